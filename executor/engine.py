@@ -88,7 +88,13 @@ class DeviceEngine:
         self._store = CostStore(cache)
         self.counts = Counts(self._store)
         self._starting = threading.Lock()
-        self._router = Router(names, self.choices.reachable, self.choices.lane, time.monotonic, bool(self.choices.gone))
+        self._router = Router(
+            names,
+            self.choices.reachable,
+            self.choices.lane,
+            time.monotonic,
+            bool(self.choices.gone),
+        )
         configs, claimed = _seated(configs, launchers, ahead)
         self.opened = ExitStack()  # what is closed after the workers
         self.opened.push(claimed)
@@ -117,7 +123,9 @@ class DeviceEngine:
         self.cluster.close()
         self.opened.close()
 
-    def _launchers(self, configs: Sequence[WorkerConfig], ahead: Ahead | None) -> Mapping[str, Launcher]:
+    def _launchers(
+        self, configs: Sequence[WorkerConfig], ahead: Ahead | None
+    ) -> Mapping[str, Launcher]:
         """Makes launchers of processes here; workers with equal threads share a fork server."""
         servers = {} if ahead is None else {ahead.server.threads: ahead.server}
         for one in configs:
@@ -144,7 +152,9 @@ class DeviceEngine:
         unless each was given its part.
         """
         found = {place.name: place.device(self._store) for place in self.places}
-        self.cluster.devices = tuple(replace(one, memory_bytes=self._room(name, found)) for name, one in found.items())
+        self.cluster.devices = tuple(
+            replace(one, memory_bytes=self._room(name, found)) for name, one in found.items()
+        )
 
     def _room(self, name: str, found: Mapping[str, Device]) -> float:
         if self.cluster.is_in_process(name):
@@ -167,7 +177,9 @@ class DeviceEngine:
 
     def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
         """Lets later plans know what calls took, by cost key and members."""
-        self._store.record(next(place.key for place in self.places if place.name == device), samples)
+        self._store.record(
+            next(place.key for place in self.places if place.name == device), samples
+        )
         self._learn()
 
     # a device of this process
@@ -192,7 +204,8 @@ class DeviceEngine:
         return Target((device,), batching=self.choices.batching)
 
     def _start_here(self) -> str:
-        from katz_graph.executor.launch.in_process import InProcess  # models in this process, which few runs need
+        # models in this process, which few runs need
+        from katz_graph.executor.launch.in_process import InProcess
 
         first = self.cluster.assignments[self.device.name]
         here = WorkerConfig(DRIVER.format(first.device), first.device, first.threads, first.dtype)
@@ -205,7 +218,9 @@ class DeviceEngine:
 
     def plan(self, region: Region, after: str = "emit") -> Program:
         """Compiles a region as for a request that came now."""
-        target = self._target_here() if self._why_here(region) else self._target(self._router.preview())
+        target = (
+            self._target_here() if self._why_here(region) else self._target(self._router.preview())
+        )
         return self._planned(region, target, after)
 
     def _why_here(self, region: Region) -> str:
@@ -219,19 +234,28 @@ class DeviceEngine:
 
     def _target(self, lease: Lease) -> Target:
         devices = tuple(device for device in self.cluster.devices if device.name in lease.devices)
-        return Target(devices, self.cluster.links, lease.pins, self.choices.allowed, self.choices.batching)
+        return Target(
+            devices, self.cluster.links, lease.pins, self.choices.allowed, self.choices.batching
+        )
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
         """Compiles a region. RunError for a stage whose devices are gone."""
         program = plan_region(region, target, self.counts, after)
-        check_reachable((operation.stage for operation in (*region.operations, *program.before)), self.choices.stranded)
+        check_reachable(
+            (operation.stage for operation in (*region.operations, *program.before)),
+            self.choices.stranded,
+        )
         return program
 
     def profile(self, region: Region, context: Context) -> list[StageTime]:
         """Measures every stage of a region on every device, alone and while all work. Later plans
         use the times.
         """
-        names = [device.name for device in self._target_here().devices] if self._why_here(region) else self._names
+        names = (
+            [device.name for device in self._target_here().devices]
+            if self._why_here(region)
+            else self._names
+        )
         places = [place for place in self.places if place.name in names]
         measured = profile_region(region, self.cluster, places, self._store, context)
         self._learn()
@@ -253,16 +277,22 @@ class DeviceEngine:
         finally:
             self._autoscaler.apply(self._router.dismiss(lease))
 
-    def _sampled_here(self, region: Region, context: Context, why: str) -> tuple[LatentSamples, LatentSamples]:
+    def _sampled_here(
+        self, region: Region, context: Context, why: str
+    ) -> tuple[LatentSamples, LatentSamples]:
         context.warn(f"sampler {region.name} runs on one device of this process: {why}")
         return self._carried_out(region, self._planned(region, self._target_here()), context)
 
-    def _carried_out(self, region: Region, program: Program, context: Context) -> tuple[LatentSamples, LatentSamples]:
+    def _carried_out(
+        self, region: Region, program: Program, context: Context
+    ) -> tuple[LatentSamples, LatentSamples]:
         context.report(Planned(region.name, program))
         outcome = self.cluster.run(program, context)
         self._note_switches(program, outcome.timings)
         own = outcome.timings[program.owner]
-        context.report(Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts))
+        context.report(
+            Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts)
+        )
         spans = (span for timing in outcome.timings.values() for span in timing.spans)
         context.report(Timeline(region.name, tuple(spans)))
         latent: LatentSamples = region.begin.inputs["latent_image"]
@@ -273,16 +303,25 @@ class DeviceEngine:
         for device, timing in timings.items():
             if timing.switches:
                 found = {name: known[name] for name in timing.switches}
-                self._note(device, {(one.key, one.loras): [timing.switches[name]] for name, one in found.items()})
+                self._note(
+                    device,
+                    {(one.key, one.loras): [timing.switches[name]] for name, one in found.items()},
+                )
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         made: TextEncoding = self._call(TEXT.name, "encode_text", context, encoding).value
-        return TextEncoding(made.hidden.clone(), None if made.pooled is None else made.pooled.clone())
+        return TextEncoding(
+            made.hidden.clone(), None if made.pooled is None else made.pooled.clone()
+        )
 
-    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+    def encode_image(
+        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
         return self._vae(VAE_ENCODE.name, "encode_image", context, vae, pixels, tile)
 
-    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+    def decode_latent(
+        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
         return self._vae(VAE_DECODE.name, "decode_latent", context, vae, samples, tile)
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
@@ -323,7 +362,13 @@ def _seated(
     where there are enough.
     """
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in configs]
-    seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(configs, here, strict=True)]
+    seats = [
+        one.threads if is_here and one.device == "cpu" else 0
+        for one, is_here in zip(configs, here, strict=True)
+    ]
     claimed = claim_seats(seats) if ahead is None else ahead.claimed
     free = iter(claimed.processors)
-    return [replace(one, processors=tuple(islice(free, seat))) for one, seat in zip(configs, seats, strict=True)], claimed
+    return [
+        replace(one, processors=tuple(islice(free, seat)))
+        for one, seat in zip(configs, seats, strict=True)
+    ], claimed

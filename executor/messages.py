@@ -150,7 +150,7 @@ class DropCall:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Announces a worker that has loaded what it needs; the versions of both sides must be equal."""
+    """Announces a worker that has loaded what it needs; both sides must be of one version."""
 
     pid: int
     version: str
@@ -276,5 +276,7 @@ OfRequest = Ready | Happened | Done | Failed
 """What a worker says of a request."""
 OfPeer = Connected | Listening | ConnectFailed | Disconnected
 """What a worker says of its connection to another one."""
-ToWorker = Assign | Ping | Stop | Connect | Listen | Dial | Begin | Go | Cancel | CallService | DropCall
+ToWorker = (
+    Assign | Ping | Stop | Connect | Listen | Dial | Begin | Go | Cancel | CallService | DropCall
+)
 FromWorker = Hello | Pong | Assigned | Unusable | Fault | OfPeer | OfRequest | Returned | Raised

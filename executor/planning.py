@@ -35,13 +35,18 @@ class Choices:
     @property
     def reachable(self) -> Mapping[str, tuple[str, ...]]:
         """Returns the pins, without devices that are gone."""
-        left = {stage: tuple(device for device in devices if device not in self.gone) for stage, devices in self.pins.items()}
+        left = {
+            stage: tuple(device for device in devices if device not in self.gone)
+            for stage, devices in self.pins.items()
+        }
         return {stage: devices for stage, devices in left.items() if devices}
 
     @property
     def stranded(self) -> Mapping[str, tuple[str, ...]]:
         """Returns the stages whose devices are all gone, with these devices."""
-        return {stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)}
+        return {
+            stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)
+        }
 
 
 def preload(counted: bool) -> None:
@@ -49,7 +54,11 @@ def preload(counted: bool) -> None:
     load as well. `counted`: whether the work of models' stages was counted before, which is all
     that models are needed for.
     """
-    names = ["katz_graph.planner.compile", "katz_graph.planner.passes.cost", "katz_graph.models.text.tokens"]
+    names = [
+        "katz_graph.planner.compile",
+        "katz_graph.planner.passes.cost",
+        "katz_graph.models.text.tokens",
+    ]
     names.append("transformers.models.clip.tokenization_clip")  # is named when it is used
 
     def load() -> None:
@@ -61,7 +70,9 @@ def preload(counted: bool) -> None:
     threading.Thread(target=load, name="katz-planner", daemon=True).start()
 
 
-def plan_region(region: Region, target: Target, counts: Counts | None = None, after: str = "emit") -> Program:
+def plan_region(
+    region: Region, target: Target, counts: Counts | None = None, after: str = "emit"
+) -> Program:
     """Compiles a region without running it. `counts`: the known work of models. InputError for what
     the passes find wrong in it.
     """
@@ -77,7 +88,9 @@ def plan_region(region: Region, target: Target, counts: Counts | None = None, af
         schedule=evaluations_of(spec),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
-        count=partial(count_work, value_bytes=target.devices[0].value_bytes, counts=counts or Counts()),
+        count=partial(
+            count_work, value_bytes=target.devices[0].value_bytes, counts=counts or Counts()
+        ),
         fit=fit,
         length=lambda encoding: length(encoding, prompt_length),
     )
@@ -89,4 +102,7 @@ def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...
     for stage in stages:
         if stage in stranded:
             devices = " or ".join(stranded[stage])
-            raise RunError(f"{stage} may only run on {devices} (--place), which failed and is left out; the server has to be started anew")
+            raise RunError(
+                f"{stage} may only run on {devices} (--place), which failed and is left out; the "
+                "server has to be started anew"
+            )

@@ -43,13 +43,19 @@ class PlanningEngine:
         hidden = torch.zeros(1, length(encoding, prompt_length), text_width(clip))
         return TextEncoding(hidden, None if pooled is None else torch.zeros(1, pooled))
 
-    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+    def encode_image(
+        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
         space = latent_space(vae)
         return pixels.new_zeros(len(pixels), space.channels, *map(space.cells, pixels.shape[1:3]))
 
-    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+    def decode_latent(
+        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
         return samples.new_zeros(len(samples), *map(latent_space(vae).pixels, samples.shape[2:]), 3)
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         batch, channels, height, width = picture.shape
-        return picture.new_zeros(batch, channels, height * model.shape.scale, width * model.shape.scale)
+        return picture.new_zeros(
+            batch, channels, height * model.shape.scale, width * model.shape.scale
+        )

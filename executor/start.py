@@ -38,16 +38,27 @@ def start_workers(
     """
     if devices.launcher == "spawn":
         assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
-        say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {', '.join(devices.names)}")
+        say(
+            f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: "
+            f"{', '.join(devices.names)}"
+        )
         return DeviceEngine(assignments, choices, cache, link, spares, ahead=ahead)
     from katz_graph.executor.launch.ray import RayCluster
 
     with ExitStack() as opened:
         ray = opened.enter_context(RayCluster())
         found = ray.places(len(devices.choices))
-        places = dict(zip(devices.names or [f"ray:{number}" for number in range(len(found))], found, strict=True))
+        places = dict(
+            zip(
+                devices.names or [f"ray:{number}" for number in range(len(found))],
+                found,
+                strict=True,
+            )
+        )
         assignments = assigned({name: place.device for name, place in places.items()}, like, dtype)
-        where = ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items())
+        where = ", ".join(
+            f"{name} ({place.device} on {place.host})" for name, place in places.items()
+        )
         say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {where}")
         engine = DeviceEngine(
             assignments,
@@ -62,7 +73,9 @@ def start_workers(
         return engine
 
 
-def start_here(config: WorkerConfig, choices: Choices | None = None, cache: Path | None = None) -> DeviceEngine:
+def start_here(
+    config: WorkerConfig, choices: Choices | None = None, cache: Path | None = None
+) -> DeviceEngine:
     """Starts one worker in this process: there is nothing to load, and functions of packs can be
     reached. Not for servers: a device fault ends the process.
     """
@@ -71,9 +84,13 @@ def start_here(config: WorkerConfig, choices: Choices | None = None, cache: Path
     return DeviceEngine([config], choices, cache, launchers={config.name: InProcess()})
 
 
-def assigned(devices: Mapping[str, str], like: WorkerConfig, dtype: str = AUTO) -> list[WorkerConfig]:
+def assigned(
+    devices: Mapping[str, str], like: WorkerConfig, dtype: str = AUTO
+) -> list[WorkerConfig]:
     """Assigns a worker to each device; all compute in one number format. `devices`: names ->
     torch's names there.
     """
     common = dtype_for(devices.values(), dtype)
-    return [replace(like, name=name, device=device, dtype=common) for name, device in devices.items()]
+    return [
+        replace(like, name=name, device=device, dtype=common) for name, device in devices.items()
+    ]

@@ -20,9 +20,13 @@ def allowed_names(names: str) -> frozenset[str]:
     found = frozenset(filter(None, (part.strip() for part in names.split(","))))
     for name in sorted(found):
         if name not in APPROXIMATIONS:
-            raise InputError(f"--allow {name}: no such approximation; choose from {', '.join(APPROXIMATIONS)}")
+            raise InputError(
+                f"--allow {name}: no such approximation; choose from {', '.join(APPROXIMATIONS)}"
+            )
         if name == "async-lora":
-            raise InputError("--allow async-lora: LoRAs are not loaded beside the first steps yet; leave it out")
+            raise InputError(
+                "--allow async-lora: LoRAs are not loaded beside the first steps yet; leave it out"
+            )
     return found
 
 
@@ -33,4 +37,11 @@ def in_force(programs: Iterable[Program]) -> list[str]:
 
 def made_with(devices: str, dtype: str, approximated: Sequence[str]) -> str:
     """Writes the text chunk `katz` of a picture."""
-    return json.dumps({"approximations": list(approximated), "devices": devices, "dtype": dtype, "version": version("katz-graph")})
+    return json.dumps(
+        {
+            "approximations": list(approximated),
+            "devices": devices,
+            "dtype": dtype,
+            "version": version("katz-graph"),
+        }
+    )

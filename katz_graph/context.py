@@ -36,12 +36,16 @@ class Engine(Protocol):
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         """Returns [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
 
-    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+    def encode_image(
+        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
         """Encodes [B, H, W, 3] in 0..1 to the posterior's mean [B, C, H/8, W/8], unscaled; in tiles
         if asked, or where memory is short.
         """
 
-    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+    def decode_latent(
+        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
         """Decodes [B, C, H/8, W/8] unscaled to float32 [B, H, W, 3] in 0..1; in tiles if asked, or
         where memory is short.
         """

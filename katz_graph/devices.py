@@ -52,7 +52,11 @@ class DeviceList:
     def without(self, gone: Collection[str]) -> DeviceList:
         """Returns the devices that are left."""
         choices = tuple(choice for choice in self.choices if choice.name not in gone)
-        return self if choices == self.choices else replace(self, choices=choices, text=",".join(choice.name for choice in choices))
+        return (
+            self
+            if choices == self.choices
+            else replace(self, choices=choices, text=",".join(choice.name for choice in choices))
+        )
 
 
 def parse_devices(text: str) -> DeviceList:
@@ -62,13 +66,18 @@ def parse_devices(text: str) -> DeviceList:
     InputError for others. `check_present` checks for the GPUs.
     """
     if match := re.fullmatch(r"ray(?:\*(\d+))?", text.strip()):
-        return DeviceList(text, tuple(DeviceChoice(f"ray:{number}", "ray") for number in range(int(match[1] or 0))), "ray")
+        return DeviceList(
+            text,
+            tuple(DeviceChoice(f"ray:{number}", "ray") for number in range(int(match[1] or 0))),
+            "ray",
+        )
     choices: list[DeviceChoice] = []
     for part in text.split(","):
         match = PATTERN.fullmatch(part.strip())
         if not match:
             raise InputError(
-                f"--devices {text}: {part.strip() or 'nothing'} is not a device; give cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4 or ray"
+                f"--devices {text}: {part.strip() or 'nothing'} is not a device; give cpu, cuda:0, "
+                "cpu*2, cuda:0,cuda:1, cuda*4 or ray"
             )
         kind, index, times = match[1], match[2], match[3]
         if times is not None and not 1 <= int(times) <= MOST_DEVICES:
@@ -77,7 +86,10 @@ def parse_devices(text: str) -> DeviceList:
     names = [choice.name for choice in choices]
     if len(set(names)) < len(names) or len(names) > MOST_DEVICES:
         twice = next((name for name in names if names.count(name) > 1), None)
-        raise InputError(f"--devices {text}: {f'{twice} comes twice' if twice else f'more than {MOST_DEVICES} devices'}")
+        raise InputError(
+            f"--devices {text}: "
+            f"{f'{twice} comes twice' if twice else f'more than {MOST_DEVICES} devices'}"
+        )
     return DeviceList(text, tuple(choices))
 
 
@@ -100,9 +112,15 @@ def check_present(devices: DeviceList) -> None:
     import torch
 
     count = torch.cuda.device_count()
-    gpus = {choice.name: int(choice.device.partition(":")[2]) for choice in devices.choices if choice.device.startswith("cuda")}
+    gpus = {
+        choice.name: int(choice.device.partition(":")[2])
+        for choice in devices.choices
+        if choice.device.startswith("cuda")
+    }
     if absent := tuple(name for name, number in gpus.items() if number >= count):
-        raise InputError(f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu", absent)
+        raise InputError(
+            f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu", absent
+        )
 
 
 def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
@@ -116,7 +134,10 @@ def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
         raise InputError(f"--dtype {dtype}: expected one of {', '.join((AUTO, *DTYPES))}")
     some_processor = any(device == "cpu" for device in devices)
     if dtype == "float16" and some_processor:
-        raise InputError("--dtype float16: processors take some twenty times as long for it; give bfloat16 or float32, or GPUs only")
+        raise InputError(
+            "--dtype float16: processors take some twenty times as long for it; give bfloat16 or "
+            "float32, or GPUs only"
+        )
     return dtype if dtype != AUTO else "float32" if some_processor else "float16"
 
 
@@ -147,7 +168,12 @@ def parse_link(link: str | None) -> tuple[float, float] | None:
         numbers = [float(part) for part in link.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) not in (1, 2) or not all(math.isfinite(number) for number in numbers) or numbers[0] <= 0 or min(numbers) < 0:
+    if (
+        len(numbers) not in (1, 2)
+        or not all(math.isfinite(number) for number in numbers)
+        or numbers[0] <= 0
+        or min(numbers) < 0
+    ):
         raise InputError(f"--link {link}: expected GBPS or GBPS,MS, for example 25,0.05")
     return numbers[0] * 1e9 / 8, (numbers[1] if len(numbers) > 1 else 0.0) / 1e3
 

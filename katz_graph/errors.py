@@ -20,7 +20,11 @@ def with_causes(error: BaseException) -> list[BaseException]:
     """Returns an error and those that it was raised from or while handling, each once."""
     met = [error]
     for one in met:
-        met += [other for other in (one.__cause__, one.__context__) if other is not None and other not in met]
+        met += [
+            other
+            for other in (one.__cause__, one.__context__)
+            if other is not None and other not in met
+        ]
     return met
 
 

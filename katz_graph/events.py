@@ -151,5 +151,17 @@ class PackMessage:
     kind: Literal["pack_message"] = "pack_message"
 
 
-Event = NodeStarted | NodeDone | NodeFailed | Progress | Previewed | Planned | Sampled | Timeline | StageDone | Warned | PackMessage
+Event = (
+    NodeStarted
+    | NodeDone
+    | NodeFailed
+    | Progress
+    | Previewed
+    | Planned
+    | Sampled
+    | Timeline
+    | StageDone
+    | Warned
+    | PackMessage
+)
 Listener = Callable[[Event], None]

@@ -50,7 +50,8 @@ class LeastFrequentlyUsed:
     def __init__(self) -> None:
         self._age = 0
         self._uses: dict[Hashable, int] = {}
-        self._priority: dict[Hashable, tuple[int, int]] = {}  # uses + the age at the last of them, number of that use
+        # uses + the age at the last of them, number of that use
+        self._priority: dict[Hashable, tuple[int, int]] = {}
         self._clock = count()
 
     def used(self, key: Hashable) -> None:
@@ -58,7 +59,9 @@ class LeastFrequentlyUsed:
         self._priority[key] = (self._uses[key] + self._age, next(self._clock))
 
     def victim(self, spared: frozenset[Hashable]) -> Hashable | None:
-        candidates = (key for key in self._priority if key not in spared) if spared else self._priority
+        candidates = (
+            (key for key in self._priority if key not in spared) if spared else self._priority
+        )
         return min(candidates, key=self._priority.__getitem__, default=None)
 
     def removed(self, key: Hashable) -> None:
@@ -66,5 +69,8 @@ class LeastFrequentlyUsed:
         del self._uses[key]
 
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {"lru": LeastRecentlyUsed, "lfu": LeastFrequentlyUsed}
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "lru": LeastRecentlyUsed,
+    "lfu": LeastFrequentlyUsed,
+}
 """Maps names to policies, as people choose them."""

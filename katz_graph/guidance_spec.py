@@ -40,4 +40,6 @@ class Guider:
     @property
     def sides(self) -> tuple[str, ...]:
         """Returns the names of the conditionings that it has, the positive first."""
-        return {"basic": ("positive",), "cfg": ("positive", "negative")}.get(self.kind, ("positive", "middle", "negative"))
+        return {"basic": ("positive",), "cfg": ("positive", "negative")}.get(
+            self.kind, ("positive", "middle", "negative")
+        )

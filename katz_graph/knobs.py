@@ -7,7 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from katz_graph.node import Widget
-from katz_graph.sampling.names import NOT_IMPLEMENTED, SAMPLER_NAMES, SCHEDULER_NAMES, require_sampler
+from katz_graph.sampling.names import (
+    NOT_IMPLEMENTED,
+    SAMPLER_NAMES,
+    SCHEDULER_NAMES,
+    require_sampler,
+)
 
 
 def _implemented(name: Any) -> Any:
@@ -26,11 +31,13 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.001)]  # of a s
 SamplerName = Annotated[Literal[SAMPLER_NAMES], BeforeValidator(_implemented)]  # type: ignore[valid-type]
 SchedulerName = Literal[SCHEDULER_NAMES]  # type: ignore[valid-type]
 Strength = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
-Share = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]  # of one thing against another, or of a whole
+# of one thing against another, or of a whole
+Share = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
 Text = Annotated[str, Widget(multiline=True)]
 PromptText = Annotated[str, Widget(multiline=True, dynamic_prompts=True)]
 Pixels = Annotated[int, Field(ge=0, le=16384)]
-WholeCells = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]  # pixels, in steps of a latent cell
+# pixels, in steps of a latent cell
+WholeCells = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]
 Side = Annotated[int, Field(ge=1, le=16384)]  # pixels
 BatchSize = Annotated[int, Field(ge=1, le=4096)]
 ScaleFactor = Annotated[float, Field(ge=0.01, le=8.0), Widget(step=0.01)]

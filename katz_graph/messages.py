@@ -19,7 +19,14 @@ def one_line(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else " " if char in "\n\r\t" else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char
+        if char.isprintable()
+        else " "
+        if char in "\n\r\t"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -34,7 +41,13 @@ def shorten(text: str, limit: int = SHOWN) -> str:
 def show(value: Any) -> str:
     """Writes a value as it would stand in the workflow file, shortened."""
     if isinstance(value, (str, int, float, bool)) or value is None:
-        return one_line(shorten(json.dumps(value if not isinstance(value, str) else value[: SHOWN + 1], ensure_ascii=False)))
+        return one_line(
+            shorten(
+                json.dumps(
+                    value if not isinstance(value, str) else value[: SHOWN + 1], ensure_ascii=False
+                )
+            )
+        )
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"
     if isinstance(value, dict):

@@ -32,7 +32,8 @@ INSTANCE = "__instance__"
 FILLED_IN = frozenset(
     (
         *("UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO"),
-        *("AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG", "COMFY_USAGE_SOURCE"),  # keys to other services: None here
+        # keys to other services: None here
+        *("AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG", "COMFY_USAGE_SOURCE"),
     )
 )
 """Values that a graph run fills in for hidden arguments."""
@@ -152,7 +153,11 @@ class NodeType:
     def takes(self, name: str, value: Any) -> bool:
         """Tells whether an input that a graph gives, literal or link, reaches `run`."""
         declared = name in self.inputs or name in self.unlisted
-        return declared or self.undeclared == "all" or (self.undeclared == "links" and isinstance(value, Link))
+        return (
+            declared
+            or self.undeclared == "all"
+            or (self.undeclared == "links" and isinstance(value, Link))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,28 +224,61 @@ class Node(BaseModel):
         if run is None:
             raise TypeError(f"{cls.__name__} has no run method")
         signature = inspect.signature(run, eval_str=True)
-        wires = {name: parameter for name, parameter in signature.parameters.items() if name not in ("self", "context")}
-        variadic = next((name for name, wire in wires.items() if wire.kind is inspect.Parameter.VAR_POSITIONAL), None)
-        inputs = {wire.name: wire for name, parameter in wires.items() for wire in _wires(cls, name, parameter)}
+        wires = {
+            name: parameter
+            for name, parameter in signature.parameters.items()
+            if name not in ("self", "context")
+        }
+        variadic = next(
+            (name for name, wire in wires.items() if wire.kind is inspect.Parameter.VAR_POSITIONAL),
+            None,
+        )
+        inputs = {
+            wire.name: wire
+            for name, parameter in wires.items()
+            for wire in _wires(cls, name, parameter)
+        }
         inputs |= {name: _knob(cls, name, field) for name, field in cls.model_fields.items()}
         takes_context = "context" in signature.parameters
-        needed = tuple(name for name, parameter in wires.items() if _cannot_be_none(inputs.get(name), parameter.annotation))
+        needed = tuple(
+            name
+            for name, parameter in wires.items()
+            if _cannot_be_none(inputs.get(name), parameter.annotation)
+        )
 
         def build(values: Mapping[str, Any]) -> Node:
             knobs = {name: value for name, value in values.items() if name in cls.model_fields}
-            return cls(**({name: _first(name, value) for name, value in knobs.items()} if cls.node_takes_lists else knobs))
+            return cls(
+                **(
+                    {name: _first(name, value) for name, value in knobs.items()}
+                    if cls.node_takes_lists
+                    else knobs
+                )
+            )
 
         def call(context: Context, values: Mapping[str, Any]) -> Any:
             arguments = {name: value for name, value in values.items() if name in wires}
             for name in needed:
                 if values.get(name) is None:  # packs may give None where they declare a value
-                    raise RunError(f"input {name}: the node that it reads gave nothing, expected {inputs[name].socket}")
+                    raise RunError(
+                        f"input {name}: the node that it reads gave nothing, expected "
+                        f"{inputs[name].socket}"
+                    )
             if takes_context:
                 arguments["context"] = context
             if variadic is None:
                 return run(build(values), **arguments)
-            leading = [arguments.pop(name, wire.default) for name, wire in wires.items() if wire.kind is wire.POSITIONAL_OR_KEYWORD]
-            return run(build(values), *leading, *(values.get(name) for name in _numbered(variadic)), **arguments)
+            leading = [
+                arguments.pop(name, wire.default)
+                for name, wire in wires.items()
+                if wire.kind is wire.POSITIONAL_OR_KEYWORD
+            ]
+            return run(
+                build(values),
+                *leading,
+                *(values.get(name) for name in _numbered(variadic)),
+                **arguments,
+            )
 
         def outputs_of(result: Any) -> Any:
             if isinstance(result, WithUi):
@@ -253,7 +291,8 @@ class Node(BaseModel):
             return outputs_of(await call(context, values))
 
         outputs = _outputs(cls, signature.return_annotation)
-        several = get_origin(signature.return_annotation) is tuple  # a single output may be a tuple itself
+        # a single output may be a tuple itself
+        several = get_origin(signature.return_annotation) is tuple
         needs = getattr(cls, "needs", None)
         fingerprint = getattr(cls, "fingerprint", None)
         return NodeType(
@@ -264,9 +303,17 @@ class Node(BaseModel):
             inputs=inputs,
             outputs=outputs,
             is_output=cls.node_is_output,
-            run=run_async if inspect.iscoroutinefunction(run) else lambda context, values: outputs_of(call(context, values)),
-            needs=None if needs is None else lambda values: needs(build(values), **{n: v for n, v in values.items() if n in wires}),
-            fingerprint=None if fingerprint is None else lambda context, values: fingerprint(build(values), context),
+            run=run_async
+            if inspect.iscoroutinefunction(run)
+            else lambda context, values: outputs_of(call(context, values)),
+            needs=None
+            if needs is None
+            else lambda values: needs(
+                build(values), **{n: v for n, v in values.items() if n in wires}
+            ),
+            fingerprint=None
+            if fingerprint is None
+            else lambda context, values: fingerprint(build(values), context),
             stage=cls.node_stage,
             takes_lists=cls.node_takes_lists,
             gives_lists=cls.node_gives_lists,
@@ -288,7 +335,13 @@ def _unwrap_optional(annotation: Any) -> Any:
 
 
 def _cannot_be_none(wire: Input | None, annotation: Any) -> bool:
-    return wire is not None and wire.required and not wire.lazy and wire.socket != ANY and _unwrap_optional(annotation) is annotation
+    return (
+        wire is not None
+        and wire.required
+        and not wire.lazy
+        and wire.socket != ANY
+        and _unwrap_optional(annotation) is annotation
+    )
 
 
 def _socket(annotation: Any) -> str | None:
@@ -308,10 +361,21 @@ def _socket(annotation: Any) -> str | None:
 def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Input]:
     socket = _socket(parameter.annotation)
     if socket is None:
-        raise TypeError(f"{cls.__name__}.run: argument {name!r} has type {parameter.annotation!r}, which no socket stands for")
+        raise TypeError(
+            f"{cls.__name__}.run: argument {name!r} has type {parameter.annotation!r}, which no "
+            "socket stands for"
+        )
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         return [Input(numbered, socket, required=False, knob=False) for numbered in _numbered(name)]
-    return [Input(name, socket, required=parameter.default is inspect.Parameter.empty, knob=False, lazy=name in cls.node_lazy)]
+    return [
+        Input(
+            name,
+            socket,
+            required=parameter.default is inspect.Parameter.empty,
+            knob=False,
+            lazy=name in cls.node_lazy,
+        )
+    ]
 
 
 def _numbered(name: str) -> tuple[str, ...]:
@@ -323,7 +387,10 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
     notes = list(info.metadata)
     folder = next((note.folder for note in notes if isinstance(note, FileChoice)), None)
     if socket is None:
-        raise TypeError(f"{cls.__name__}: field {name!r} has type {info.annotation!r}, which no socket stands for")
+        raise TypeError(
+            f"{cls.__name__}: field {name!r} has type {info.annotation!r}, which no "
+            "socket stands for"
+        )
     annotation = Annotated[(info.annotation, *notes)] if notes else info.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)  # type: ignore[arg-type]
     return Input(
@@ -332,8 +399,12 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
         required=info.is_required(),
         knob=True,
         default=None if info.default is PydanticUndefined else info.default,
-        minimum=next((n.ge if isinstance(n, Ge) else n.gt for n in notes if isinstance(n, (Ge, Gt))), None),  # type: ignore[arg-type]
-        maximum=next((n.le if isinstance(n, Le) else n.lt for n in notes if isinstance(n, (Le, Lt))), None),  # type: ignore[arg-type]
+        minimum=next(
+            (n.ge if isinstance(n, Ge) else n.gt for n in notes if isinstance(n, (Ge, Gt))), None
+        ),  # type: ignore[arg-type]
+        maximum=next(
+            (n.le if isinstance(n, Le) else n.lt for n in notes if isinstance(n, (Le, Lt))), None
+        ),  # type: ignore[arg-type]
         choices=get_args(info.annotation) if get_origin(info.annotation) is Literal else None,
         folder=folder,
         help=info.description or "",
@@ -348,7 +419,10 @@ def _outputs(cls: type[Node], annotation: Any) -> tuple[Output, ...]:
     members = get_args(annotation) if get_origin(annotation) is tuple else (annotation,)
     sockets = [_socket(member) for member in members]
     if None in sockets:
-        raise TypeError(f"{cls.__name__}.run: the return type {annotation!r} has a part that no socket stands for")
+        raise TypeError(
+            f"{cls.__name__}.run: the return type {annotation!r} has a part that no "
+            "socket stands for"
+        )
     names = cls.node_output_names or tuple(str(socket) for socket in sockets)
     if len(names) != len(sockets):
         raise TypeError(f"{cls.__name__}: {len(names)} output names for {len(sockets)} outputs")

@@ -86,7 +86,9 @@ def native_nodes(module: ModuleType) -> list[type[Node]] | None:
     it; None when there are none.
     """
     stated = getattr(module, "NODES", None)
-    if isinstance(stated, (list, tuple)) and all(isinstance(node, type) and issubclass(node, Node) for node in stated):
+    if isinstance(stated, (list, tuple)) and all(
+        isinstance(node, type) and issubclass(node, Node) for node in stated
+    ):
         return list(stated)
     inside = f"{module.__name__}."
     found = [
@@ -112,7 +114,9 @@ ADAPTERS: tuple[Adapter, ...] = (
 Load = Callable[[], ModuleType]
 
 
-def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -> tuple[Registry, list[PackProblem]]:
+def load_registry(
+    folders: Iterable[Path] = (), models: Folders | None = None
+) -> tuple[Registry, list[PackProblem]]:
     """Loads every node type of the installed packs and of those in `folders`. Of two of one name
     the first wins; built-in ones are first.
 
@@ -125,13 +129,23 @@ def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -
     foreign = partial(_foreign, types, models or Folders(), problems)
     for pack, load in chain(_installed(foreign), _loose(folders, foreign, problems)):
         module = _guarded(pack, load, problems)
-        found = [] if module is None else [node for node in _found(pack, module, problems) if id(node) not in seen]
+        found = (
+            []
+            if module is None
+            else [node for node in _found(pack, module, problems) if id(node) not in seen]
+        )
         seen.update((id(node), node) for node in found)
         if module is not None and (scripts := web_directory(module)) is not None:
             web[pack] = scripts
         for node in _described_nodes(pack, found, problems):
             if node.name in types:
-                problems.append(PackProblem(pack, f"node {node.name} is already there from pack {types[node.name].pack}; it was left out"))
+                problems.append(
+                    PackProblem(
+                        pack,
+                        f"node {node.name} is already there from pack {types[node.name].pack}; it "
+                        "was left out",
+                    )
+                )
             else:
                 types[node.name] = node
     return Registry(types, web), problems
@@ -145,10 +159,15 @@ def _installed(foreign: Foreign) -> Iterator[tuple[str, Load]]:
     """Yields the modules of the entry points. A package gives each of its modules, so that one that
     fails leaves the others; a ComfyUI pack names its nodes in its first module.
     """
-    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name != BUILTIN, point.name)):
+    for point in sorted(
+        entry_points(group=GROUP), key=lambda point: (point.name != BUILTIN, point.name)
+    ):
         load = partial(importlib.import_module, point.module)
         start = _source(point.module)
-        yield point.name, load if start is None or point.name == BUILTIN else foreign(point.name, start, load)
+        yield (
+            point.name,
+            load if start is None or point.name == BUILTIN else foreign(point.name, start, load),
+        )
         imported = sys.modules.get(point.module)
         if imported is None or any(hasattr(imported, sign) for sign in ENTRANCES):
             continue
@@ -162,22 +181,45 @@ def _source(module: str) -> Path | None:
     """
     with contextlib.suppress(ImportError, ValueError):
         found = importlib.util.find_spec(module.partition(".")[0])
-        return Path(found.origin) if found is not None and found.has_location and found.origin is not None else None
+        return (
+            Path(found.origin)
+            if found is not None and found.has_location and found.origin is not None
+            else None
+        )
     return None
 
 
-def _foreign(types: Mapping[str, NodeType], models: Folders, problems: list[PackProblem], pack: str, start: Path, load: Load) -> Load:
-    return partial(load_foreign, start, load, types, models, partial(_note, pack, problems)) if is_foreign(start) else load
+def _foreign(
+    types: Mapping[str, NodeType],
+    models: Folders,
+    problems: list[PackProblem],
+    pack: str,
+    start: Path,
+    load: Load,
+) -> Load:
+    return (
+        partial(load_foreign, start, load, types, models, partial(_note, pack, problems))
+        if is_foreign(start)
+        else load
+    )
 
 
-def _loose(folders: Iterable[Path], foreign: Foreign, problems: list[PackProblem]) -> Iterator[tuple[str, Load]]:
+def _loose(
+    folders: Iterable[Path], foreign: Foreign, problems: list[PackProblem]
+) -> Iterator[tuple[str, Load]]:
     """Yields each Python file and package directly in the folders, by name."""
     for folder in folders:
         if not folder.is_dir():
             problems.append(PackProblem(str(folder), "no such folder of packs"))
             continue
         if (folder / "__init__.py").is_file():
-            problems.append(PackProblem(str(folder), f"is a pack itself; give the folder that it lies in, {folder.absolute().parent}"))
+            problems.append(
+                PackProblem(
+                    str(folder),
+                    "is a pack itself; give the folder that it lies in, "
+                    f"{folder.absolute().parent}",
+                )
+            )
             continue
         for path in sorted(folder.iterdir()):
             if path.name.startswith((".", "__")) or path.name.endswith(".disabled"):
@@ -195,8 +237,11 @@ def _import_file(file: Path) -> ModuleType:
     """Imports a loose file, or a package by its `__init__.py`, under a name of its own."""
     package = file.name == "__init__.py"
     path = file.parent if package else file
-    name = f"katz_pack_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}".replace(".", "_")
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(path)] if package else None)
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"katz_pack_{path.stem}_{digest}".replace(".", "_")
+    spec = importlib.util.spec_from_file_location(
+        name, file, submodule_search_locations=[str(path)] if package else None
+    )
     assert spec is not None and spec.loader is not None  # a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -231,9 +276,19 @@ def _described(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         last, place = error.msg, f"{Path(error.filename or '?').name}:{error.lineno}"
     else:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-        outside = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
-        place = f"{'/'.join(Path(outside[-1].filename).parts[-2:])}:{outside[-1].lineno}" if outside else ""
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith("<frozen")
+        ]
+        outside = [
+            frame for frame in frames if frame.filename not in (__file__, importlib.__file__)
+        ]
+        place = (
+            f"{'/'.join(Path(outside[-1].filename).parts[-2:])}:{outside[-1].lineno}"
+            if outside
+            else ""
+        )
     return one_line(f"{type(error).__name__}: {last}" + (f" ({place})" if place else ""))
 
 
@@ -246,9 +301,18 @@ def web_directory(module: ModuleType) -> Path | None:
     project = start / "pyproject.toml"
     if named is None and project.is_file() and hasattr(module, "__path__"):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            named = tomllib.loads(project.read_text("utf-8")).get("tool", {}).get("comfy", {}).get("web")
+            named = (
+                tomllib.loads(project.read_text("utf-8"))
+                .get("tool", {})
+                .get("comfy", {})
+                .get("web")
+            )
     folder = (start / named).resolve() if isinstance(named, str) else None
-    return folder if folder is not None and folder.is_dir() and folder.is_relative_to(start.resolve()) else None
+    return (
+        folder
+        if folder is not None and folder.is_dir() and folder.is_relative_to(start.resolve())
+        else None
+    )
 
 
 def _found(pack: str, module: ModuleType, problems: list[PackProblem]) -> list[Found]:
@@ -262,7 +326,9 @@ def _found(pack: str, module: ModuleType, problems: list[PackProblem]) -> list[F
     return []
 
 
-def _described_nodes(pack: str, found: Iterable[Found], problems: list[PackProblem]) -> Iterator[NodeType]:
+def _described_nodes(
+    pack: str, found: Iterable[Found], problems: list[PackProblem]
+) -> Iterator[NodeType]:
     for node in found:
         try:
             with contextlib.redirect_stdout(sys.stderr):

@@ -75,12 +75,16 @@ P = TypeVar("P", bound=Patch)
 
 def sampling_patch(patches: Iterable[Patch]) -> DiscreteSampling | ContinuousSampling | None:
     """Returns the sampling patch; the last one counts, as in ComfyUI."""
-    return _last(patch for patch in patches if isinstance(patch, (DiscreteSampling, ContinuousSampling)))
+    return _last(
+        patch for patch in patches if isinstance(patch, (DiscreteSampling, ContinuousSampling))
+    )
 
 
 def guidance_patch(patches: Iterable[Patch]) -> RescaledGuidance | OpaquePatch | None:
     """Returns the patch in place of plain guidance; the last one counts."""
-    return _last(patch for patch in patches if isinstance(patch, RescaledGuidance) or _is_cfg_function(patch))
+    return _last(
+        patch for patch in patches if isinstance(patch, RescaledGuidance) or _is_cfg_function(patch)
+    )
 
 
 def post_guidance_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
@@ -105,7 +109,9 @@ def opaque_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
 
 def needs_uncond(patches: Iterable[Patch]) -> bool:
     """Tells whether a patch wants the negative side even at guidance 1."""
-    return any(patch.needs_uncond or patch.kind == "cfg_function" for patch in opaque_patches(patches))
+    return any(
+        patch.needs_uncond or patch.kind == "cfg_function" for patch in opaque_patches(patches)
+    )
 
 
 def _is_cfg_function(patch: Patch) -> TypeGuard[OpaquePatch]:

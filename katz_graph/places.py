@@ -23,9 +23,14 @@ def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, 
     for place in places:
         stage, equals, where = place.partition("=")
         if not (equals and stage and where):
-            raise InputError(f"--place {place}: expected STAGE=DEVICE, for example controlnet={known[-1] if known else 'cpu'}")
+            raise InputError(
+                f"--place {place}: expected STAGE=DEVICE, for example "
+                f"controlnet={known[-1] if known else 'cpu'}"
+            )
         if stage not in names:
-            raise InputError(f"--place {place}: there is no stage {stage!r}; choose one of {', '.join(names)}")
+            raise InputError(
+                f"--place {place}: there is no stage {stage!r}; choose one of {', '.join(names)}"
+            )
         if known and where not in known:
             raise InputError(f"--place {place}: this run has the devices {', '.join(known)} only")
         for one in groups.get(stage, (stage,)):

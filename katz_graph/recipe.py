@@ -70,8 +70,8 @@ class MergedComponent(Component):
 
 @dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """A network with LoRAs and patches; `scheduler` holds the noise table and the kind of prediction
-    it was trained for, `latent` the latents that it takes.
+    """A network with LoRAs and patches; `scheduler` holds the noise table and the kind of
+    prediction it was trained for, `latent` the latents that it takes.
     """
 
     network: Component
@@ -297,7 +297,9 @@ def tensor_digest(tensor: Tensor) -> str:
     import torch
 
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return hashlib.sha256(str((tuple(tensor.shape), str(tensor.dtype))).encode() + data.tobytes()).hexdigest()
+    return hashlib.sha256(
+        str((tuple(tensor.shape), str(tensor.dtype))).encode() + data.tobytes()
+    ).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

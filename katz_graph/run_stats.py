@@ -51,4 +51,8 @@ class RunStats:
     @property
     def predicted(self) -> float | None:
         """Sums the planned seconds of sampling; None where nothing was sampled."""
-        return sum(program.prediction.planned for program in self.programs if program.prediction) if self.samplers else None
+        return (
+            sum(program.prediction.planned for program in self.programs if program.prediction)
+            if self.samplers
+            else None
+        )

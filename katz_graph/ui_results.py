@@ -32,7 +32,13 @@ def announced(context: Context, place: Place, paths: Iterable[Path]) -> list[dic
     for path in paths:
         context.wrote(path)
         subfolder = path.parent.resolve().relative_to(root).as_posix()
-        entries.append({"filename": path.name, "subfolder": "" if subfolder == "." else subfolder, "type": place})
+        entries.append(
+            {
+                "filename": path.name,
+                "subfolder": "" if subfolder == "." else subfolder,
+                "type": place,
+            }
+        )
     return entries
 
 
@@ -40,12 +46,22 @@ def written(context: Context, ui: Mapping[str, Sequence[Any]]) -> list[Path]:
     """Finds the files that a node, of whatever pack, wrote and names for editors: those that are
     there.
     """
-    named = (entry for entries in ui.values() if isinstance(entries, Sequence) for entry in entries if isinstance(entry, Mapping))
-    return [path for entry in named if (path := _path(context, entry)) is not None and path.is_file()]
+    named = (
+        entry
+        for entries in ui.values()
+        if isinstance(entries, Sequence)
+        for entry in entries
+        if isinstance(entry, Mapping)
+    )
+    return [
+        path for entry in named if (path := _path(context, entry)) is not None and path.is_file()
+    ]
 
 
 def _path(context: Context, entry: Mapping[str, Any]) -> Path | None:
     place, parts = entry.get("type"), (entry.get("subfolder") or "", entry.get("filename"))
-    if place not in get_args(Place) or not all(isinstance(part, str) and "\0" not in part for part in parts):
+    if place not in get_args(Place) or not all(
+        isinstance(part, str) and "\0" not in part for part in parts
+    ):
         return None
     return place_folder(context, cast(Place, place)).joinpath(*map(str, parts))

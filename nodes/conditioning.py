@@ -17,7 +17,18 @@ from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.text.recipe import parts
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
-from katz_graph.recipe import Area, Averaged, ConditioningEntry, ControlUse, Joined, MaskUse, Picture, Prompt, Sizes, Zeroed
+from katz_graph.recipe import (
+    Area,
+    Averaged,
+    ConditioningEntry,
+    ControlUse,
+    Joined,
+    MaskUse,
+    Picture,
+    Prompt,
+    Sizes,
+    Zeroed,
+)
 from katz_graph.wires import Clip, Conditioning, ControlNet, Image, Mask, Vae
 
 cells = DEFAULT_LATENT_SPACE.cells
@@ -38,7 +49,9 @@ class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Pro
         return identities((self.text,), context.folders)
 
     def run(self, clip: Clip, context: Context) -> Conditioning:
-        return (ConditioningEntry(Prompt(with_learned_words(clip, (self.text,), context), self.text)),)
+        return (
+            ConditioningEntry(Prompt(with_learned_words(clip, (self.text,), context), self.text)),
+        )
 
 
 class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
@@ -60,7 +73,9 @@ class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
 
     def run(self, clip: Clip, context: Context) -> Conditioning:
         clip = with_learned_words(clip, (self.text_l, self.text_g), context)
-        sizes = Sizes(self.height, self.width, self.crop_h, self.crop_w, self.target_height, self.target_width)
+        sizes = Sizes(
+            self.height, self.width, self.crop_h, self.crop_w, self.target_height, self.target_width
+        )
         return (ConditioningEntry(Prompt(clip, self.text_l, self.text_g), sizes=sizes),)
 
 
@@ -79,7 +94,11 @@ class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
 
     def run(self, clip: Clip, context: Context) -> Conditioning:
         prompt = Prompt(with_learned_words(clip, (self.text,), context), self.text)
-        return (ConditioningEntry(prompt, sizes=Sizes(self.height, self.width, aesthetic_score=self.ascore)),)
+        return (
+            ConditioningEntry(
+                prompt, sizes=Sizes(self.height, self.width, aesthetic_score=self.ascore)
+            ),
+        )
 
 
 class ConditioningCombine(Node, category="conditioning"):
@@ -87,16 +106,25 @@ class ConditioningCombine(Node, category="conditioning"):
 
     def run(self, conditioning_1: Conditioning, conditioning_2: Conditioning) -> Conditioning:
         if len(conditioning_1) + len(conditioning_2) > MOST_ENTRIES:
-            raise InputError(f"the conditionings have more than {MOST_ENTRIES} entries together; combine fewer")
+            raise InputError(
+                f"the conditionings have more than {MOST_ENTRIES} entries together; combine fewer"
+            )
         return (*conditioning_1, *conditioning_2)
 
 
 class ConditioningConcat(Node, category="conditioning"):
     """The tokens of the second conditioning behind those of the first."""
 
-    def run(self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context) -> Conditioning:
+    def run(
+        self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context
+    ) -> Conditioning:
         second = _single(conditioning_from, "ConditioningConcat", context)
-        return mapped(conditioning_to, lambda entry: replace(entry, encoding=_bounded(Joined(entry.encoding, second.encoding))))
+        return mapped(
+            conditioning_to,
+            lambda entry: replace(
+                entry, encoding=_bounded(Joined(entry.encoding, second.encoding))
+            ),
+        )
 
 
 class ConditioningAverage(Node, category="conditioning"):
@@ -104,9 +132,19 @@ class ConditioningAverage(Node, category="conditioning"):
 
     conditioning_to_strength: Fraction = 1.0
 
-    def run(self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context) -> Conditioning:
-        second, share = _single(conditioning_from, "ConditioningAverage", context), self.conditioning_to_strength
-        return mapped(conditioning_to, lambda entry: replace(entry, encoding=_bounded(Averaged(entry.encoding, second.encoding, share))))
+    def run(
+        self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context
+    ) -> Conditioning:
+        second, share = (
+            _single(conditioning_from, "ConditioningAverage", context),
+            self.conditioning_to_strength,
+        )
+        return mapped(
+            conditioning_to,
+            lambda entry: replace(
+                entry, encoding=_bounded(Averaged(entry.encoding, second.encoding, share))
+            ),
+        )
 
 
 class ConditioningZeroOut(Node, category="advanced/conditioning"):
@@ -123,7 +161,10 @@ class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
     end: Fraction = 1.0
 
     def run(self, conditioning: Conditioning) -> Conditioning:
-        return mapped(conditioning, lambda entry: replace(entry, start_percent=self.start, end_percent=self.end))
+        return mapped(
+            conditioning,
+            lambda entry: replace(entry, start_percent=self.start, end_percent=self.end),
+        )
 
 
 class ConditioningSetArea(Node, category="conditioning"):
@@ -176,7 +217,12 @@ class ConditioningSetMask(Node, category="conditioning"):
         return mapped(conditioning, lambda entry: replace(entry, mask=use))
 
 
-class ControlNetApplyAdvanced(Node, category="conditioning/controlnet", title="Apply ControlNet", names=("positive", "negative")):
+class ControlNetApplyAdvanced(
+    Node,
+    category="conditioning/controlnet",
+    title="Apply ControlNet",
+    names=("positive", "negative"),
+):
     """A ControlNet on both conditionings: reference image, strength, and the window of the schedule
     in which it acts.
     """
@@ -186,12 +232,21 @@ class ControlNetApplyAdvanced(Node, category="conditioning/controlnet", title="A
     end_percent: Fraction = 1.0
 
     def run(
-        self, positive: Conditioning, negative: Conditioning, control_net: ControlNet, image: Image, vae: Vae | None = None
+        self,
+        positive: Conditioning,
+        negative: Conditioning,
+        control_net: ControlNet,
+        image: Image,
+        vae: Vae | None = None,
     ) -> tuple[Conditioning, Conditioning]:
         if not self.strength:
             return positive, negative
-        use = ControlUse(control_net, Picture.of(image), self.strength, self.start_percent, self.end_percent)
-        return mapped(positive, lambda entry: entry.with_control(use)), mapped(negative, lambda entry: entry.with_control(use))
+        use = ControlUse(
+            control_net, Picture.of(image), self.strength, self.start_percent, self.end_percent
+        )
+        return mapped(positive, lambda entry: entry.with_control(use)), mapped(
+            negative, lambda entry: entry.with_control(use)
+        )
 
 
 class ControlNetApply(Node, category="conditioning/controlnet", title="Apply ControlNet (old)"):
@@ -201,14 +256,18 @@ class ControlNetApply(Node, category="conditioning/controlnet", title="Apply Con
 
     strength: Strength = 1.0
 
-    def run(self, conditioning: Conditioning, control_net: ControlNet, image: Image) -> Conditioning:
+    def run(
+        self, conditioning: Conditioning, control_net: ControlNet, image: Image
+    ) -> Conditioning:
         if not self.strength:
             return conditioning
         use = ControlUse(control_net, Picture.of(image), self.strength, spreads=True)
         return mapped(conditioning, lambda entry: entry.with_control(use))
 
 
-def mapped(conditioning: Conditioning, change: Callable[[ConditioningEntry], ConditioningEntry]) -> Conditioning:
+def mapped(
+    conditioning: Conditioning, change: Callable[[ConditioningEntry], ConditioningEntry]
+) -> Conditioning:
     """Changes every entry."""
     return tuple(change(entry) for entry in conditioning)
 
@@ -218,14 +277,20 @@ def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
     large to compute.
     """
     if parts(encoding) > MOST_TEXTS:
-        raise InputError(f"the conditioning is put together from more than {MOST_TEXTS} texts; use fewer")
+        raise InputError(
+            f"the conditioning is put together from more than {MOST_TEXTS} texts; use fewer"
+        )
     return encoding
 
 
 def _single(conditioning: Conditioning, node: str, context: Context) -> ConditioningEntry:
     """Returns the first entry; warns where there are more, and raises where there is none."""
     if not conditioning:
-        raise InputError(f"{node}, conditioning_from: the conditioning is empty; link a CLIPTextEncode")
+        raise InputError(
+            f"{node}, conditioning_from: the conditioning is empty; link a CLIPTextEncode"
+        )
     if len(conditioning) > 1:
-        context.warn(f"{node}: conditioning_from has {len(conditioning)} entries; only the first is used")
+        context.warn(
+            f"{node}: conditioning_from has {len(conditioning)} entries; only the first is used"
+        )
     return conditioning[0]

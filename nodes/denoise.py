@@ -10,7 +10,16 @@ from typing import Annotated
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Strength, Text
+from katz_graph.knobs import (
+    Fraction,
+    Guidance,
+    SamplerName,
+    SchedulerName,
+    Seed,
+    Steps,
+    Strength,
+    Text,
+)
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.node import VARIADIC, Node, Widget
 from katz_graph.wires import (
@@ -36,14 +45,19 @@ from katz_graph.wires import (
 Block = Annotated[int, Field(ge=-1, le=63)]
 Cells = Annotated[int, Field(ge=0, le=2048)]
 PREVIOUS = ("step", *(f"previous_{slot}" for slot in range(1, VARIADIC + 1)))
-SlotOutputs = tuple[Step, Anything, Anything, Anything, Anything, Anything, Anything, Anything, Anything]
+SlotOutputs = tuple[
+    Step, Anything, Anything, Anything, Anything, Anything, Anything, Anything, Anything
+]
 
 
 class OutsideRegion(InputError):
     """A node of the denoising loop was asked to run on its own."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(f"{type(node).__name__} only runs inside a step region: it needs a StepBegin upstream and a StepEnd downstream")
+        super().__init__(
+            f"{type(node).__name__} only runs inside a step region: it needs a StepBegin upstream "
+            "and a StepEnd downstream"
+        )
 
 
 class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
@@ -75,7 +89,14 @@ class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIO
     seed: Seed = 0
     add_noise: bool = True
 
-    def run(self, model: Model, sampler: Sampler, sigmas: Sigmas, latent_image: Latent, *initial: Anything) -> SlotOutputs:
+    def run(
+        self,
+        model: Model,
+        sampler: Sampler,
+        sigmas: Sigmas,
+        latent_image: Latent,
+        *initial: Anything,
+    ) -> SlotOutputs:
         raise OutsideRegion(self)
 
 
@@ -111,7 +132,13 @@ class UNetEncoder(Node, category="denoise", stage="unet_encoder"):
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
     last_block: Block = -1
 
-    def run(self, model: Model, conditioning: Conditioning, step: Step | None = None, features: Features | None = None) -> Features:
+    def run(
+        self,
+        model: Model,
+        conditioning: Conditioning,
+        step: Step | None = None,
+        features: Features | None = None,
+    ) -> Features:
         raise OutsideRegion(self)
 
 
@@ -127,7 +154,9 @@ class ControlNet(Node, category="denoise", stage="controlnet"):
 
     strength: Strength = 1.0
 
-    def run(self, control_net: ControlNetWire, step: Step, conditioning: Conditioning, image: Image) -> Residuals:
+    def run(
+        self, control_net: ControlNetWire, step: Step, conditioning: Conditioning, image: Image
+    ) -> Residuals:
         raise OutsideRegion(self)
 
 
@@ -143,7 +172,12 @@ class UNetDecoder(Node, category="denoise", stage="unet_decoder", names=("featur
     last_block: Block = -1
 
     def run(
-        self, model: Model, features: Features, conditioning: Conditioning, skips: Features | None = None, *residuals: Residuals | None
+        self,
+        model: Model,
+        features: Features,
+        conditioning: Conditioning,
+        skips: Features | None = None,
+        *residuals: Residuals | None,
     ) -> tuple[Features, Prediction]:
         raise OutsideRegion(self)
 
@@ -155,7 +189,9 @@ class WrappedUNet(Node, category="denoise", stage="unet_wrapped"):
 
     uncond: bool = False
 
-    def run(self, model: Model, conditioning: Conditioning, step: Step, *residuals: Residuals | None) -> Prediction:
+    def run(
+        self, model: Model, conditioning: Conditioning, step: Step, *residuals: Residuals | None
+    ) -> Prediction:
         raise OutsideRegion(self)
 
 
@@ -166,7 +202,9 @@ class CFGCombine(Node, category="denoise"):
 
     guidance: Guidance = 8.0
 
-    def run(self, cond: Prediction, uncond: Prediction, base: Prediction | None = None) -> Prediction:
+    def run(
+        self, cond: Prediction, uncond: Prediction, base: Prediction | None = None
+    ) -> Prediction:
         from katz_graph.sampling.guidance import guided
 
         return guided(cond, uncond, self.guidance, base)
@@ -179,7 +217,9 @@ class PatchedCFGCombine(Node, category="denoise"):
 
     guidance: Guidance = 8.0
 
-    def run(self, step: Step, model: Model, cond: Prediction, uncond: Prediction | None = None) -> Prediction:
+    def run(
+        self, step: Step, model: Model, cond: Prediction, uncond: Prediction | None = None
+    ) -> Prediction:
         from katz_graph.sampling.guidance import patched_guidance
 
         return patched_guidance(model, step, cond, uncond, self.guidance)
@@ -196,10 +236,16 @@ class StepCrop(Node, category="denoise"):
     width: Annotated[int, Field(ge=1, le=2048)] = 64
 
     def run(self, step: Step) -> Step:
-        rows, columns = slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+        rows, columns = (
+            slice(self.top, self.top + self.height),
+            slice(self.left, self.left + self.width),
+        )
         if step.x.shape[-2] < rows.stop or step.x.shape[-1] < columns.stop:
             size = f"{step.x.shape[-1]}x{step.x.shape[-2]}"
-            raise InputError(f"StepCrop: the part ends at {columns.stop}x{rows.stop} cells, the latent has {size}")
+            raise InputError(
+                f"StepCrop: the part ends at {columns.stop}x{rows.stop} cells, the "
+                f"latent has {size}"
+            )
         x, model_input = (whole[..., rows, columns] for whole in (step.x, step.model_input))
         return replace(step, x=x, model_input=model_input)
 
@@ -275,7 +321,9 @@ class Switch(Node, category="denoise", stage="switch", lazy=("on_true", "on_fals
     def needs(self, condition: bool, **available: object) -> tuple[str, ...]:
         return ("on_true",) if condition else ("on_false",)
 
-    def run(self, condition: Boolean, on_true: Anything = None, on_false: Anything = None) -> Anything:
+    def run(
+        self, condition: Boolean, on_true: Anything = None, on_false: Anything = None
+    ) -> Anything:
         return on_true if condition else on_false
 
 
@@ -295,6 +343,7 @@ class ScaleFeatures(Node, category="denoise"):
         positions = unet_architecture(model.network).skip_range(self.up_block)
         hidden = scale_backbone(features.hidden, self.backbone)
         skips = tuple(
-            scale_low_frequencies(skip, self.skip) if position in positions else skip for position, skip in enumerate(features.skips)
+            scale_low_frequencies(skip, self.skip) if position in positions else skip
+            for position, skip in enumerate(features.skips)
         )
         return replace(features, hidden=hidden, skips=skips)

@@ -134,14 +134,18 @@ class JoinImageWithAlpha(Node, category="mask/compositing"):
         batch = max(len(image), len(alpha))
         height, width = image.shape[1:3]
         opaque = 1.0 - resize(alpha.unsqueeze(-1), width, height, "bilinear")
-        return torch.cat([repeated(like_channels(image, 3), batch), repeated(opaque, batch).to(image)], dim=-1)
+        return torch.cat(
+            [repeated(like_channels(image, 3), batch), repeated(opaque, batch).to(image)], dim=-1
+        )
 
 
 class SplitImageWithAlpha(Node, category="mask/compositing"):
     """The colours of a picture, and its transparency as a mask."""
 
     def run(self, image: Image) -> tuple[Image, Mask]:
-        transparency = 1.0 - image[..., 3] if image.shape[-1] > 3 else image.new_zeros(image.shape[:3])
+        transparency = (
+            1.0 - image[..., 3] if image.shape[-1] > 3 else image.new_zeros(image.shape[:3])
+        )
         return image[..., :3], transparency
 
 
@@ -195,8 +199,14 @@ class RebatchImages(Node, category="image/batch", takes_lists=True, gives_lists=
         import torch
 
         groups: list[list[Tensor]] = []
-        for picture in (batch[number : number + 1] for batch in images for number in range(len(batch))):
-            if not groups or len(groups[-1]) == self.batch_size or picture.shape != groups[-1][0].shape:
+        for picture in (
+            batch[number : number + 1] for batch in images for number in range(len(batch))
+        ):
+            if (
+                not groups
+                or len(groups[-1]) == self.batch_size
+                or picture.shape != groups[-1][0].shape
+            ):
                 groups.append([])
             groups[-1].append(picture)
         return [torch.cat(group) for group in groups]

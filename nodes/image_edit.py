@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import TURNS, Crop, Flip, Pixels, Rotation, ScaleFactor, Share, Side, WholeCells
+from katz_graph.knobs import (
+    TURNS,
+    Crop,
+    Flip,
+    Pixels,
+    Rotation,
+    ScaleFactor,
+    Share,
+    Side,
+    WholeCells,
+)
 from katz_graph.node import Node, Widget
 from katz_graph.wires import Image, Mask
 
@@ -54,7 +64,12 @@ class ImageScaleBy(Node, category="image/upscaling", title="Upscale Image By"):
         from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]
-        return resize(image, max(1, round(width * self.scale_by)), max(1, round(height * self.scale_by)), self.upscale_method)
+        return resize(
+            image,
+            max(1, round(width * self.scale_by)),
+            max(1, round(height * self.scale_by)),
+            self.upscale_method,
+        )
 
 
 class ImageScaleToTotalPixels(Node, category="image/upscaling"):
@@ -71,7 +86,10 @@ class ImageScaleToTotalPixels(Node, category="image/upscaling"):
 
         height, width = image.shape[1:3]
         factor = math.sqrt(int(self.megapixels * MEGAPIXEL) / (width * height))
-        wide, high = (max(1, round(side * factor / self.resolution_steps)) * self.resolution_steps for side in (width, height))
+        wide, high = (
+            max(1, round(side * factor / self.resolution_steps)) * self.resolution_steps
+            for side in (width, height)
+        )
         return resize(image, wide, high, self.upscale_method)
 
 
@@ -88,7 +106,12 @@ class ImageScaleToMaxDimension(Node, category="image/upscaling"):
             raise InputError("largest_size: got 0, expected at least 1 pixel")
         height, width = image.shape[1:3]
         factor = self.largest_size / max(width, height)
-        return resize(image, max(1, round(width * factor)), max(1, round(height * factor)), self.upscale_method)
+        return resize(
+            image,
+            max(1, round(width * factor)),
+            max(1, round(height * factor)),
+            self.upscale_method,
+        )
 
 
 class ImageCrop(Node, category="image/transform"):
@@ -149,7 +172,9 @@ class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainti
     def run(self, image: Image) -> tuple[Image, Mask]:
         from katz_graph.picture.mask import pad_for_outpaint
 
-        return pad_for_outpaint(image, self.left, self.top, self.right, self.bottom, self.feathering)
+        return pad_for_outpaint(
+            image, self.left, self.top, self.right, self.bottom, self.feathering
+        )
 
 
 class ImageStitch(Node, category="image/transform"):
@@ -167,7 +192,9 @@ class ImageStitch(Node, category="image/transform"):
 
         if image2 is None:
             return image1
-        first, second = (image1, image2) if self.direction in ("right", "down") else (image2, image1)
+        first, second = (
+            (image1, image2) if self.direction in ("right", "down") else (image2, image1)
+        )
         if self.match_image_size:
             first, second = self._matched(first, image1), self._matched(second, image1)
         gap = self.spacing_width + self.spacing_width % 2
@@ -200,7 +227,9 @@ class ImageBlend(Node, category="image/postprocessing"):
     """Mix two pictures in one of the usual modes; the second is cropped and scaled to the first."""
 
     blend_factor: Share = 0.5
-    blend_mode: Literal["normal", "multiply", "screen", "overlay", "soft_light", "difference"] = "normal"
+    blend_mode: Literal["normal", "multiply", "screen", "overlay", "soft_light", "difference"] = (
+        "normal"
+    )
 
     def run(self, image1: Image, image2: Image) -> Image:
         from katz_graph.files.images import resize
@@ -208,7 +237,10 @@ class ImageBlend(Node, category="image/postprocessing"):
         from katz_graph.picture.filters import BLENDS
 
         batch = max(len(image1), len(image2))
-        first, second = repeated(image1, batch), repeated(like_channels(image2, image1.shape[-1]), batch).to(image1)
+        first, second = (
+            repeated(image1, batch),
+            repeated(like_channels(image2, image1.shape[-1]), batch).to(image1),
+        )
         height, width = first.shape[1:3]
         if second.shape[1:3] != first.shape[1:3]:
             second = resize(second, width, height, "bicubic", "center")
@@ -253,7 +285,9 @@ class ImageCompositeMasked(Node, category="image"):
         from katz_graph.picture.compose import paste
 
         above = like_channels(source, destination.shape[-1]).movedim(-1, 1)
-        return paste(destination.movedim(-1, 1), above, self.x, self.y, mask, self.resize_source).movedim(1, -1)
+        return paste(
+            destination.movedim(-1, 1), above, self.x, self.y, mask, self.resize_source
+        ).movedim(1, -1)
 
 
 class Canny(Node, category="image/preprocessors"):
@@ -266,5 +300,13 @@ class Canny(Node, category="image/preprocessors"):
         from katz_graph.picture.filters import canny
 
         if self.low_threshold > self.high_threshold:
-            raise InputError(f"low_threshold {self.low_threshold} must not be above high_threshold {self.high_threshold}; swap them")
-        return canny(image, self.low_threshold, self.high_threshold).unsqueeze(-1).expand(-1, -1, -1, 3).contiguous()
+            raise InputError(
+                f"low_threshold {self.low_threshold} must not be above high_threshold "
+                f"{self.high_threshold}; swap them"
+            )
+        return (
+            canny(image, self.low_threshold, self.high_threshold)
+            .unsqueeze(-1)
+            .expand(-1, -1, -1, 3)
+            .contiguous()
+        )

@@ -21,14 +21,19 @@ LatentSide = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
 Latents = Annotated["list[LatentSamples]", Socket("LATENT")]
 
 
-def _empty(node: str, channels: int, width: int, height: int, batch: int, context: Context) -> LatentSamples:
+def _empty(
+    node: str, channels: int, width: int, height: int, batch: int, context: Context
+) -> LatentSamples:
     import torch
 
     space = DEFAULT_LATENT_SPACE
     wide, high = space.cells(width), space.cells(height)
     floored = space.pixels(wide), space.pixels(high)
     if floored != (width, height):
-        context.warn(f"{node}: {width}x{height} is not a multiple of {space.factor}; using {floored[0]}x{floored[1]}")
+        context.warn(
+            f"{node}: {width}x{height} is not a multiple of {space.factor}; using "
+            f"{floored[0]}x{floored[1]}"
+        )
     return {"samples": torch.zeros(batch, channels, high, wide)}
 
 
@@ -40,7 +45,14 @@ class EmptyLatentImage(Node, category="latent"):
     batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:
-        return _empty("EmptyLatentImage", DEFAULT_LATENT_SPACE.channels, self.width, self.height, self.batch_size, context)
+        return _empty(
+            "EmptyLatentImage",
+            DEFAULT_LATENT_SPACE.channels,
+            self.width,
+            self.height,
+            self.batch_size,
+            context,
+        )
 
 
 class EmptySD3LatentImage(Node, category="latent/sd3"):
@@ -142,11 +154,18 @@ class SaveLatent(Node, category="latent", output=True):
 
         values: Tensor = samples["samples"].detach().cpu().contiguous()
         if samples.get("noise_mask") is not None:
-            context.warn("SaveLatent: the latent's noise mask is not written: these files hold samples only")
+            context.warn(
+                "SaveLatent: the latent's noise mask is not written: these files hold samples only"
+            )
         height, width = map(DEFAULT_LATENT_SPACE.pixels, values.shape[-2:])
-        data = save({"latent_tensor": values, "latent_format_version_0": torch.tensor([])}, dict(context.metadata))
+        data = save(
+            {"latent_tensor": values, "latent_format_version_0": torch.tensor([])},
+            dict(context.metadata),
+        )
         name = filled_prefix(self.filename_prefix, width, height, 0)
-        path = write_numbered(context.output_directory, name, ".latent", lambda file: file.write(data))
+        path = write_numbered(
+            context.output_directory, name, ".latent", lambda file: file.write(data)
+        )
         return with_ui(samples, latents=announced(context, "output", [path]))
 
 
@@ -172,5 +191,12 @@ class LoadLatent(Node, category="latent"):
         with safe_open(path, framework="pt") as file:
             samples = file.get_tensor("latent_tensor").float().clone()  # not the mapped file
         if samples.ndim != 4:
-            raise InputError(f"{path}: its latent_tensor has shape {list(samples.shape)}, expected [batch, channels, height, width]")
-        return {"samples": samples if "latent_format_version_0" in names else DEFAULT_LATENT_SPACE.restored(samples)}
+            raise InputError(
+                f"{path}: its latent_tensor has shape {list(samples.shape)}, expected [batch, "
+                "channels, height, width]"
+            )
+        return {
+            "samples": samples
+            if "latent_format_version_0" in names
+            else DEFAULT_LATENT_SPACE.restored(samples)
+        }

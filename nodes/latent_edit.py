@@ -49,7 +49,12 @@ class LatentUpscaleBy(Node, category="latent", title="Upscale Latent By"):
         from katz_graph.picture.latents import scaled
 
         high, wide = samples["samples"].shape[-2:]
-        return scaled(samples, max(1, round(wide * self.scale_by)), max(1, round(high * self.scale_by)), self.upscale_method)
+        return scaled(
+            samples,
+            max(1, round(wide * self.scale_by)),
+            max(1, round(high * self.scale_by)),
+            self.upscale_method,
+        )
 
 
 class LatentRotate(Node, category="latent/transform"):
@@ -71,7 +76,9 @@ class LatentFlip(Node, category="latent/transform"):
     def run(self, samples: Latent) -> Latent:
         from katz_graph.picture.latents import spatial
 
-        return spatial(samples, lambda planes: planes.flip(-2 if self.flip_method.startswith("x") else -1))
+        return spatial(
+            samples, lambda planes: planes.flip(-2 if self.flip_method.startswith("x") else -1)
+        )
 
 
 class LatentCrop(Node, category="latent/transform"):
@@ -87,7 +94,10 @@ class LatentCrop(Node, category="latent/transform"):
 
         high, wide = samples["samples"].shape[-2:]
         smallest = cells(SMALLEST)
-        x, y = min(cells(self.x), max(0, wide - smallest)), min(cells(self.y), max(0, high - smallest))
+        x, y = (
+            min(cells(self.x), max(0, wide - smallest)),
+            min(cells(self.y), max(0, high - smallest)),
+        )
         return crop(samples, x, y, cells(self.width), cells(self.height))
 
 
@@ -134,8 +144,13 @@ class LatentInterpolate(Node, category="latent/advanced"):
 
         first = samples1["samples"]
         second = like(first, samples2)
-        direction = normalize(normalize(first, dim=1) * self.ratio + normalize(second, dim=1) * (1 - self.ratio), dim=1)
-        length = first.norm(dim=1, keepdim=True) * self.ratio + second.norm(dim=1, keepdim=True) * (1 - self.ratio)
+        direction = normalize(
+            normalize(first, dim=1) * self.ratio + normalize(second, dim=1) * (1 - self.ratio),
+            dim=1,
+        )
+        length = first.norm(dim=1, keepdim=True) * self.ratio + second.norm(dim=1, keepdim=True) * (
+            1 - self.ratio
+        )
         return changed(samples1, direction * length)
 
 
@@ -148,7 +163,9 @@ class LatentBlend(Node, category="latent"):
         from katz_graph.picture.latents import changed, like
 
         second = like(samples1["samples"], samples2, "bicubic")
-        return changed(samples1, samples1["samples"] * self.blend_factor + second * (1 - self.blend_factor))
+        return changed(
+            samples1, samples1["samples"] * self.blend_factor + second * (1 - self.blend_factor)
+        )
 
 
 class LatentComposite(Node, category="latent"):
@@ -184,4 +201,7 @@ class LatentCompositeMasked(Node, category="latent"):
 
         check_channels(destination["samples"], source["samples"])
         place = cells(self.x), cells(self.y)
-        return changed(destination, paste(destination["samples"], source["samples"], *place, mask, self.resize_source))
+        return changed(
+            destination,
+            paste(destination["samples"], source["samples"], *place, mask, self.resize_source),
+        )

@@ -15,18 +15,40 @@ from katz_graph.models.configuration import union_types
 from katz_graph.models.family import families, known
 from katz_graph.models.loading.fetch import fetch, shown
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, network_recipe, pipeline_recipes, vae_recipe
+from katz_graph.models.loading.sources import (
+    clip_recipe,
+    controlnet_recipe,
+    network_recipe,
+    pipeline_recipes,
+    vae_recipe,
+)
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.recipe import Lora, digest
 from katz_graph.wires import Clip, ControlNet, Model, Vae
 
 LoraStrength = Annotated[float, Field(ge=-100.0, le=100.0), Widget(step=0.01)]
 TextEncoderDevice = Literal["default", "cpu"]
-ROUNDING = {"default": None, "fp8_e4m3fn": "float8_e4m3fn", "fp8_e4m3fn_fast": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+ROUNDING = {
+    "default": None,
+    "fp8_e4m3fn": "float8_e4m3fn",
+    "fp8_e4m3fn_fast": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
 UnionType = Literal[
-    "auto", "openpose", "depth", "hed/pidi/scribble/ted", "canny/lineart/anime_lineart/mlsd", "normal", "segment", "tile", "repaint"
+    "auto",
+    "openpose",
+    "depth",
+    "hed/pidi/scribble/ted",
+    "canny/lineart/anime_lineart/mlsd",
+    "normal",
+    "segment",
+    "tile",
+    "repaint",
 ]
-UNION_TYPES = {kind: (number,) if number >= 0 else () for number, kind in enumerate(get_args(UnionType), start=-1)}
+UNION_TYPES = {
+    kind: (number,) if number >= 0 else ()
+    for number, kind in enumerate(get_args(UnionType), start=-1)
+}
 
 
 class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
@@ -55,7 +77,10 @@ class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint
         return [digest(recipe) for recipe in self._recipes(context)]
 
     def run(self, context: Context) -> tuple[Model, Clip, Vae]:
-        context.warn(f"CheckpointLoader: config_name {self.config_name!r} is not used: what the checkpoint is, is told from the file")
+        context.warn(
+            f"CheckpointLoader: config_name {self.config_name!r} is not used: what the checkpoint "
+            "is, is told from the file"
+        )
         return self._recipes(context)
 
     def _recipes(self, context: Context) -> tuple[Model, Clip, Vae]:
@@ -75,11 +100,15 @@ class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"
 
     def run(self, context: Context) -> Model:
         if self.weight_dtype.endswith("_fast"):
-            context.warn("UNETLoader: fp8_e4m3fn_fast is computed as fp8_e4m3fn: without 8-bit arithmetic")
+            context.warn(
+                "UNETLoader: fp8_e4m3fn_fast is computed as fp8_e4m3fn: without 8-bit arithmetic"
+            )
         return self._recipe(context)
 
     def _recipe(self, context: Context) -> Model:
-        return network_recipe(context.folders.resolve("unet", self.unet_name), ROUNDING[self.weight_dtype])
+        return network_recipe(
+            context.folders.resolve("unet", self.unet_name), ROUNDING[self.weight_dtype]
+        )
 
 
 class VAELoader(Node, category="loaders", title="Load VAE"):
@@ -101,8 +130,9 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
 
     clip_name: Annotated[str, FileChoice("clip")]
     type: Literal[
-        "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan", "hidream",
-        "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis", "longcat_image", "cogvideox", "lens", "pixeldit",
+        "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart",
+        "cosmos", "lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image",
+        "hunyuan_image", "flux2", "ovis", "longcat_image", "cogvideox", "lens", "pixeldit",
         "ideogram4", "boogu", "krea2", "joyimage", "mage", "minimax",
     ] = "stable_diffusion"  # fmt: skip
     device: TextEncoderDevice = "default"
@@ -125,8 +155,8 @@ class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
     clip_name1: Annotated[str, FileChoice("clip")]
     clip_name2: Annotated[str, FileChoice("clip")]
     type: Literal[
-        "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "ltxv",
-        "newbie", "ace",
+        "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15",
+        "kandinsky5", "kandinsky5_image", "ltxv", "newbie", "ace",
     ] = "sdxl"  # fmt: skip
     device: TextEncoderDevice = "default"
 
@@ -139,7 +169,9 @@ class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
         return self._recipe(context)
 
     def _recipe(self, context: Context) -> Clip:
-        return clip_recipe([context.folders.resolve("clip", name) for name in (self.clip_name1, self.clip_name2)])
+        return clip_recipe(
+            [context.folders.resolve("clip", name) for name in (self.clip_name1, self.clip_name2)]
+        )
 
 
 class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer"):
@@ -185,12 +217,17 @@ class SetUnionControlNetType(Node, category="conditioning/controlnet"):
     def run(self, control_net: ControlNet, context: Context) -> ControlNet:
         known = union_types(control_net)
         if not known:
-            context.warn(f"SetUnionControlNetType: {control_net.control_net.folder} is for one kind of reference, so the type is not used")
+            context.warn(
+                f"SetUnionControlNetType: {control_net.control_net.folder} is for one kind of "
+                "reference, so the type is not used"
+            )
             return control_net
         if any(number >= known for number in UNION_TYPES[self.type]):
             raise InputError(
-                f"SetUnionControlNetType, type: {self.type} is not among the {known} kinds of reference that "
-                f"{control_net.control_net.folder} knows: choose another, or the file that knows it (promax)"
+                f"SetUnionControlNetType, type: {self.type} is not among the {known} kinds of "
+                "reference that "
+                f"{control_net.control_net.folder} knows: choose another, or the file that "
+                "knows it (promax)"
             )
         return replace(control_net, types=UNION_TYPES[self.type])
 
@@ -207,8 +244,12 @@ class LoraLoader(Node, category="loaders", title="Load LoRA"):
 
     def run(self, model: Model, clip: Clip, context: Context) -> tuple[Model, Clip]:
         file = file_identity(context.folders.resolve("loras", self.lora_name))
-        patched_model = model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
-        patched_clip = clip.with_lora(Lora(file, self.strength_clip)) if self.strength_clip else clip
+        patched_model = (
+            model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
+        )
+        patched_clip = (
+            clip.with_lora(Lora(file, self.strength_clip)) if self.strength_clip else clip
+        )
         return patched_model, patched_clip
 
 
@@ -236,14 +277,22 @@ def _control_net(context: Context, name: str) -> Path:
 
 
 def _only(node: Node, kind: str, encoders: int) -> None:
-    expected = [family.text_types[encoders - 1] for family in families() if len(family.text_types) >= encoders]
+    expected = [
+        family.text_types[encoders - 1]
+        for family in families()
+        if len(family.text_types) >= encoders
+    ]
     if kind not in expected:
         runs = known(lambda family: family.short)
         raise InputError(
-            f"{type(node).__name__}, type: {kind} is another family of models; Katz Graph runs {runs}: choose {' or '.join(expected)}"
+            f"{type(node).__name__}, type: {kind} is another family of models; Katz Graph runs "
+            f"{runs}: choose {' or '.join(expected)}"
         )
 
 
 def _on_engine_device(node: Node, device: str, context: Context) -> None:
     if device != "default":
-        context.warn(f"{type(node).__name__}: device {device} is not used: text encoders run where the model runs")
+        context.warn(
+            f"{type(node).__name__}: device {device} is not used: text encoders run where "
+            "the model runs"
+        )

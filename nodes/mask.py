@@ -29,7 +29,10 @@ class ImageToMask(Node, category="mask"):
     def run(self, image: Image) -> Mask:
         position = ("red", "green", "blue", "alpha").index(self.channel)
         if position >= image.shape[-1]:
-            raise InputError(f"the picture has {image.shape[-1]} channels and no {self.channel}; LoadImage gives transparency as its MASK")
+            raise InputError(
+                f"the picture has {image.shape[-1]} channels and no {self.channel}; LoadImage "
+                "gives transparency as its MASK"
+            )
         return image[..., position]
 
 
@@ -75,7 +78,9 @@ class CropMask(Node, category="mask"):
     def run(self, mask: Mask) -> Mask:
         from katz_graph.picture.batch import cut
 
-        return cut(mask.reshape(-1, *mask.shape[-2:]), self.x, self.y, self.width, self.height, "mask")
+        return cut(
+            mask.reshape(-1, *mask.shape[-2:]), self.x, self.y, self.width, self.height, "mask"
+        )
 
 
 class MaskComposite(Node, category="mask"):
@@ -103,7 +108,9 @@ class FeatherMask(Node, category="mask"):
     def run(self, mask: Mask) -> Mask:
         from katz_graph.picture.mask import feather
 
-        return feather(mask.reshape(-1, *mask.shape[-2:]), self.left, self.top, self.right, self.bottom)
+        return feather(
+            mask.reshape(-1, *mask.shape[-2:]), self.left, self.top, self.right, self.bottom
+        )
 
 
 class GrowMask(Node, category="mask"):

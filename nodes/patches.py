@@ -70,7 +70,10 @@ class ModelSamplingDiscrete(Node, category="advanced/model"):
 
     def run(self, model: Model) -> Model:
         if self.sampling == "img_to_img" or self.sampling == "img_to_img_flow":
-            raise InputError(f"ModelSamplingDiscrete: sampling {self.sampling!r} is not supported; choose eps, v_prediction, lcm or x0")
+            raise InputError(
+                f"ModelSamplingDiscrete: sampling {self.sampling!r} is not supported; choose eps, "
+                "v_prediction, lcm or x0"
+            )
         return model.with_patch(DiscreteSampling(self.sampling, self.zsnr))
 
 
@@ -79,13 +82,18 @@ class ModelSamplingContinuousEDM(Node, category="advanced/model"):
     their logarithm as time (Karras et al. 2022).
     """
 
-    sampling: Literal["v_prediction", "edm", "edm_playground_v2.5", "eps", "cosmos_rflow"] = "v_prediction"
+    sampling: Literal["v_prediction", "edm", "edm_playground_v2.5", "eps", "cosmos_rflow"] = (
+        "v_prediction"
+    )
     sigma_max: Sigma = 120.0
     sigma_min: Sigma = 0.002
 
     def run(self, model: Model) -> Model:
         if self.sampling == "edm_playground_v2.5" or self.sampling == "cosmos_rflow":
-            raise InputError(f"ModelSamplingContinuousEDM: sampling {self.sampling!r} is not supported; choose v_prediction, edm or eps")
+            raise InputError(
+                f"ModelSamplingContinuousEDM: sampling {self.sampling!r} is not supported; choose "
+                "v_prediction, edm or eps"
+            )
         return model.with_patch(ContinuousSampling(self.sampling, self.sigma_max, self.sigma_min))
 
 
@@ -110,8 +118,16 @@ class ModelMergeBlocks(Node, category=MERGING):
     out: Share = 1.0
 
     def run(self, model1: Model, model2: Model) -> Model:
-        ratios = {"mid_block.": self.middle, "up_blocks.": self.out, "conv_norm_out.": self.out, "conv_out.": self.out, "": self.input}
-        return merged_model(model1, model2, tuple((part, ratio, 1.0 - ratio) for part, ratio in ratios.items()))
+        ratios = {
+            "mid_block.": self.middle,
+            "up_blocks.": self.out,
+            "conv_norm_out.": self.out,
+            "conv_out.": self.out,
+            "": self.input,
+        }
+        return merged_model(
+            model1, model2, tuple((part, ratio, 1.0 - ratio) for part, ratio in ratios.items())
+        )
 
 
 class ModelMergeAdd(Node, category=MERGING):

@@ -13,7 +13,16 @@ from katz_graph.guidance_spec import Noise as NoiseValue
 from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Text
 from katz_graph.node import Node
 from katz_graph.planner.passes.expand import expand_guider, expand_sampling
-from katz_graph.wires import Conditioning, Guider, Latent, LatentSamples, Model, Noise, Sampler, Sigmas
+from katz_graph.wires import (
+    Conditioning,
+    Guider,
+    Latent,
+    LatentSamples,
+    Model,
+    Noise,
+    Sampler,
+    Sigmas,
+)
 
 Step = Annotated[int, Field(ge=0, le=10000)]
 OUTPUTS = ("output", "denoised_output")
@@ -29,8 +38,13 @@ class KSampler(Node, category="sampling"):
     scheduler: SchedulerName = "normal"
     denoise: Fraction = 1.0
 
-    def run(self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent) -> Latent:
-        begin = {name: value for name, value in self.model_dump().items() if name != "cfg"} | {"model": model, "latent_image": latent_image}
+    def run(
+        self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent
+    ) -> Latent:
+        begin = {name: value for name, value in self.model_dump().items() if name != "cfg"} | {
+            "model": model,
+            "latent_image": latent_image,
+        }
         return expand_sampling("StepBegin", begin, model, positive, negative, self.cfg)  # type: ignore[return-value]
 
 
@@ -49,7 +63,9 @@ class KSamplerAdvanced(Node, category="sampling", title="KSampler (Advanced)"):
     end_at_step: Step = 10000
     return_with_leftover_noise: Literal["disable", "enable"] = "disable"
 
-    def run(self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent) -> Latent:
+    def run(
+        self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent
+    ) -> Latent:
         same = ("steps", "sampler_name", "scheduler", "start_at_step", "end_at_step")
         begin: dict[str, Any] = {name: getattr(self, name) for name in same}
         begin |= {
@@ -62,7 +78,9 @@ class KSamplerAdvanced(Node, category="sampling", title="KSampler (Advanced)"):
         return expand_sampling("StepBegin", begin, model, positive, negative, self.cfg)  # type: ignore[return-value]
 
 
-class SamplerCustom(Node, category="sampling/custom_sampling", title="Sampler Custom", names=OUTPUTS):
+class SamplerCustom(
+    Node, category="sampling/custom_sampling", title="Sampler Custom", names=OUTPUTS
+):
     """Denoise a latent over given noise levels with a given sampler. `denoised_output` is what the
     last step took the picture to be.
     """
@@ -72,18 +90,30 @@ class SamplerCustom(Node, category="sampling/custom_sampling", title="Sampler Cu
     cfg: Guidance = 8.0
 
     def run(
-        self, model: Model, positive: Conditioning, negative: Conditioning, sampler: Sampler, sigmas: Sigmas, latent_image: Latent
+        self,
+        model: Model,
+        positive: Conditioning,
+        negative: Conditioning,
+        sampler: Sampler,
+        sigmas: Sigmas,
+        latent_image: Latent,
     ) -> tuple[Latent, Latent]:
         guider = GuiderValue("cfg", model, positive, negative, guidance=self.cfg)
-        return _over_sigmas(guider, NoiseValue(self.noise_seed, self.add_noise), sampler, sigmas, latent_image)
+        return _over_sigmas(
+            guider, NoiseValue(self.noise_seed, self.add_noise), sampler, sigmas, latent_image
+        )
 
 
-class SamplerCustomAdvanced(Node, category="sampling/custom_sampling", title="Sampler Custom (Advanced)", names=OUTPUTS):
+class SamplerCustomAdvanced(
+    Node, category="sampling/custom_sampling", title="Sampler Custom (Advanced)", names=OUTPUTS
+):
     """Denoise a latent over given noise levels with a given sampler, noise and guider.
     `denoised_output` is what the last step took the picture to be.
     """
 
-    def run(self, noise: Noise, guider: Guider, sampler: Sampler, sigmas: Sigmas, latent_image: Latent) -> tuple[Latent, Latent]:
+    def run(
+        self, noise: Noise, guider: Guider, sampler: Sampler, sigmas: Sigmas, latent_image: Latent
+    ) -> tuple[Latent, Latent]:
         return _over_sigmas(guider, noise, sampler, sigmas, latent_image)
 
 
@@ -99,8 +129,12 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
     guidance_scale: Guidance = 7.5
     strength: Fraction = 1.0
 
-    def run(self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent) -> Latent:
-        begin = {name: value for name, value in self.model_dump().items() if name != "guidance_scale"}
+    def run(
+        self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent
+    ) -> Latent:
+        begin = {
+            name: value for name, value in self.model_dump().items() if name != "guidance_scale"
+        }
         begin |= {"model": model, "latent_image": latent_image}
         guidance = max(self.guidance_scale, 1.0)  # the stock pipelines use guidance above 1 only
         return expand_sampling("DiffusersStepBegin", begin, model, positive, negative, guidance)  # type: ignore[return-value]
@@ -147,9 +181,13 @@ class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Du
     cfg_cond2_negative: Guidance = 8.0
     style: Literal["regular", "nested"] = "regular"
 
-    def run(self, model: Model, cond1: Conditioning, cond2: Conditioning, negative: Conditioning) -> Guider:
+    def run(
+        self, model: Model, cond1: Conditioning, cond2: Conditioning, negative: Conditioning
+    ) -> Guider:
         kind: Literal["dual", "nested"] = "nested" if self.style == "nested" else "dual"
-        return GuiderValue(kind, model, cond1, negative, cond2, self.cfg_conds, self.cfg_cond2_negative)
+        return GuiderValue(
+            kind, model, cond1, negative, cond2, self.cfg_conds, self.cfg_cond2_negative
+        )
 
 
 class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise"):
@@ -164,11 +202,26 @@ class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise
         if not len(sigmas):
             return latent_image
         level = float((sigmas[0] - sigmas[-1]).abs() if len(sigmas) > 1 else sigmas[0])
-        drawn = initial_noise(samples.shape, noise.seed, latent_image.get("batch_index")) if noise.drawn else samples * 0.0
+        drawn = (
+            initial_noise(samples.shape, noise.seed, latent_image.get("batch_index"))
+            if noise.drawn
+            else samples * 0.0
+        )
         noisy = samples + drawn * level / model.latent.scale
-        return cast(LatentSamples, {**latent_image, "samples": noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)})
+        return cast(
+            LatentSamples,
+            {**latent_image, "samples": noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)},
+        )
 
 
-def _over_sigmas(guider: GuiderValue, noise: NoiseValue, sampler: Any, sigmas: Any, latent: LatentSamples) -> tuple[Latent, Latent]:
-    begin = {"seed": noise.seed, "add_noise": noise.drawn, "sampler": sampler, "sigmas": sigmas, "latent_image": latent}
+def _over_sigmas(
+    guider: GuiderValue, noise: NoiseValue, sampler: Any, sigmas: Any, latent: LatentSamples
+) -> tuple[Latent, Latent]:
+    begin = {
+        "seed": noise.seed,
+        "add_noise": noise.drawn,
+        "sampler": sampler,
+        "sigmas": sigmas,
+        "latent_image": latent,
+    }
     return expand_guider("SigmasStepBegin", begin, guider)  # type: ignore[return-value]

@@ -110,7 +110,9 @@ class BasicScheduler(Node, category=SCHEDULERS):
 
         from katz_graph.sampling.schedules import schedule
 
-        return torch.tensor(schedule(self.scheduler, _table(model), self.steps, self.denoise)[-(self.steps + 1) :])
+        return torch.tensor(
+            schedule(self.scheduler, _table(model), self.steps, self.denoise)[-(self.steps + 1) :]
+        )
 
 
 class KarrasScheduler(Node, category=SCHEDULERS):
@@ -263,7 +265,14 @@ class SetFirstSigma(Node, category=SIGMAS):
 
 def _choice(node: Node, name: str) -> SamplerChoice:
     """Returns the sampler with the node's knobs as its options."""
-    return SamplerChoice(name, tuple((option, value) for option, value in node.model_dump().items() if option != "noise_device"))
+    return SamplerChoice(
+        name,
+        tuple(
+            (option, value)
+            for option, value in node.model_dump().items()
+            if option != "noise_device"
+        ),
+    )
 
 
 def _table(model: ModelRecipe) -> NoiseTable:

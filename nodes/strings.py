@@ -23,7 +23,9 @@ class StringConcatenate(Node, category="utils/string"):
 
 
 class StringSubstring(Node, category="utils/string"):
-    """The characters from `start` up to `end`, counted from 0; negative numbers count from the end."""
+    """The characters from `start` up to `end`, counted from 0; negative numbers count from the
+    end.
+    """
 
     string: Text = ""
     start: int = 0
@@ -49,7 +51,12 @@ class CaseConverter(Node, category="utils/string"):
     mode: Literal["UPPERCASE", "lowercase", "Capitalize", "Title Case"] = "UPPERCASE"
 
     def run(self) -> str:
-        change = {"UPPERCASE": str.upper, "lowercase": str.lower, "Capitalize": str.capitalize, "Title Case": str.title}
+        change = {
+            "UPPERCASE": str.upper,
+            "lowercase": str.lower,
+            "Capitalize": str.capitalize,
+            "Title Case": str.title,
+        }
         return change[self.mode](self.string)
 
 
@@ -74,7 +81,9 @@ class StringReplace(Node, category="utils/string"):
         from katz_graph.host.text_search import check_size
 
         more = len(self.replace) - len(self.find)
-        check_size("the text with 'find' replaced", len(self.string) + self.string.count(self.find) * more)
+        check_size(
+            "the text with 'find' replaced", len(self.string) + self.string.count(self.find) * more
+        )
         return self.string.replace(self.find, self.replace)
 
 
@@ -100,7 +109,11 @@ class StringCompare(Node, category="utils/string"):
     case_sensitive: bool = True
 
     def run(self) -> bool:
-        first, second = (self.string_a, self.string_b) if self.case_sensitive else (self.string_a.lower(), self.string_b.lower())
+        first, second = (
+            (self.string_a, self.string_b)
+            if self.case_sensitive
+            else (self.string_a.lower(), self.string_b.lower())
+        )
         if self.mode == "Equal":
             return first == second
         return first.startswith(second) if self.mode == "Starts With" else first.endswith(second)
@@ -118,7 +131,9 @@ class RegexMatch(Node, category="utils/string", names=("matches",)):
     def run(self) -> bool:
         from katz_graph.host.text_search import TimedSearch
 
-        return TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall).found(self.string)
+        return TimedSearch(
+            self.regex_pattern, self.case_insensitive, self.multiline, self.dotall
+        ).found(self.string)
 
 
 class RegexExtract(Node, category="utils/string"):
@@ -138,10 +153,16 @@ class RegexExtract(Node, category="utils/string"):
         from katz_graph.host.text_search import TimedSearch
 
         search = TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
-        group = self.group_index if self.mode.endswith("Group") or self.mode.endswith("Groups") else 0
+        group = (
+            self.group_index if self.mode.endswith("Group") or self.mode.endswith("Groups") else 0
+        )
         if group > search.groups:
-            raise InputError(f"group_index: got {group}, but the expression has {search.groups} groups")
-        return "\n".join(search.all(self.string, group, count=0 if self.mode.startswith("All") else 1))
+            raise InputError(
+                f"group_index: got {group}, but the expression has {search.groups} groups"
+            )
+        return "\n".join(
+            search.all(self.string, group, count=0 if self.mode.startswith("All") else 1)
+        )
 
 
 class RegexReplace(Node, category="utils/string"):

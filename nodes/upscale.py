@@ -42,8 +42,13 @@ class ImageUpscaleWithModel(Node, category="image/upscaling", title="Upscale Ima
 
         from katz_graph.picture.batch import like_channels
 
-        planes = like_channels(image if image.shape[-1] >= 3 else image[..., :1].expand(-1, -1, -1, 3), 3).movedim(-1, 1)
-        enlarged = [_enlarged(upscale_model, planes[number : number + 1], context) for number in range(len(planes))]
+        planes = like_channels(
+            image if image.shape[-1] >= 3 else image[..., :1].expand(-1, -1, -1, 3), 3
+        ).movedim(-1, 1)
+        enlarged = [
+            _enlarged(upscale_model, planes[number : number + 1], context)
+            for number in range(len(planes))
+        ]
         return torch.cat(enlarged).clamp(0, 1).movedim(1, -1)
 
 
@@ -51,11 +56,16 @@ def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
     side = TILE
     while (enlarged := _in_tiles_of(side, model, picture, context)) is None:
         side //= 2
-        context.warn(f"ImageUpscaleWithModel: the device is out of memory; going on in tiles of {side} pixels")
+        context.warn(
+            "ImageUpscaleWithModel: the device is out of memory; going on in tiles of "
+            f"{side} pixels"
+        )
     return enlarged
 
 
-def _in_tiles_of(side: int, model: UpscaleModel, picture: Tensor, context: Context) -> Tensor | None:
+def _in_tiles_of(
+    side: int, model: UpscaleModel, picture: Tensor, context: Context
+) -> Tensor | None:
     """Enlarges in tiles. None when memory does not suffice and smaller tiles are worth a try; what
     was made is gone by then. OutOfMemory when they are not.
     """

@@ -44,7 +44,9 @@ class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
     temporal_overlap: FramesOverlap = 8
 
     def run(self, samples: Latent, vae: Vae, context: Context) -> Image:
-        return context.engine.decode_latent(vae, samples["samples"], context, _tile(self.tile_size, self.overlap))
+        return context.engine.decode_latent(
+            vae, samples["samples"], context, _tile(self.tile_size, self.overlap)
+        )
 
 
 class VAEEncode(Node, category="latent"):
@@ -53,7 +55,11 @@ class VAEEncode(Node, category="latent"):
     """
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
-        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], vae, context), context)}
+        return {
+            "samples": context.engine.encode_image(
+                vae, whole_cells(self, pixels[..., :3], vae, context), context
+            )
+        }
 
 
 class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
@@ -68,7 +74,11 @@ class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         tile = _tile(self.tile_size, self.overlap)
-        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], vae, context), context, tile)}
+        return {
+            "samples": context.engine.encode_image(
+                vae, whole_cells(self, pixels[..., :3], vae, context), context, tile
+            )
+        }
 
 
 class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (for Inpainting)"):
@@ -87,7 +97,9 @@ class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (fo
         return cast(LatentSamples, {"samples": samples, "noise_mask": repainted.unsqueeze(1)})
 
 
-class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("positive", "negative", "latent")):
+class InpaintModelConditioning(
+    Node, category="conditioning/inpaint", names=("positive", "negative", "latent")
+):
     """What an inpainting model is shown: the mask, and the picture with grey in its place. With
     `noise_mask` only the mask is repainted.
     """
@@ -95,7 +107,13 @@ class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("po
     noise_mask: bool = True
 
     def run(
-        self, positive: Conditioning, negative: Conditioning, vae: Vae, pixels: Image, mask: Mask, context: Context
+        self,
+        positive: Conditioning,
+        negative: Conditioning,
+        vae: Vae,
+        pixels: Image,
+        mask: Mask,
+        context: Context,
     ) -> tuple[Conditioning, Conditioning, Latent]:
         from katz_graph.picture.mask import greyed
 
@@ -105,19 +123,34 @@ class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("po
         latent: dict[str, Tensor] = {"samples": context.engine.encode_image(vae, picture, context)}
         if self.noise_mask:
             latent["noise_mask"] = covering.unsqueeze(1)
-        sides = [mapped(side, lambda entry: replace(entry, concatenated=seen)) for side in (positive, negative)]
+        sides = [
+            mapped(side, lambda entry: replace(entry, concatenated=seen))
+            for side in (positive, negative)
+        ]
         return sides[0], sides[1], cast(LatentSamples, latent)
 
 
-class InstructPixToPixConditioning(Node, category="conditioning/instructpix2pix", names=("positive", "negative", "latent")):
+class InstructPixToPixConditioning(
+    Node, category="conditioning/instructpix2pix", names=("positive", "negative", "latent")
+):
     """The picture that a model for editing by instruction is shown (Brooks et al. 2023)."""
 
     def run(
-        self, positive: Conditioning, negative: Conditioning, vae: Vae, pixels: Image, context: Context
+        self,
+        positive: Conditioning,
+        negative: Conditioning,
+        vae: Vae,
+        pixels: Image,
+        context: Context,
     ) -> tuple[Conditioning, Conditioning, Latent]:
-        shown = context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], vae, context), context)
+        shown = context.engine.encode_image(
+            vae, whole_cells(self, pixels[..., :3], vae, context), context
+        )
         seen = Concatenated(Picture.of(shown))
-        sides = [mapped(side, lambda entry: replace(entry, concatenated=seen)) for side in (positive, negative)]
+        sides = [
+            mapped(side, lambda entry: replace(entry, concatenated=seen))
+            for side in (positive, negative)
+        ]
         return sides[0], sides[1], {"samples": shown * 0.0}
 
 
@@ -125,23 +158,31 @@ def _tile(side: int, overlap: int) -> Tile:
     return Tile(side, min(overlap, side // 4) if side < overlap * 4 else overlap)
 
 
-def with_mask(node: Node, pixels: Image, mask: Mask, vae: Vae, context: Context) -> tuple[Tensor, Tensor]:
+def with_mask(
+    node: Node, pixels: Image, mask: Mask, vae: Vae, context: Context
+) -> tuple[Tensor, Tensor]:
     """Returns the colours [B, H, W, 3] and the mask [b, H, W] in their size, in whole cells."""
     from katz_graph.files.images import resize
 
     height, width = pixels.shape[1:3]
     covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), width, height, "bilinear")
-    return whole_cells(node, pixels[..., :3], vae, context), whole_cells(node, covering, vae, context)[..., 0]
+    return whole_cells(node, pixels[..., :3], vae, context), whole_cells(
+        node, covering, vae, context
+    )[..., 0]
 
 
 def whole_cells(node: Node, picture: Tensor, vae: Vae, context: Context) -> Tensor:
     """Crops [B, H, W, C] around the centre to whole cells of the VAE's latents."""
     name, cell, (height, width) = type(node).__name__, latent_space(vae).factor, picture.shape[1:3]
     if height < cell or width < cell:
-        raise InputError(f"{name}: the picture is {width}x{height}, expected at least {cell}x{cell}")
+        raise InputError(
+            f"{name}: the picture is {width}x{height}, expected at least {cell}x{cell}"
+        )
     high, wide = height - height % cell, width - width % cell
     if (high, wide) != (height, width):
-        context.warn(f"{name}: {width}x{height} is not a multiple of {cell}; cropping to {wide}x{high}")
+        context.warn(
+            f"{name}: {width}x{height} is not a multiple of {cell}; cropping to {wide}x{high}"
+        )
     top, left = height % cell // 2, width % cell // 2
     return picture[:, top : top + high, left : left + wide]
 

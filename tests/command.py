@@ -34,7 +34,9 @@ class Result:
 Katz = Callable[..., Result]
 
 
-def command(monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str], folder: Path, costs: Path) -> Katz:
+def command(
+    monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str], folder: Path, costs: Path
+) -> Katz:
     """`katz ARGUMENT...` in a folder, with the costs that are kept in another."""
     from katz_graph.cli.main import main
 
@@ -61,10 +63,17 @@ def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path
     from katz_graph.bench.worker_threads import WorkerThreads
     from katz_graph.executor.engine import DeviceEngine
 
-    def engine(assignments: Any, choices: Any = None, _: Any = None, *rest: Any, **named: Any) -> DeviceEngine:
-        named |= {"launchers": {one.name: WorkerThreads() for one in assignments}, "cache": cache, "ahead": None}
+    def engine(
+        assignments: Any, choices: Any = None, _: Any = None, *rest: Any, **named: Any
+    ) -> DeviceEngine:
+        named |= {
+            "launchers": {one.name: WorkerThreads() for one in assignments},
+            "cache": cache,
+            "ahead": None,
+        }
         return DeviceEngine(assignments, choices, link=rest[0] if rest else None, **named)
 
     monkeypatch.setattr(module, "DeviceEngine", engine)
     monkeypatch.setattr(devices, "Ahead", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())  # of all threads, and they would mix it up
+    # of all threads, and they would mix it up
+    monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())

@@ -64,5 +64,7 @@ def made_once(folder: Path, family: str) -> Models:
 
 
 @pytest.fixture
-def katz(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, costs: Path) -> Katz:
+def katz(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, costs: Path
+) -> Katz:
     return command(monkeypatch, capfd, tmp_path, costs)

@@ -12,7 +12,9 @@ from katz_graph.models.stages import Outputs, Stage
 Compute = Callable[[Any, Mapping[str, Any]], Outputs]
 
 
-def replace_stage(monkeypatch: pytest.MonkeyPatch, name: str, instead: Callable[[Compute], Compute]) -> None:
+def replace_stage(
+    monkeypatch: pytest.MonkeyPatch, name: str, instead: Callable[[Compute], Compute]
+) -> None:
     """Have `instead(compute)` computed for a stage."""
     real = Stage.computed
 

@@ -52,7 +52,9 @@ ONCE = ("jobs:listing", "info:internal", "info:disabled", "frontend:templates", 
 
 def build(state: State) -> ASGIApp:
     """Builds the application."""
-    app = FastAPI(title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
     app.state.parsing = asyncio.Semaphore(PARSED_AT_ONCE)
     for name in (*TWICE, *ONCE):
         routes: APIRouter = resolve_name(f"katz_graph.web.routes.{name}")(state)
@@ -76,11 +78,16 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
         details = error.details if isinstance(error, Refusal) else ""
         if status == 503 and wait is None:
             wait = SOON
-        return refuse(request, status, concealment.text(str(error)), kind, concealment.text(details), wait)
+        return refuse(
+            request, status, concealment.text(str(error)), kind, concealment.text(details), wait
+        )
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        problems = [f"{'.'.join(map(str, entry['loc'][1:]))}: {entry['msg']}" for entry in error.errors()[:10]]
+        problems = [
+            f"{'.'.join(map(str, entry['loc'][1:]))}: {entry['msg']}"
+            for entry in error.errors()[:10]
+        ]
         return refuse(request, 400, "the request is not as expected", details="\n".join(problems))
 
     @app.exception_handler(HTTPException)
@@ -97,7 +104,11 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
     async def disk(request: Request, error: OSError) -> Response:
         log.error("%s", error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return refuse(request, 507 if full else 503, "the disk is full" if full else "a file of the server cannot be read or written")
+        return refuse(
+            request,
+            507 if full else 503,
+            "the disk is full" if full else "a file of the server cannot be read or written",
+        )
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
@@ -113,7 +124,12 @@ def _description(app: FastAPI) -> APIRouter:
     @routes.get("/openapi.json")
     async def description() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version="1", summary="Every route is there under /api too.", routes=app.routes)
+            schema = get_openapi(
+                title=app.title,
+                version="1",
+                summary="Every route is there under /api too.",
+                routes=app.routes,
+            )
             for operations in schema["paths"].values():
                 for operation in operations.values():
                     operation["responses"].pop("422", None)

@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, TypeAdapter, WrapSerializer
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    WrapSerializer,
+)
 
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline, Warned
 from katz_graph.ui_results import Place
@@ -108,7 +114,18 @@ class Ended:
 
 
 ClientEvent = (
-    Started | Cached | NodeStarted | Progress | NodeDone | EncodedPicture | PlanMade | Timeline | PackMessage | Warned | Wrote | Ended
+    Started
+    | Cached
+    | NodeStarted
+    | Progress
+    | NodeDone
+    | EncodedPicture
+    | PlanMade
+    | Timeline
+    | PackMessage
+    | Warned
+    | Wrote
+    | Ended
 )
 
 
@@ -129,5 +146,7 @@ def _flat(told: JobEvent, dump: SerializerFunctionWrapHandler) -> dict[str, Any]
     return {"job": data["job"], **data["event"]}
 
 
-JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(Annotated[JobEvent, BeforeValidator(_nested), WrapSerializer(_flat)])
+JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(
+    Annotated[JobEvent, BeforeValidator(_nested), WrapSerializer(_flat)]
+)
 """Events to and from data."""

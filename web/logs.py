@@ -23,7 +23,8 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -43,7 +44,10 @@ class Lines(logging.Formatter):
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         request = REQUEST.get(None)
         tail = f" [{request}]" if request is not None else ""
-        first = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{one_line(record.getMessage())}{tail}"
+        first = (
+            f"{time.strftime('%H:%M:%S', time.localtime(record.created))} "
+            f"{level}{one_line(record.getMessage())}{tail}"
+        )
         trace = self.formatException(record.exc_info).split("\n") if record.exc_info else []
         return "\n".join([first, *map(one_line, trace)])
 

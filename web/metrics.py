@@ -35,7 +35,11 @@ OF_DEVICES = (
     (CounterMetricFamily, "model_loads", "Models that had to be loaded"),
     (CounterMetricFamily, "model_load_seconds", "Seconds that loading models took"),
     (CounterMetricFamily, "model_evictions", "Models let go for others"),
-    (CounterMetricFamily, "model_evicted_seconds", "Seconds that loading what was let go had taken"),
+    (
+        CounterMetricFamily,
+        "model_evicted_seconds",
+        "Seconds that loading what was let go had taken",
+    ),
     (CounterMetricFamily, "out_of_memory", "How often memory ran out"),
     (GaugeMetricFamily, "controlnet_bytes", "Bytes of ControlNets in memory"),
     (CounterMetricFamily, "controlnet_hits", "ControlNets that were in memory when wanted"),
@@ -45,7 +49,8 @@ OF_DEVICES = (
     (CounterMetricFamily, "lora_merges", "How often LoRAs were merged into a model"),
     (CounterMetricFamily, "lora_seconds", "Seconds that merging LoRAs took"),
 )
-ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"}  # where the runner calls it otherwise
+# where the runner calls it otherwise
+ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"}
 
 
 class Metrics:
@@ -55,13 +60,31 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self._clock = clock
         self._steps: dict[tuple[str, str], tuple[int, float]] = {}  # job and node: steps done, when
-        job, step, request = "Seconds from a job's start to its end", "Seconds of one model evaluation", "Seconds to an answer"
-        self._jobs = Histogram("katz_job_seconds", job, ["status"], buckets=JOB_SECONDS, registry=registry)
+        job, step, request = (
+            "Seconds from a job's start to its end",
+            "Seconds of one model evaluation",
+            "Seconds to an answer",
+        )
+        self._jobs = Histogram(
+            "katz_job_seconds", job, ["status"], buckets=JOB_SECONDS, registry=registry
+        )
         self._step = Histogram("katz_step_seconds", step, buckets=STEP_SECONDS, registry=registry)
-        self._nodes = Counter("katz_nodes", "Nodes that ran, or whose result was there", ["cached"], registry=registry)
-        self._refused = Counter("katz_jobs_refused", "Jobs refused on arrival", ["reason"], registry=registry)
-        self._requests = Counter("katz_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry)
-        self._seconds = Histogram("katz_http_request_seconds", request, ["route"], buckets=REQUEST_SECONDS, registry=registry)
+        self._nodes = Counter(
+            "katz_nodes", "Nodes that ran, or whose result was there", ["cached"], registry=registry
+        )
+        self._refused = Counter(
+            "katz_jobs_refused", "Jobs refused on arrival", ["reason"], registry=registry
+        )
+        self._requests = Counter(
+            "katz_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "katz_http_request_seconds",
+            request,
+            ["route"],
+            buckets=REQUEST_SECONDS,
+            registry=registry,
+        )
 
     def heard(self, job: str, event: ClientEvent) -> None:
         """Counts an event of a job."""
@@ -111,18 +134,42 @@ class _Figures(Collector):
         state = self._state
         yield GaugeMetricFamily("katz_queue_pending", "Jobs that wait", len(state.jobs.pending))
         yield GaugeMetricFamily("katz_queue_running", "Jobs that run", len(state.jobs.running))
-        yield GaugeMetricFamily("katz_queue_paused", "1 while no new job is started", float(state.jobs.paused))
-        yield GaugeMetricFamily("katz_queue_expected_wait_seconds", "Seconds until a new job would start", state.jobs.expected_wait())
-        yield GaugeMetricFamily("katz_runner_ready", "1 while the runner takes jobs", float(state.runner.ready))
-        yield CounterMetricFamily("katz_runner_restarts", "Runners that died and were replaced", state.runner.restarts)
-        facts, serving = state.runner.facts, GaugeMetricFamily("katz_device_up", "0 for a device that is left out", labels=["device"])
-        for name, up in [*((device.name, 1.0) for device in facts.devices), *((name, 0.0) for name in facts.gone)]:
+        yield GaugeMetricFamily(
+            "katz_queue_paused", "1 while no new job is started", float(state.jobs.paused)
+        )
+        yield GaugeMetricFamily(
+            "katz_queue_expected_wait_seconds",
+            "Seconds until a new job would start",
+            state.jobs.expected_wait(),
+        )
+        yield GaugeMetricFamily(
+            "katz_runner_ready", "1 while the runner takes jobs", float(state.runner.ready)
+        )
+        yield CounterMetricFamily(
+            "katz_runner_restarts", "Runners that died and were replaced", state.runner.restarts
+        )
+        facts, serving = (
+            state.runner.facts,
+            GaugeMetricFamily(
+                "katz_device_up", "0 for a device that is left out", labels=["device"]
+            ),
+        )
+        for name, up in [
+            *((device.name, 1.0) for device in facts.devices),
+            *((name, 0.0) for name in facts.gone),
+        ]:
             serving.add_metric([name], up)
         yield serving
         if self._stats is None:
             return
-        yield CounterMetricFamily("katz_worker_restarts", "Device workers that died and were replaced", self._stats.worker_restarts)
-        yield GaugeMetricFamily("katz_results_kept", "Results of nodes that are in memory", self._stats.results_kept)
+        yield CounterMetricFamily(
+            "katz_worker_restarts",
+            "Device workers that died and were replaced",
+            self._stats.worker_restarts,
+        )
+        yield GaugeMetricFamily(
+            "katz_results_kept", "Results of nodes that are in memory", self._stats.results_kept
+        )
         for metric, name, title in OF_DEVICES:
             family = metric(f"katz_{name}", title, labels=["device"])
             for device in self._stats.devices:

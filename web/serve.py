@@ -35,7 +35,9 @@ from katz_graph.web.state import State
 log = logging.getLogger("katz.web")
 
 
-def serve(options: ServeOptions, say: Callable[[str], None], workers: Workers = no_fork_server) -> None:
+def serve(
+    options: ServeOptions, say: Callable[[str], None], workers: Workers = no_fork_server
+) -> None:
     """Serves until a signal; `workers` as `Runner` has it. Raises InputError for the address or a
     folder, RunError when the job store or the runner cannot start.
     """
@@ -48,7 +50,9 @@ def serve(options: ServeOptions, say: Callable[[str], None], workers: Workers = 
         listening.close()
 
 
-async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: Workers) -> None:
+async def _serve(
+    options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: Workers
+) -> None:
     address = url(options.host, listening.getsockname()[1])
     async with contextlib.AsyncExitStack() as opened:  # of its callbacks the last is called first
         store = await asyncio.to_thread(JobStore.open, options.data)
@@ -58,22 +62,32 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
         opened.push_async_callback(lambda: _unless(stops, state.runner.close()))
         opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))
         opened.callback(state.runner.refuse)
-        await _unless(stops, state.jobs.start())  # before anybody is answered: no new job comes before those that a crash left
+        # before anybody is answered: no new job comes before those that a crash left
+        await _unless(stops, state.jobs.start())
         server = HttpServer(build(state), options.limits.connections)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         opened.push_async_callback(_farewell, state, server, serving, stops)
         await _unless(stops, _start(state))
         if stops.empty():
-            say(f"listening on {address}" + ("" if options.token is None else " (a token is needed)"))
+            say(
+                f"listening on {address}"
+                + ("" if options.token is None else " (a token is needed)")
+            )
             await _unless(stops, asyncio.shield(serving))
         state.draining = True
-        log.info("ending: %d running jobs have %.0f s; once more to end at once", len(state.jobs.running), options.drain_seconds)
+        log.info(
+            "ending: %d running jobs have %.0f s; once more to end at once",
+            len(state.jobs.running),
+            options.drain_seconds,
+        )
         if not stops.empty():
             stops.get_nowait()
         await _unless(stops, state.jobs.drain(options.drain_seconds))
 
 
-def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner) -> State:
+def assemble(
+    options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner
+) -> State:
     """Builds the parts and connects them; starts nothing."""
     settings = options.settings()
     folders = replace(settings.folders(), paths=False)
@@ -88,11 +102,21 @@ def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., R
     def publish(job: Job, event: ClientEvent) -> None:
         metrics.heard(job.id, event)
         if isinstance(event, Ended):
-            log.info("job %s: %s after %.2f s%s", job.id, event.status, event.seconds.get("total", 0.0), _why(event))
+            log.info(
+                "job %s: %s after %.2f s%s",
+                job.id,
+                event.status,
+                event.seconds.get("total", 0.0),
+                _why(event),
+            )
         hub.publish(job, event)
 
     def facts() -> dict[str, Any]:
-        return {"version": version("katz-graph"), "devices": [device.name for device in runner.facts.devices], "ready": runner.ready}
+        return {
+            "version": version("katz-graph"),
+            "devices": [device.name for device in runner.facts.devices],
+            "ready": runner.ready,
+        }
 
     runner = new_runner(options, heard, lost)
     hub = Hub(lambda: jobs, facts, options.limits)
@@ -107,18 +131,26 @@ def _why(end: Ended) -> str:
     """Names the type of node that failed and the kind of error, without its message and the node's
     id, which may hold a client's text.
     """
-    return "" if end.error is None else f" ({end.error.kind}{' in ' + end.error.node_type if end.error.node_type else ''})"
+    return (
+        ""
+        if end.error is None
+        else f" ({end.error.kind}{' in ' + end.error.node_type if end.error.node_type else ''})"
+    )
 
 
 async def _start(state: State) -> None:
     """Gets ready to run jobs. Requests that need the runner wait for it meanwhile."""
-    await asyncio.to_thread(drop_unfinished, (state.folders.input, state.folders.output, state.data), time.time())
+    await asyncio.to_thread(
+        drop_unfinished, (state.folders.input, state.folders.output, state.data), time.time()
+    )
     await state.runner.start()
     for problem in state.runner.facts.problems:
         log.warning("%s", problem)
 
 
-async def _farewell(state: State, server: HttpServer, serving: asyncio.Task[None], stops: asyncio.Queue[int]) -> None:
+async def _farewell(
+    state: State, server: HttpServer, serving: asyncio.Task[None], stops: asyncio.Queue[int]
+) -> None:
     """Ends all connections: soon, or at once on another signal."""
     state.hub.close(1001, "the server is shutting down")
     server.end()
@@ -127,7 +159,9 @@ async def _farewell(state: State, server: HttpServer, serving: asyncio.Task[None
     await serving
 
 
-async def _unless(stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
+async def _unless(
+    stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | asyncio.Future[Any]
+) -> None:
     """Works until it is done or a signal comes, which stays in the queue. Raises what the work
     raises.
     """

@@ -18,7 +18,15 @@ from katz_graph.context import Context
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Warned
 from katz_graph.executor.cluster.network import Network
-from katz_graph.executor.cluster.requests import TRIES, Called, DeviceGone, NotSerializable, Outcome, WorkerLost, WorkerRequest
+from katz_graph.executor.cluster.requests import (
+    TRIES,
+    Called,
+    DeviceGone,
+    NotSerializable,
+    Outcome,
+    WorkerLost,
+    WorkerRequest,
+)
 from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
@@ -77,15 +85,21 @@ class Cluster:
         self._lock = threading.RLock()
         self._requests: dict[str, WorkerRequest] = {}
         self._calls: dict[int, tuple[str, Future[Called]]] = {}
-        self._blamed: dict[str, str | int | None] = {}  # by worker that ended with a fault, the request or call that met it
+        # by worker that ended with a fault, the request or call that met it
+        self._blamed: dict[str, str | int | None] = {}
         self.launchers = dict(launchers)
-        self._connections: dict[str, Sender] = {}  # to workers that got their assignment; nothing is said to others
+        # to workers that got their assignment; nothing is said to others
+        self._connections: dict[str, Sender] = {}
         self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
         self._numbers = itertools.count(1)
         self._closed = False
-        self.on_vanished: Callable[[str], None] = lambda name: None  # a worker was lost, and with it what it held
-        self.on_given_up: Callable[[DeviceGone], None] = lambda error: None  # a worker was lost and is not replaced
-        self._supervisor = Supervisor(launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience)
+        # a worker was lost, and with it what it held
+        self.on_vanished: Callable[[str], None] = lambda name: None
+        # a worker was lost and is not replaced
+        self.on_given_up: Callable[[DeviceGone], None] = lambda error: None
+        self._supervisor = Supervisor(
+            launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience
+        )
 
     def start(self) -> None:
         """Starts all workers and connects them with each other. RunError when one cannot be
@@ -109,7 +123,8 @@ class Cluster:
         with self._lock:
             self._check_open()
             self._present[config.name] = Future()
-            self._assignments = {**self._assignments, config.name: config}  # others may go through the old one
+            # others may go through the old one
+            self._assignments = {**self._assignments, config.name: config}
             self.launchers = {**self.launchers, config.name: launcher}
         self._appeared(config.name, self._supervisor.add(config.name, launcher))
         self._wait_for(config.name, Future())
@@ -180,7 +195,9 @@ class Cluster:
                 self._requests.pop(request.name, None)
             del request  # the error's traceback keeps this frame, and the request the error
 
-    def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
+    def call(
+        self, device: str, what: str, *arguments: Any, context: Context | None = None
+    ) -> Called:
         """Calls a service on a worker; again on its replacement where the worker was lost."""
         tries = 1
         with cancellation(context) as cancelled:
@@ -204,14 +221,20 @@ class Cluster:
         """
         with self._lock:
             self._check_open()
-            asked = {next(self._numbers): (device, Future[Called]()) for device in self._connections}
+            asked = {
+                next(self._numbers): (device, Future[Called]()) for device in self._connections
+            }
             self._calls |= asked
             for identifier, (device, _) in asked.items():
                 self._send(device, CallService(identifier, what))
         for identifier, (_, future) in asked.items():
             future.add_done_callback(partial(self._forget_call, identifier))
         done, _ = wait([future for _, future in asked.values()], seconds)
-        errors = [error for future in done if not isinstance(error := future.exception(), WorkerLost | None)]
+        errors = [
+            error
+            for future in done
+            if not isinstance(error := future.exception(), WorkerLost | None)
+        ]
         if errors:
             raise errors[0]
 
@@ -226,7 +249,9 @@ class Cluster:
             if future is not None and not future.done():
                 self._send(device, DropCall(identifier))
 
-    def _ask(self, device: str, wanted: CallService, future: Future[Called], cancelled: Future[None]) -> None:
+    def _ask(
+        self, device: str, wanted: CallService, future: Future[Called], cancelled: Future[None]
+    ) -> None:
         """Sends a call as soon as the device has a worker whose loss would be noticed."""
         while True:
             present = self._wait_for(device, cancelled)
@@ -268,7 +293,14 @@ class Cluster:
         try:
             for device in request.devices:
                 portion = device_program(request.program, device)
-                begin = Begin(request.name, request.attempt, portion, request.measure, context.previews, context)
+                begin = Begin(
+                    request.name,
+                    request.attempt,
+                    portion,
+                    request.measure,
+                    context.previews,
+                    context,
+                )
                 self._send(device, begin)
         except TypeError as error:
             self._cancel(request)
@@ -280,7 +312,10 @@ class Cluster:
         if request.tries >= TRIES and not bystander:
             if not request.future.done():
                 request.future.set_exception(
-                    WorkerLost(f"sampler {request.program.name}: {why}, in {TRIES} attempts; see what ends workers")
+                    WorkerLost(
+                        f"sampler {request.program.name}: {why}, in {TRIES} attempts; see what "
+                        "ends workers"
+                    )
                 )
             return
         request.news.put(Warned(f"sampler {request.program.name}: {why}; it begins again"))
@@ -300,7 +335,11 @@ class Cluster:
 
     def _begin_waiting(self, request: WorkerRequest) -> None:
         """Begins a request that still waits, and that somebody still waits for."""
-        if request.waiting and not request.future.done() and self._requests.get(request.name) is request:
+        if (
+            request.waiting
+            and not request.future.done()
+            and self._requests.get(request.name) is request
+        ):
             self._begin(request)
 
     def _cancel(self, request: WorkerRequest) -> None:
@@ -327,7 +366,12 @@ class Cluster:
                     self._network.listening(name, message, self._send)
                 case ConnectFailed():
                     if not self._network.connect_failed(name, message, self._send):
-                        self._given_up(name, RunError(f"device {name} cannot reach {message.peer}: {message.message}"))
+                        self._given_up(
+                            name,
+                            RunError(
+                                f"device {name} cannot reach {message.peer}: {message.message}"
+                            ),
+                        )
                 case Disconnected():
                     self._disconnected(name, message)
                 case Returned() | Raised():
@@ -350,7 +394,11 @@ class Cluster:
                 if request.finished(name, message):
                     request.future.set_result(request.outcome())
             case Failed(failure=Failure("Closed", why)):
-                self._later(lambda: self._restart(request, message.attempt, f"{name} lost a connection ({why})"))
+                self._later(
+                    lambda: self._restart(
+                        request, message.attempt, f"{name} lost a connection ({why})"
+                    )
+                )
             case Failed(failure=Failure("NoRoom")):
                 self._postpone(request, message.attempt)
             case Failed():
@@ -372,7 +420,11 @@ class Cluster:
         """
         peer, why = said.peer, f"{name} and {said.peer} lost their connection"
         self._network.lost(name, peer, said.generation)
-        concerned = [(one, one.attempt) for one in self._requests.values() if {name, peer} <= set(one.devices) and not one.waiting]
+        concerned = [
+            (one, one.attempt)
+            for one in self._requests.values()
+            if {name, peer} <= set(one.devices) and not one.waiting
+        ]
 
         def mend() -> None:
             if self._network.reconnected(name, peer, said.generation, self._send):
@@ -424,10 +476,16 @@ class Cluster:
             blamed = self._blamed.pop(name, None)
             for number, (device, future) in list(self._calls.items()):
                 if device == name and not future.done():
-                    future.set_exception(WorkerLost(f"{device}: {why}", (device,), bystander=blamed not in (None, number)))
+                    future.set_exception(
+                        WorkerLost(
+                            f"{device}: {why}", (device,), bystander=blamed not in (None, number)
+                        )
+                    )
             for request in list(self._requests.values()):
                 if name in request.devices and not request.waiting and not request.future.done():
-                    self._try_again(request, f"{name}: {why}", bystander=blamed not in (None, request.name))
+                    self._try_again(
+                        request, f"{name}: {why}", bystander=blamed not in (None, request.name)
+                    )
             self._mark_present()  # others may have lacked nothing but their connections with it
 
     def _given_up(self, name: str, error: RunError) -> None:

@@ -108,7 +108,11 @@ class Network:
 
     def is_complete(self, name: str) -> bool:
         """Returns whether a worker is connected with all that are there."""
-        concerned = [(pair, state) for pair, state in self._pairs.items() if name in pair and set(pair) <= self._there]
+        concerned = [
+            (pair, state)
+            for pair, state in self._pairs.items()
+            if name in pair and set(pair) <= self._there
+        ]
         return name in self._there and all(state.connected == 2 for _, state in concerned)
 
     def _connect(self, first: str, second: str, send: Send) -> None:
@@ -119,7 +123,9 @@ class Network:
         transport = transport_for(one_host)
         if not one_host:
             state.token = secrets.token_bytes(32)
-            listen = Listen(second, state.generation, transport, state.token, self._addresses[first])
+            listen = Listen(
+                second, state.generation, transport, state.token, self._addresses[first]
+            )
             return send(first, listen)
         ends = socket.socketpair()
         for end, name, peer in zip(ends, (first, second), (second, first), strict=True):

@@ -8,7 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-PERIOD = 5.0  # seconds that a queue must stay long: what is over before a replica could be loaded (seconds) is not worth one
+# seconds that a queue must stay long: what is over before a replica could be loaded (seconds) is
+# not worth one
+PERIOD = 5.0
 IDLE = 60.0  # seconds without work after which a replica is dropped
 
 Queues = Mapping[str, Mapping[Hashable, float]]
@@ -67,7 +69,9 @@ class Replicas:
         """Records a session of a ControlNet on a member that somebody else chose."""
         self._placed.setdefault(control, _Placed()).used[member] = self._clock()
 
-    def observe(self, queues: Queues, evaluation_seconds: Mapping[Hashable, float]) -> tuple[Change, ...]:
+    def observe(
+        self, queues: Queues, evaluation_seconds: Mapping[Hashable, float]
+    ) -> tuple[Change, ...]:
         """Returns the changes to make, taken as made; call `lost` for a member where one failed."""
         now = self._clock()
         for control, placed in self._placed.items():
@@ -90,10 +94,14 @@ class Replicas:
                 if not self._placed[name].used:
                     del self._placed[name]
 
-    def _is_long(self, control: Hashable, queues: Queues, evaluation_seconds: Mapping[Hashable, float]) -> bool:
+    def _is_long(
+        self, control: Hashable, queues: Queues, evaluation_seconds: Mapping[Hashable, float]
+    ) -> bool:
         holders = self._placed[control].used
         waits = any(queues.get(member, {}).get(control, 0.0) > 0.0 for member in holders)
-        return waits and min(_load(member, queues) for member in holders) > evaluation_seconds[control]
+        return (
+            waits and min(_load(member, queues) for member in holders) > evaluation_seconds[control]
+        )
 
     def _replicated(self, queues: Queues, now: float) -> list[Change]:
         """Replicates one ControlNet of a crowded member at a time, the one with most work waiting
@@ -106,9 +114,15 @@ class Replicas:
             if placed.long_since is None or now - placed.long_since < PERIOD:
                 continue
             if settling.isdisjoint(placed.used):
-                others = [member for member in self._members if member not in placed.used and member not in settling]
+                others = [
+                    member
+                    for member in self._members
+                    if member not in placed.used and member not in settling
+                ]
                 target = self._least_loaded(others, queues) if others else None
-                if target is None or _load(target, queues) >= min(_load(member, queues) for member in placed.used):
+                if target is None or _load(target, queues) >= min(
+                    _load(member, queues) for member in placed.used
+                ):
                     continue
                 settling |= {*placed.used, target}
                 placed.used[target] = now
@@ -119,14 +133,19 @@ class Replicas:
     def _dropped(self, now: float) -> list[Change]:
         changes = []
         for control, placed in self._placed.items():
-            for member in [member for member, used in placed.used.items() if now - used >= IDLE][::-1]:  # the oldest stays longest
+            # the oldest stays longest
+            for member in [member for member, used in placed.used.items() if now - used >= IDLE][
+                ::-1
+            ]:
                 if len(placed.used) > 1:
                     del placed.used[member]
                     changes.append(Change("drop", control, member))
         return changes
 
     def _waiting(self, control: Hashable, queues: Queues) -> float:
-        return sum(queues.get(member, {}).get(control, 0.0) for member in self._placed[control].used)
+        return sum(
+            queues.get(member, {}).get(control, 0.0) for member in self._placed[control].used
+        )
 
     def _least_loaded(self, members: Iterable[str], queues: Queues) -> str:
         return min(members, key=lambda member: _load(member, queues))

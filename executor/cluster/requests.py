@@ -29,7 +29,9 @@ class WorkerLost(RunError):
     `bystander`: something else is known to have ended it.
     """
 
-    def __init__(self, message: str, devices: tuple[str, ...] = (), bystander: bool = False) -> None:
+    def __init__(
+        self, message: str, devices: tuple[str, ...] = (), bystander: bool = False
+    ) -> None:
         super().__init__(message, devices)
         self.bystander = bystander
 
@@ -76,13 +78,16 @@ class WorkerRequest:
     context: Context
     measure: bool = False
     attempt: int = 0
-    tries: int = 1  # attempts that ended with a fault, and this one; not those without room, nor those that another request's fault ended
+    # attempts that ended with a fault, and this one; not those without room, nor those that another
+    # request's fault ended
+    tries: int = 1
     waiting: bool = False  # for a worker to be replaced
     ready: set[str] = field(default_factory=set)
     timings: dict[str, Timing] = field(default_factory=dict)
     latents: tuple[Tensor, Tensor] | None = None
     future: Future[Outcome] = field(default_factory=Future)
-    news: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)  # None: look at the future
+    # None: look at the future
+    news: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
         self.future.add_done_callback(lambda _: self.news.put(None))
@@ -109,5 +114,6 @@ class WorkerRequest:
         return set(self.timings) == set(self.devices)
 
     def outcome(self) -> Outcome:
-        assert self.latents is not None  # the device that has the sampler is among those that are done
+        # the device that has the sampler is among those that are done
+        assert self.latents is not None
         return Outcome(*self.latents, dict(self.timings), self.attempt + 1)

@@ -53,10 +53,16 @@ class Router:
         self._pins = dict(pins)
         for stage, device in ((stage, device) for stage, where in pins.items() for device in where):
             if device not in devices:
-                raise InputError(f"--place {stage}={device}: there are the devices {', '.join(devices)}")
+                raise InputError(
+                    f"--place {stage}={device}: there are the devices {', '.join(devices)}"
+                )
         self._pooled = frozenset(one.name for one in stages().values() if one.pooled)
-        wanted = [device for stage, where in pins.items() if stage in self._pooled for device in where]
-        others = {device for stage, where in pins.items() if stage not in self._pooled for device in where}
+        wanted = [
+            device for stage, where in pins.items() if stage in self._pooled for device in where
+        ]
+        others = {
+            device for stage, where in pins.items() if stage not in self._pooled for device in where
+        }
         pool = tuple(device for device in wanted if device not in others)
         self.pool = pool if len(pool) == len(wanted) and len(pool) < len(devices) else ()
         base = [device for device in devices if device not in self.pool]
@@ -66,7 +72,10 @@ class Router:
             self._lanes = [tuple(base)]
         self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
         if not self._able:
-            raise InputError(f"--devices-per-job {size}: no {size} devices together are those that --place names; give more, or pin less")
+            raise InputError(
+                f"--devices-per-job {size}: no {size} devices together are those that --place "
+                "names; give more, or pin less"
+            )
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []
         self._lock = threading.Lock()
@@ -95,20 +104,33 @@ class Router:
         running = [lease.lane for lease in self._tickets]
         lane = min(self._able, key=running.count)
         devices = (*self._lanes[lane], *self.pool)
-        pins = {stage: tuple(one for one in pinned if one in devices) for stage, pinned in self._pins.items()}
+        pins = {
+            stage: tuple(one for one in pinned if one in devices)
+            for stage, pinned in self._pins.items()
+        }
         return Lease(devices, pins, lane)
 
     def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
         """Pins each ControlNet to one member; both branches of guidance ask the same one."""
         queues = self._queues()
-        uses = {operation.id: operation.inputs["control_net"] for operation in region.operations if operation.stage in self._pooled}
-        members = {recipe: self._replicas.route(recipe, queues) for recipe in dict.fromkeys(uses.values())}
+        uses = {
+            operation.id: operation.inputs["control_net"]
+            for operation in region.operations
+            if operation.stage in self._pooled
+        }
+        members = {
+            recipe: self._replicas.route(recipe, queues) for recipe in dict.fromkeys(uses.values())
+        }
         return {name: (members[recipe],) for name, recipe in uses.items()}
 
     def planned(self, lease: Lease, program: Program) -> tuple[Change, ...]:
         """Records what a request will ask of the pool; returns the changes to make in it now."""
         number = commonest_variant(program)
-        operations = {operation.id: operation for variant in program.variants for operation in variant.operations}
+        operations = {
+            operation.id: operation
+            for variant in program.variants
+            for operation in variant.operations
+        }
         sessions: dict[tuple[str, ControlNetRecipe], float] = {}
         for call in program.calls[number] if number is not None else ():
             if call.stage in self._pooled and call.device in self.pool:

@@ -41,18 +41,25 @@ class Supervisor:
         patience: WorkerPatience = PATIENCE,
     ) -> None:
         self._launchers = dict(launchers)
-        self._on_message, self._on_lost, self._on_replaced, self._on_abandoned = on_message, on_lost, on_replaced, on_abandoned
+        self._on_message, self._on_lost, self._on_replaced, self._on_abandoned = (
+            on_message,
+            on_lost,
+            on_replaced,
+            on_abandoned,
+        )
         self._with_spares = spares
         self._patience = patience
         self._changed = threading.Condition()
-        self._telling = threading.RLock()  # a loss and its replacement are told before the next loss
+        # a loss and its replacement are told before the next loss
+        self._telling = threading.RLock()
         self._workers: dict[str, WorkerHandle] = {}
         self._spares: dict[Launcher, WorkerHandle] = {}
         self._waiting: set[WorkerHandle] = set()  # spares that are ready
         self._all: list[WorkerHandle] = []  # also those that are being buried
         self._started: set[str] = set()  # names whose first worker got ready
         self._deaths: dict[str, list[float]] = {name: [] for name in launchers}
-        self._barren: dict[str, int] = dict.fromkeys(launchers, 0)  # that ended without having been ready, in a row
+        # that ended without having been ready, in a row
+        self._barren: dict[str, int] = dict.fromkeys(launchers, 0)
         self._failures: dict[str, RunError] = {}  # why a name has no worker and gets none
         self._closing = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="katz-heartbeats", daemon=True)
@@ -60,7 +67,12 @@ class Supervisor:
     def __enter__(self) -> Supervisor:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def start(self) -> Mapping[str, Channel]:
@@ -91,8 +103,11 @@ class Supervisor:
 
     def _wait_until_started(self) -> None:
         """Waits for the first worker of each name; the lock is held."""
-        while not (failed := self._failures.keys() - self._started) and len(self._started) < len(self._launchers):
-            self._changed.wait(self._patience.ping)  # Ctrl-C just before a wait would be seen at its end
+        while not (failed := self._failures.keys() - self._started) and len(self._started) < len(
+            self._launchers
+        ):
+            # Ctrl-C just before a wait would be seen at its end
+            self._changed.wait(self._patience.ping)
         if failed:
             raise self._failures[failed.pop()]
 
@@ -113,7 +128,11 @@ class Supervisor:
     def pids(self) -> dict[str, int | None]:
         """Returns process ids by device, and of spares that wait."""
         with self._changed:
-            waiting = {f"{SPARE} {number}": spare for number, spare in enumerate(self._spares.values()) if spare.state == "ready"}
+            waiting = {
+                f"{SPARE} {number}": spare
+                for number, spare in enumerate(self._spares.values())
+                if spare.state == "ready"
+            }
             return {name: worker.pid for name, worker in {**self._workers, **waiting}.items()}
 
     def close(self) -> None:
@@ -140,14 +159,21 @@ class Supervisor:
 
     def _launch(self, name: str, launcher: Launcher, background: bool = False) -> WorkerHandle:
         """Starts a worker; the lock is held."""
-        worker = WorkerHandle(name, launcher, self._patience, self._ready, self._heard, self._ended, background)
+        worker = WorkerHandle(
+            name, launcher, self._patience, self._ready, self._heard, self._ended, background
+        )
         self._all = [known for known in self._all if not known.join(0.0)] + [worker]
         worker.start()
         return worker
 
     def _keep_spare(self, launcher: Launcher) -> None:
         with self._changed:
-            if self._with_spares and launcher.any_device and launcher not in self._spares and not self._closing.is_set():
+            if (
+                self._with_spares
+                and launcher.any_device
+                and launcher not in self._spares
+                and not self._closing.is_set()
+            ):
                 self._spares[launcher] = self._launch(SPARE, launcher, background=True)
 
     def _watch(self) -> None:
@@ -197,16 +223,21 @@ class Supervisor:
     def _bury(self, worker: WorkerHandle, reason: str) -> None:
         with self._changed:
             if self._spares.get(worker.launcher) is worker:
-                del self._spares[worker.launcher]  # the next one is started with the next replacement
+                # the next one is started with the next replacement
+                del self._spares[worker.launcher]
                 self._waiting.discard(worker)
             if self._closing.is_set() or self._workers.get(worker.name) is not worker:
                 return
             if worker.name not in self._started:
-                self._failures[worker.name] = RunError(f"device {worker.name}: its worker did not start: {reason}", (worker.name,))
+                self._failures[worker.name] = RunError(
+                    f"device {worker.name}: its worker did not start: {reason}", (worker.name,)
+                )
                 self._changed.notify_all()
                 return
         if worker.launcher.in_process:
-            error = self._failures[worker.name] = RunError(f"device {worker.name}: its worker ended: {reason}", (worker.name,))
+            error = self._failures[worker.name] = RunError(
+                f"device {worker.name}: its worker ended: {reason}", (worker.name,)
+            )
             return self._on_abandoned(worker.name, error)
         if worker.was_ready:
             self._on_lost(worker.name, reason)
@@ -216,7 +247,9 @@ class Supervisor:
         """Replaces a lost worker by the spare or a new one, unless that failed too often."""
         name, now = lost.name, time.monotonic()
         with self._changed:
-            deaths = self._deaths[name] = [when for when in self._deaths[name] if when > now - self._patience.within] + [now]
+            deaths = self._deaths[name] = [
+                when for when in self._deaths[name] if when > now - self._patience.within
+            ] + [now]
             barren = self._barren[name] = 0 if lost.was_ready else self._barren[name] + 1
             often, spare = "", None
             if len(deaths) >= self._patience.deaths:
@@ -224,11 +257,16 @@ class Supervisor:
             elif barren >= self._patience.barren:
                 often = f"did not start {barren} times in a row"
             if often:
-                told = f"device {name}: its worker {often} and is not started again; the last time: {reason}"
+                told = (
+                    f"device {name}: its worker {often} and is not started again; the last "
+                    f"time: {reason}"
+                )
                 self._failures[name] = RunError(told, (name,))
             elif self._closing.is_set():
                 return
-            elif (waiting := self._spares.get(lost.launcher)) in self._waiting and waiting.state == "ready":
+            elif (
+                waiting := self._spares.get(lost.launcher)
+            ) in self._waiting and waiting.state == "ready":
                 spare = self._spares.pop(lost.launcher)
                 self._waiting.discard(spare)
                 spare.name = name

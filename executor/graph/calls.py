@@ -27,19 +27,42 @@ Arguments = dict[str, Any]
 class Calls:
     """Calls the nodes of one run."""
 
-    def __init__(self, states: States, context: Context, cache: ResultCache, tasks: Tasks, hidden: HiddenInputs) -> None:
-        self._states, self._context, self._cache, self._tasks, self._hidden = states, context, cache, tasks, hidden
+    def __init__(
+        self,
+        states: States,
+        context: Context,
+        cache: ResultCache,
+        tasks: Tasks,
+        hidden: HiddenInputs,
+    ) -> None:
+        self._states, self._context, self._cache, self._tasks, self._hidden = (
+            states,
+            context,
+            cache,
+            tasks,
+            hidden,
+        )
 
     def run(self, node: NodeState) -> list[Any]:
         """Runs a node. Each of its runs gives outputs, an expansion, either with ui, the blocker
         that it met, or an awaitable of one of these.
         """
         kind = node.type
-        missing = next((name for name, declared in kind.inputs.items() if declared.required and name not in node.inputs), None)
+        missing = next(
+            (
+                name
+                for name, declared in kind.inputs.items()
+                if declared.required and name not in node.inputs
+            ),
+            None,
+        )
         if missing is not None:
             raise InputError(f"input {missing} is missing")
         with running(self._context, node.id, kind.pack):
-            return [blocker_in(values) or staying(kind.run(self._context, values)) for values in self._arguments(node, self._values(node))]
+            return [
+                blocker_in(values) or staying(kind.run(self._context, values))
+                for values in self._arguments(node, self._values(node))
+            ]
 
     def needs(self, node: NodeState) -> list[str]:
         """Returns the names that a lazy node asks for."""
@@ -58,13 +81,20 @@ class Calls:
         assert kind.fingerprint is not None
         values = self._known(node, kind.fingerprint_linked) if early else self._values(node)
         with running(self._context, node.id, kind.pack):
-            found = [self._tasks.settle(kind.fingerprint(self._context, call)) for call in self._arguments(node, values, instance=False)]
+            found = [
+                self._tasks.settle(kind.fingerprint(self._context, call))
+                for call in self._arguments(node, values, instance=False)
+            ]
         return found[0] if len(found) == 1 else found
 
     def _known(self, node: NodeState, without_links: bool) -> Arguments:
         """Returns the inputs known before anything runs: literals; links are left out, or None."""
-        literals = {name: value for name, value in node.inputs.items() if not isinstance(value, Link)}
-        return literals if without_links else dict.fromkeys(name for name, _ in node.links) | literals
+        literals = {
+            name: value for name, value in node.inputs.items() if not isinstance(value, Link)
+        }
+        return (
+            literals if without_links else dict.fromkeys(name for name, _ in node.links) | literals
+        )
 
     def region_inputs(self, region: RegionNodes) -> list[dict[Link, Any]]:
         """Returns the values that enter a step region, for each run of it."""
@@ -77,7 +107,9 @@ class Calls:
             yield node.warning
         if not results and node.type.is_output:
             values = ((name, output_of(self._states, link)) for name, link in node.links)
-            empty = ", ".join(name for name, value in values if isinstance(value, Listed) and not value.values)
+            empty = ", ".join(
+                name for name, value in values if isinstance(value, Listed) and not value.values
+            )
             yield f"got an empty list for {empty}, so there was nothing to do"
 
     def _values(self, node: NodeState) -> Arguments:
@@ -96,10 +128,14 @@ class Calls:
             else:
                 values[name] = value = output_of(self._states, link)
                 if port is not None and port.knob and port.check is not None:
-                    values[name] = joined([_checked(node.type, name, one) for one in elements(value)])
+                    values[name] = joined(
+                        [_checked(node.type, name, one) for one in elements(value)]
+                    )
         return values
 
-    def _arguments(self, node: NodeState, values: Arguments, instance: bool = True) -> list[Arguments]:
+    def _arguments(
+        self, node: NodeState, values: Arguments, instance: bool = True
+    ) -> list[Arguments]:
         """Returns the arguments of each run: one for whole lists, else one per element."""
         kind = node.type
         if kind.takes_lists:
@@ -137,7 +173,10 @@ def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
     if len(rows) == 1 and not any(kind.gives_lists):
         return rows[0]
     gives = (*kind.gives_lists, *(False for _ in kind.outputs))
-    return tuple(_column(kind.outputs[number].name, [row[number] for row in rows], gives[number]) for number in range(len(kind.outputs)))
+    return tuple(
+        _column(kind.outputs[number].name, [row[number] for row in rows], gives[number])
+        for number in range(len(kind.outputs))
+    )
 
 
 def expected_outputs(kind: NodeType, result: Any) -> Outputs:
@@ -148,7 +187,9 @@ def expected_outputs(kind: NodeType, result: Any) -> Outputs:
     if isinstance(result, Expansion):
         result = result.outputs
     if not isinstance(result, tuple) or len(result) != expected:
-        came = f"{len(result)} outputs" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        came = (
+            f"{len(result)} outputs" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        )
         raise RunError(f"gave {came}, expected {expected} outputs")
     return result
 
@@ -160,7 +201,9 @@ def ui_of(results: Sequence[Any]) -> dict[str, list[Any]] | None:
         if isinstance(result, WithUi):
             shown = {} if shown is None else shown
             for kind, values in result.ui.items():
-                shown.setdefault(kind, []).extend(values if isinstance(values, (list, tuple)) else [values])
+                shown.setdefault(kind, []).extend(
+                    values if isinstance(values, (list, tuple)) else [values]
+                )
     return shown
 
 
@@ -176,7 +219,9 @@ def _column(name: str, values: Sequence[Any], is_list: bool) -> Any:
             column += value.values
         elif is_list and not isinstance(value, ExecutionBlocker):
             if not isinstance(value, (list, tuple)):
-                raise RunError(f"gave a {type(value).__name__} for output {name}, expected a list of values")
+                raise RunError(
+                    f"gave a {type(value).__name__} for output {name}, expected a list of values"
+                )
             column += value
         else:
             column.append(value)

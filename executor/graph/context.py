@@ -39,7 +39,8 @@ class RunContext:
     output_directory: Path
     metadata: Mapping[str, str] = field(default_factory=dict)
     listener: Listener = _ignore
-    on_picture: Callable[[bytes], None] | None = None  # the client's end; None where there is no client
+    # the client's end; None where there is no client
+    on_picture: Callable[[bytes], None] | None = None
     previews: bool = False
     on_file: Callable[[Path], None] = _ignore
     files: list[Path] = field(default_factory=list)
@@ -74,7 +75,10 @@ class RunContext:
 
     def deliver(self, picture: bytes) -> None:
         if self.on_picture is None:
-            raise InputError("sends pictures to the client of a server, and this run has none; use SaveImage instead")
+            raise InputError(
+                "sends pictures to the client of a server, and this run has none; use "
+                "SaveImage instead"
+            )
         self.on_picture(picture)
 
     def cancel(self) -> None:

@@ -89,7 +89,11 @@ class Tasks:
 
     def _task(self, values: Sequence[Any]) -> asyncio.Task[list[Any]]:
         loop = self.open()
-        pending = {number: asyncio.ensure_future(value, loop=loop) for number, value in enumerate(values) if inspect.isawaitable(value)}
+        pending = {
+            number: asyncio.ensure_future(value, loop=loop)
+            for number, value in enumerate(values)
+            if inspect.isawaitable(value)
+        }
         return loop.create_task(_all(values, pending))
 
     def open(self) -> asyncio.AbstractEventLoop:
@@ -97,7 +101,10 @@ class Tasks:
         if self._loop is None:
             with suppress(RuntimeError):
                 asyncio.get_running_loop()
-                raise RunError("is asynchronous, and this thread runs an event loop already; run the graph in another thread")
+                raise RunError(
+                    "is asynchronous, and this thread runs an event loop already; run the graph in "
+                    "another thread"
+                )
             self._loop = asyncio.new_event_loop()
             self._loop.set_exception_handler(self._complain)
         return self._loop
@@ -129,8 +136,13 @@ class Tasks:
 
     def _complain(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
         error = about.get("exception")
-        what = f"{type(error).__name__}: {error}" if error is not None else str(about.get("message"))
-        self._context.warn(f"something that an asynchronous node left behind failed: {what.splitlines()[0] if what else ''}")
+        what = (
+            f"{type(error).__name__}: {error}" if error is not None else str(about.get("message"))
+        )
+        self._context.warn(
+            "something that an asynchronous node left behind failed: "
+            f"{what.splitlines()[0] if what else ''}"
+        )
 
 
 async def _all(values: Sequence[Any], pending: Mapping[int, asyncio.Future[Any]]) -> list[Any]:
@@ -139,7 +151,10 @@ async def _all(values: Sequence[Any], pending: Mapping[int, asyncio.Future[Any]]
     finally:
         for task in pending.values():
             task.cancel()
-    return [pending[number].result() if number in pending else value for number, value in enumerate(values)]
+    return [
+        pending[number].result() if number in pending else value
+        for number, value in enumerate(values)
+    ]
 
 
 def _result(task: asyncio.Task[Any]) -> Any:

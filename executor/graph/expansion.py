@@ -13,13 +13,19 @@ from katz_graph.executor.graph.node_state import NodeState, Outputs, States, out
 from katz_graph.graph import Expansion, Link, NodeCall
 from katz_graph.node import NodeType
 
-MOST = 100_000  # nodes that the expansions of one run make together; a loop that does not end would fill the memory
+# nodes that the expansions of one run make together; a loop that does not end would fill the memory
+MOST = 100_000
 
 
 class Splicer:
     """Puts the expansions of one run into `states`. Types in `overlaps` are asynchronous."""
 
-    def __init__(self, states: dict[str, NodeState], registry: Mapping[str, NodeType], overlaps: Container[str]) -> None:
+    def __init__(
+        self,
+        states: dict[str, NodeState],
+        registry: Mapping[str, NodeType],
+        overlaps: Container[str],
+    ) -> None:
         self._states, self._registry, self._overlaps = states, registry, overlaps
         self._numbers: dict[str, int] = {}  # the last of each name that was taken
         self._given: set[str] = set()
@@ -38,7 +44,12 @@ class Splicer:
                 parts += made
             rows.append(row)
         node.expanded, node.parts = rows, parts
-        roots = [source_of(self._states, value) for row in rows for value in row if isinstance(value, Link)]
+        roots = [
+            source_of(self._states, value)
+            for row in rows
+            for value in row
+            if isinstance(value, Link)
+        ]
         return roots + [part for part in parts if part.kind is not None and part.kind.is_output]
 
     def _spliced(self, node: NodeState, expansion: Expansion) -> tuple[Outputs, list[NodeState]]:
@@ -47,14 +58,23 @@ class Splicer:
         """
         self._made += len(expansion.graph.nodes)
         if self._made > MOST:
-            raise RunError(f"expands on and on: this run has made more than {MOST:,} nodes; a loop in it does not end")
+            raise RunError(
+                f"expands on and on: this run has made more than {MOST:,} nodes; a loop in it "
+                "does not end"
+            )
         ids = self._new_ids(node.origin, expansion)
 
         def moved(value: Any) -> Any:
-            return Link(ids[value.node], value.output) if isinstance(value, Link) and value.node in ids else value
+            return (
+                Link(ids[value.node], value.output)
+                if isinstance(value, Link) and value.node in ids
+                else value
+            )
 
         scope = {
-            ids[inner]: NodeCall(call.type, {name: moved(value) for name, value in call.inputs.items()}, call.title)
+            ids[inner]: NodeCall(
+                call.type, {name: moved(value) for name, value in call.inputs.items()}, call.title
+            )
             for inner, call in expansion.graph.nodes.items()
         }
         parts = []
@@ -62,7 +82,9 @@ class Splicer:
             call, shown_as = scope[identifier], expansion.shown.get(inner, "")
             shown = self._states.get(ids.get(shown_as, shown_as), node)
             order = (call.type not in self._overlaps, node.order[1], len(self._states))
-            part = NodeState(identifier, call, self._registry.get(call.type), order, shown.origin, scope, node)
+            part = NodeState(
+                identifier, call, self._registry.get(call.type), order, shown.origin, scope, node
+            )
             self._states[identifier] = part
             parts.append(part)
         return tuple(map(moved, expansion.outputs)), parts
@@ -96,4 +118,6 @@ def delivered(states: States, node: NodeState) -> list[Outputs]:
         came = output_of(states, value)
         return Listed(tuple(elements(came))) if gives[number] else came
 
-    return [tuple(value_of(number, value) for number, value in enumerate(row)) for row in node.expanded]
+    return [
+        tuple(value_of(number, value) for number, value in enumerate(row)) for row in node.expanded
+    ]

@@ -46,7 +46,9 @@ def shown_by(node: NodeState) -> tuple[Shown, ...]:
     )
 
 
-def with_inner(shown: Sequence[Shown], made_for: str, there: Container[str]) -> Iterator[tuple[Shown, str, str]]:
+def with_inner(
+    shown: Sequence[Shown], made_for: str, there: Container[str]
+) -> Iterator[tuple[Shown, str, str]]:
     """Yields each that has something for editors, with the node of the file that it was made for
     and that it is shown as; `there` are ids of the file.
     """

@@ -16,7 +16,8 @@ class History:
     """Records what decided the result of each node of the file in one run."""
 
     calls: Mapping[str, NodeCall] = field(default_factory=dict)
-    signatures: Mapping[str, Signature | None] = field(default_factory=dict)  # of the nodes that were needed
+    # of the nodes that were needed
+    signatures: Mapping[str, Signature | None] = field(default_factory=dict)
     fingerprints: Mapping[str, Any] = field(default_factory=dict)
     unsigned: Mapping[str, str] = field(default_factory=dict)  # why some have no signature
 
@@ -30,7 +31,10 @@ def explain(identifier: str, now: History, before: History, kept: str) -> str:
         return f"the type changed from {former.type}"
     changes = list(_changes(call, former, now, before))
     if now.signatures.get(identifier) is None:
-        changes.append(f"never cached: {now.unsigned.get(identifier) or 'its result does not depend on its inputs alone'}")
+        changes.append(
+            "never cached: "
+            f"{now.unsigned.get(identifier) or 'its result does not depend on its inputs alone'}"
+        )
     elif not _equal(now.fingerprints.get(identifier), before.fingerprints.get(identifier)):
         changes.append("what it reads has changed")
     return "; ".join(changes) or f"its result was not kept (cache policy {kept})"
@@ -49,7 +53,10 @@ def _changes(call: NodeCall, former: NodeCall, now: History, before: History) ->
             elif not isinstance(new, Link):
                 if not _equal(new, old):
                     yield f"input {name} changed from {show(old)} to {show(new)}"
-            elif (now.signatures.get(new.node), new.output) != (before.signatures.get(old.node), old.output):
+            elif (now.signatures.get(new.node), new.output) != (
+                before.signatures.get(old.node),
+                old.output,
+            ):
                 yield f"input {name} changed" if new == old else f"input {name} is linked elsewhere"
 
 

@@ -45,15 +45,23 @@ def _lines(error: BaseException) -> list[str]:
     if isinstance(error, KatzError):
         return [one_line(line) for line in str(error).split("\n")]
     if isinstance(error, ValidationError):
-        return [f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}" for part in error.errors()]
+        return [
+            f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}"
+            for part in error.errors()
+        ]
     if is_out_of_memory(error):
         return [memory_message(error)]
     if fault := device_fault(error):
-        return [f"the device failed ({fault}); nothing more can be computed on it in this process, so run it again"]
+        return [
+            f"the device failed ({fault}); nothing more can be computed on it in this process, so "
+            "run it again"
+        ]
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({one_line(str(error.filename))})" if error.filename else ""
         return [
-            f"the disk is full{where}; free some space or choose another --output" if error.errno in FULL else f"{error.strerror}{where}"
+            f"the disk is full{where}; free some space or choose another --output"
+            if error.errno in FULL
+            else f"{error.strerror}{where}"
         ]
     return [_foreign(error)]
 
@@ -65,4 +73,6 @@ def _foreign(error: BaseException) -> str:
     message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return one_line(f"{type(error).__name__}{': ' if message else ''}{shorten(message, LONGEST)}{place}")
+    return one_line(
+        f"{type(error).__name__}{': ' if message else ''}{shorten(message, LONGEST)}{place}"
+    )

@@ -45,7 +45,9 @@ class HiddenInputs:
 
     @cached_property
     def extra(self) -> dict[str, Any]:
-        return {name: _parsed(text) for name, text in self._context.metadata.items() if name != "prompt"}
+        return {
+            name: _parsed(text) for name, text in self._context.metadata.items() if name != "prompt"
+        }
 
     @cached_property
     def dynamic(self) -> DynamicPrompt:
@@ -69,8 +71,13 @@ class DynamicPrompt:
     def get_node(self, node_id: str) -> dict[str, Any]:
         """Returns a node as in the API format. KeyError where there is none."""
         call = self._states[node_id].call
-        inputs = {name: [value.node, value.output] if isinstance(value, Link) else value for name, value in call.inputs.items()}
-        return {"class_type": call.type, "inputs": inputs} | ({"_meta": {"title": call.title}} if call.title else {})
+        inputs = {
+            name: [value.node, value.output] if isinstance(value, Link) else value
+            for name, value in call.inputs.items()
+        }
+        return {"class_type": call.type, "inputs": inputs} | (
+            {"_meta": {"title": call.title}} if call.title else {}
+        )
 
     def all_node_ids(self) -> set[str]:
         return set(self._states)

@@ -38,4 +38,7 @@ def per_element(inputs: Mapping[Key, Any]) -> list[dict[Key, Any]]:
     if not all(columns.values()):
         return []
     longest = max(map(len, columns.values()), default=1)
-    return [{name: column[min(number, len(column) - 1)] for name, column in columns.items()} for number in range(longest)]
+    return [
+        {name: column[min(number, len(column) - 1)] for name, column in columns.items()}
+        for number in range(longest)
+    ]

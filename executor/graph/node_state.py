@@ -22,13 +22,15 @@ class NodeState:
     id: str
     call: NodeCall
     kind: NodeType | None  # None: there is no type of this name
-    order: tuple[bool, int, int]  # asynchronous ones first, then place in the file, then in what was made of it
+    # asynchronous ones first, then place in the file, then in what was made of it
+    order: tuple[bool, int, int]
     origin: str  # the node of the file that it is shown as: the one that made it, or itself
     scope: Mapping[str, NodeCall]  # the graph or the expansion that it stands in
     parent: NodeState | None = None  # whose expansion it stands in
 
     entered: bool = False  # by the walk that signs
-    inputs: Mapping[str, Any] = field(default_factory=dict)  # those that take part, once it is entered
+    # those that take part, once it is entered
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     links: Sequence[tuple[str, Link]] = ()  # the linked ones among them
     late: bool = False  # its signature waits for values
     signature: Signature | None = None  # None: not known yet if late, else never cached
@@ -79,19 +81,31 @@ class NodeState:
         self.entered = True
         self.inputs = self.call.inputs
         if self.kind is not None and not self.inputs.keys() <= self.kind.inputs.keys():
-            self.inputs = {name: value for name, value in self.inputs.items() if self.kind.takes(name, value)}
-        self.links = [(name, value) for name, value in self.inputs.items() if isinstance(value, Link)]
+            self.inputs = {
+                name: value for name, value in self.inputs.items() if self.kind.takes(name, value)
+            }
+        self.links = [
+            (name, value) for name, value in self.inputs.items() if isinstance(value, Link)
+        ]
 
     def lazy_links(self) -> Iterator[str]:
         """Yields the lazy inputs that are linked and have not been asked for."""
         if self.kind is not None and self.kind.needs is not None:
             declared = self.kind.inputs
-            yield from (name for name, _ in self.links if name in declared and declared[name].lazy and name not in self.asked)
+            yield from (
+                name
+                for name, _ in self.links
+                if name in declared and declared[name].lazy and name not in self.asked
+            )
 
     def read_inputs(self) -> Mapping[str, Any]:
         """Returns the inputs that decide the result: all but lazy links that were not asked for."""
         left_out = set(self.lazy_links())
-        return {name: value for name, value in self.inputs.items() if name not in left_out} if left_out else self.inputs
+        return (
+            {name: value for name, value in self.inputs.items() if name not in left_out}
+            if left_out
+            else self.inputs
+        )
 
     def port(self, name: str) -> Input | None:
         return None if self.kind is None else self.kind.inputs.get(name)
@@ -112,5 +126,8 @@ def output_of(states: States, link: Link) -> Any:
     source = source_of(states, link)
     outputs = source.outputs or ()
     if not 0 <= link.output < len(outputs):
-        raise InputError(f"links to output {link.output} of node {link.node} ({source.call.type}), which has {len(outputs)}")
+        raise InputError(
+            f"links to output {link.output} of node {link.node} ({source.call.type}), which has "
+            f"{len(outputs)}"
+        )
     return outputs[link.output]

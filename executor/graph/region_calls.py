@@ -51,15 +51,27 @@ class RegionCalls:
         outputs = expected_outputs(kind, result)
         if any(isinstance(value, ExecutionBlocker) for value in outputs):
             raise InputError(
-                "blocks what reads it, which a node inside a step region cannot do; StepPattern and Switch choose between sides"
+                "blocks what reads it, which a node inside a step region cannot do; StepPattern "
+                "and Switch choose between sides"
             )
         gives = (*kind.gives_lists, *(False for _ in outputs))
-        return tuple(_only(value) if is_list else value for value, is_list in zip(outputs, gives, strict=False))
+        return tuple(
+            _only(value) if is_list else value
+            for value, is_list in zip(outputs, gives, strict=False)
+        )
 
-    def _arguments(self, operation: Operation, kind: NodeType, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        if wanted := [what for what in kind.hidden.values() if what in (PROMPT, DYNPROMPT, EXTRA_PNGINFO)]:
-            raise InputError(f"wants the hidden input {wanted[0]}, which is not there inside a step region")
-        hidden = {name: operation.id if what == UNIQUE_ID else None for name, what in kind.hidden.items()}
+    def _arguments(
+        self, operation: Operation, kind: NodeType, inputs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if wanted := [
+            what for what in kind.hidden.values() if what in (PROMPT, DYNPROMPT, EXTRA_PNGINFO)
+        ]:
+            raise InputError(
+                f"wants the hidden input {wanted[0]}, which is not there inside a step region"
+            )
+        hidden = {
+            name: operation.id if what == UNIQUE_ID else None for name, what in kind.hidden.items()
+        }
         values = {**inputs, **hidden}
         if kind.takes_lists:
             values = {name: [value] for name, value in values.items()}
@@ -72,5 +84,7 @@ class RegionCalls:
 
 def _only(values: Any) -> Any:
     if not isinstance(values, (list, tuple)) or len(values) != 1:
-        raise InputError("gives a list that is not of one value, which a node inside a step region cannot do")
+        raise InputError(
+            "gives a list that is not of one value, which a node inside a step region cannot do"
+        )
     return values[0]

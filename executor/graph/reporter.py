@@ -18,7 +18,9 @@ from katz_graph.messages import node_name
 class NodeReporter:
     """Reports on the run of `file` over `states`; `cache` has the history of the run before."""
 
-    def __init__(self, file: Graph, states: States, cache: ResultCache, listener: Listener | None) -> None:
+    def __init__(
+        self, file: Graph, states: States, cache: ResultCache, listener: Listener | None
+    ) -> None:
         self._file, self._states, self._cache, self._listener = file, states, cache, listener
         self._done_by: dict[Signature, str] = {}
 
@@ -28,17 +30,30 @@ class NodeReporter:
     def done(self, node: NodeState, cached: bool = False) -> None:
         if not cached and node.signature is not None:
             self._done_by[node.signature] = node.id
-        self._report(NodeDone(node.id, node.origin, node.call.type, cached, node.seconds, node.why, node.ui))
+        self._report(
+            NodeDone(node.id, node.origin, node.call.type, cached, node.seconds, node.why, node.ui)
+        )
 
     def blocked(self, node: NodeState) -> None:
-        self._report(NodeBlocked(node.id, node.origin, node.call.type, seconds=node.seconds, why=node.why))
+        self._report(
+            NodeBlocked(node.id, node.origin, node.call.type, seconds=node.seconds, why=node.why)
+        )
 
     def failed(self, node: NodeState, error: KatzError) -> None:
         self._report(NodeFailed(node.id, node.origin, node.call.type, node.why, error))
 
     def shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
         """Reports again what a node inside the expansion of a cached node has for editors."""
-        self._report(NodeDone(identifier, origin, shown.type, cached=True, why=f"made by node {made_for}", ui=shown.ui))
+        self._report(
+            NodeDone(
+                identifier,
+                origin,
+                shown.type,
+                cached=True,
+                why=f"made by node {made_for}",
+                ui=shown.ui,
+            )
+        )
 
     def _report(self, event: Event) -> None:
         if self._listener is not None:
@@ -72,7 +87,11 @@ class NodeReporter:
 
     def history(self, identifiers: Iterable[str]) -> History:
         """Returns what decided the results of these nodes, to explain the next run."""
-        nodes = [node for identifier in identifiers if (node := self._states.get(identifier)) is not None and node.entered]
+        nodes = [
+            node
+            for identifier in identifiers
+            if (node := self._states.get(identifier)) is not None and node.entered
+        ]
         return History(
             self._file.nodes,
             {node.id: node.signature for node in nodes},

@@ -35,6 +35,8 @@ class GraphResult:
         errors = list(self.failures.values())
         lines = "\n".join(map(str, errors))
         if self.outputs:
-            raise RunError(f"{lines}\nsome outputs were refused: node {listed(self.refused)}") from errors[0]
+            raise RunError(
+                f"{lines}\nsome outputs were refused: node {listed(self.refused)}"
+            ) from errors[0]
         kind = InputError if all(isinstance(error, InputError) for error in errors) else RunError
         raise kind(lines) from errors[0]

@@ -144,11 +144,19 @@ class ResultCache:
     def parse(cls, text: str, runs: int = 1) -> ResultCache:
         """Parses `classic`, `none`, or `NAME:N` of an eviction policy."""
         name, _, limit = text.partition(":")
-        if name in POLICIES and limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit) > 0:
+        if (
+            name in POLICIES
+            and limit.isascii()
+            and limit.isdigit()
+            and len(limit) < 10
+            and int(limit) > 0
+        ):
             return cls(name, int(limit))
         if text in ("classic", "none"):
             return cls(text, runs=runs)
-        raise InputError(f"cache policy {text!r} is not known; choose classic, {COUNTED} (N results) or none")
+        raise InputError(
+            f"cache policy {text!r} is not known; choose classic, {COUNTED} (N results) or none"
+        )
 
     def beside(self) -> ResultCache:
         """Returns a cache with the same results, and with a history and objects of its own."""
@@ -202,5 +210,9 @@ class ResultCache:
         """
         with self._lock:
             if self._instances:
-                self._instances = {} if self.policy == "none" else {key: self._instances[key] for key in nodes if key in self._instances}
+                self._instances = (
+                    {}
+                    if self.policy == "none"
+                    else {key: self._instances[key] for key in nodes if key in self._instances}
+                )
         self._results.end_run(used)

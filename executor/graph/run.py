@@ -52,7 +52,12 @@ class Regions(Protocol):
     def region_nodes(self, graph: Graph, end: str) -> RegionNodes: ...
 
     def bind_region(
-        self, graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any], name: str = ""
+        self,
+        graph: Graph,
+        registry: Mapping[str, NodeType],
+        nodes: RegionNodes,
+        values: Mapping[Link, Any],
+        name: str = "",
     ) -> Region: ...
 
 
@@ -68,7 +73,11 @@ def run_graph(
     is raised, also for Ctrl-C.
     """
     registry = context.types
-    outputs = [identifier for identifier, call in graph.nodes.items() if call.type in registry and registry[call.type].is_output]
+    outputs = [
+        identifier
+        for identifier, call in graph.nodes.items()
+        if call.type in registry and registry[call.type].is_output
+    ]
     wanted = outputs if targets is None else list(dict.fromkeys(targets))
     for target in wanted:
         if target not in graph.nodes:
@@ -98,16 +107,22 @@ class _GraphRun:
         self.file = graph
         self.nodes: dict[str, NodeState] = {}
         self.tasks = Tasks(context)
-        self.calls = Calls(self.nodes, context, cache, self.tasks, HiddenInputs(self.nodes, graph, context))
+        self.calls = Calls(
+            self.nodes, context, cache, self.tasks, HiddenInputs(self.nodes, graph, context)
+        )
         self.reporter = NodeReporter(graph, self.nodes, cache, listener)
         self.ready: list[tuple[tuple[bool, int, int], str]] = []
         self.failures: dict[str, KatzError] = {}
         self.ui: dict[str, Mapping[str, Sequence[Any]]] = {}
-        self.overlaps = {name for name, kind in registry.items() if inspect.iscoroutinefunction(kind.run)}
+        self.overlaps = {
+            name for name, kind in registry.items() if inspect.iscoroutinefunction(kind.run)
+        }
         self.splicer = Splicer(self.nodes, registry, self.overlaps)
         for number, (identifier, call) in enumerate(graph.nodes.items()):
             order = (call.type not in self.overlaps, number, 0)
-            self.nodes[identifier] = NodeState(identifier, call, registry.get(call.type), order, identifier, graph.nodes)
+            self.nodes[identifier] = NodeState(
+                identifier, call, registry.get(call.type), order, identifier, graph.nodes
+            )
 
     def run(self, targets: list[str]) -> GraphResult:
         for target in targets:
@@ -130,9 +145,19 @@ class _GraphRun:
         signatures = [node.signature for node in self.nodes.values() if node.signature is not None]
         self.cache.end_run(signatures, ((node.id, node.call.type) for node in self.nodes.values()))
         self.cache.history = self.reporter.history(self.file.nodes)
-        reached = {target: outputs for target in targets if (outputs := self.nodes[target].outputs) is not None}
+        reached = {
+            target: outputs
+            for target in targets
+            if (outputs := self.nodes[target].outputs) is not None
+        }
         refused = tuple(target for target in targets if target not in reached)
-        return GraphResult(reached, self.failures, refused, self.ui, tuple(name for name in reached if self.nodes[name].blocked))
+        return GraphResult(
+            reached,
+            self.failures,
+            refused,
+            self.ui,
+            tuple(name for name in reached if self.nodes[name].blocked),
+        )
 
     def _guarded(self, node: NodeState, step: Callable[[NodeState], None]) -> None:
         """Takes a step of a node; what it raises is the node's failure."""
@@ -161,7 +186,9 @@ class _GraphRun:
         if node.call.type in self.overlaps:
             self.tasks.open()
         try:
-            results = self.calls.run(node) if node.region is None else self._sampled(node, node.region)
+            results = (
+                self.calls.run(node) if node.region is None else self._sampled(node, node.region)
+            )
         finally:
             node.seconds = time.perf_counter() - node.began
         if len(results) == 1 and type(results[0]) is tuple and not node.warning:
@@ -177,7 +204,9 @@ class _GraphRun:
         for entering in self.calls.region_inputs(region):
             blocker = blocker_in(entering)
             if blocker is None:
-                bound = self.regions.bind_region(Graph(node.scope), self.registry, region, entering, node.origin)
+                bound = self.regions.bind_region(
+                    Graph(node.scope), self.registry, region, entering, node.origin
+                )
                 sampled.append(self.context.engine.sample(bound, self.context))
             else:
                 sampled.append(blocker)
@@ -191,13 +220,18 @@ class _GraphRun:
         for warning in self.calls.warnings(node, plain):
             self.context.warn(f"{self.reporter.name(node)}: {warning}")
         blockers = [result for result in plain if isinstance(result, ExecutionBlocker)]
-        message = next((blocker.message for blocker in blockers if blocker.message is not None), None)
+        message = next(
+            (blocker.message for blocker in blockers if blocker.message is not None), None
+        )
         if node.type.is_output and message is not None:
             raise RunError(f"blocked: {message}")
         if any(isinstance(result, Expansion) for result in plain):
             self._expand(node, plain)
         elif blockers and len(blockers) == len(plain):
-            node.blocked, node.why = True, f"blocked: {message}" if message is not None else "blocked by a node that it reads"
+            node.blocked, node.why = (
+                True,
+                f"blocked: {message}" if message is not None else "blocked by a node that it reads",
+            )
             self.reporter.blocked(node)
             self._finish(node, expected_outputs(node.type, blockers[0]))
         else:
@@ -210,7 +244,10 @@ class _GraphRun:
         node.shown = shown_by(node)
         if node.signature is not None:
             parts = tuple(part.signature for part in node.parts if part.signature is not None)
-            self.cache.put(node.signature, ResultEntry(outputs, parts, node.ui, node.shown, tuple(self._files(node))))
+            self.cache.put(
+                node.signature,
+                ResultEntry(outputs, parts, node.ui, node.shown, tuple(self._files(node))),
+            )
         self.reporter.done(node)
         self._finish(node, outputs)
 
@@ -256,7 +293,11 @@ class _GraphRun:
         if node.type.stage == END:
             node.region = self.regions.region_nodes(Graph(node.scope), node.id)
             return [source_of(self.nodes, link) for link in node.region.inputs]
-        return [source_of(self.nodes, value) for value in node.read_inputs().values() if isinstance(value, Link)]
+        return [
+            source_of(self.nodes, value)
+            for value in node.read_inputs().values()
+            if isinstance(value, Link)
+        ]
 
     def _wait_for(self, node: NodeState, sources: Iterable[NodeState]) -> list[NodeState]:
         """Lets a node wait for those of its sources that are not finished; returns them, to be
@@ -279,7 +320,9 @@ class _GraphRun:
             if not asked:
                 return False
             node.asked |= frozenset(asked)
-            waiting = self._wait_for(node, [source_of(self.nodes, node.inputs[name]) for name in asked])
+            waiting = self._wait_for(
+                node, [source_of(self.nodes, node.inputs[name]) for name in asked]
+            )
             for source in waiting:
                 self._demand(source)
             if waiting:
@@ -306,7 +349,11 @@ class _GraphRun:
         if (lost := entry.lost()) is not None:
             node.lost = lost.name
             return False
-        node.why, node.ui, node.shown = self.reporter.why_cached(node.signature), entry.ui, entry.shown
+        node.why, node.ui, node.shown = (
+            self.reporter.why_cached(node.signature),
+            entry.ui,
+            entry.shown,
+        )
         self.reporter.done(node, cached=True)
         for shown, made_for, origin in with_inner(entry.shown, node.origin, self.file.nodes):
             identifier = self.splicer.new_id(made_for, shown.part)
@@ -342,10 +389,14 @@ class _GraphRun:
         cycle's first node that an expansion made is to blame.
         """
         stuck = [node for node in self.nodes.values() if node.wanted and not node.finished]
-        waits = {node.id: [source.id for source in node.sources if not source.finished] for node in stuck}
+        waits = {
+            node.id: [source.id for source in node.sources if not source.finished] for node in stuck
+        }
         calls = {node.id: node.call for node in stuck}
         for cycle in list(find_cycles(waits)):
             made = next((name for name in cycle if self.nodes[name].made), cycle[0])
-            self._fail(self.nodes[made], InputError(f"stands in a cycle: {describe_cycle(cycle, calls)}"))
+            self._fail(
+                self.nodes[made], InputError(f"stands in a cycle: {describe_cycle(cycle, calls)}")
+            )
         for node in stuck:
             node.failed = node.finished = True

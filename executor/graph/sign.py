@@ -39,7 +39,11 @@ def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
             continue
         node.enter()
         hold_sources(states, node)
-        stack += (source for _, link in node.links if (source := states.get(link.node)) is not None and not source.entered)
+        stack += (
+            source
+            for _, link in node.links
+            if (source := states.get(link.node)) is not None and not source.entered
+        )
 
 
 def sign_late(states: States, node: NodeState, calls: Calls) -> None:
@@ -47,7 +51,9 @@ def sign_late(states: States, node: NodeState, calls: Calls) -> None:
     if node.region is not None:
         _sign_members(states, node.region)
     node.late = False
-    if node.type.fingerprint is not None and not _fingerprinted(node, calls, early=not node.type.fingerprint_linked):
+    if node.type.fingerprint is not None and not _fingerprinted(
+        node, calls, early=not node.type.fingerprint_linked
+    ):
         return
     _sign(states, node, node.read_inputs())
 
@@ -61,7 +67,11 @@ def _sign_early(states: States, node: NodeState, calls: Calls) -> None:
     node.late = (
         any(source.late for source in sources)
         or next(node.lazy_links(), None) is not None
-        or (kind.fingerprint is not None and kind.fingerprint_linked and any(_is_knob(node, name) for name, _ in node.links))
+        or (
+            kind.fingerprint is not None
+            and kind.fingerprint_linked
+            and any(_is_knob(node, name) for name, _ in node.links)
+        )
     )
     if not node.late and (kind.fingerprint is None or _fingerprinted(node, calls, early=True)):
         _sign(states, node, node.inputs)
@@ -112,4 +122,8 @@ def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
         node.signature = node_signature(node.call.type, node.fingerprint, inputs, sources)
     except Unsignable as error:
         always = str(error) == NAN  # only a fingerprint can be: files hold none
-        node.unsigned = "it asks to run always" if always else f"nobody can tell whether a value is the same ({error})"
+        node.unsigned = (
+            "it asks to run always"
+            if always
+            else f"nobody can tell whether a value is the same ({error})"
+        )

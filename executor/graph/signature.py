@@ -28,7 +28,9 @@ class Unsignable(Exception):
     """Reports a value whose content cannot be told: what depends on it is never cached."""
 
 
-def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sources: Mapping[str, Signature]) -> Signature:
+def node_signature(
+    type_: str, fingerprint: Any, inputs: Mapping[str, Any], sources: Mapping[str, Signature]
+) -> Signature:
     """Hashes what decides a node's result: type, fingerprint, literals with their types, links as
     (signature of the source, output).
 
@@ -40,7 +42,11 @@ def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sour
         parts.append(value_token(fingerprint))
         for name in sorted(inputs):
             value = inputs[name]
-            token = b"L" + sources[value.node] + struct.pack(">q", value.output) if isinstance(value, Link) else value_token(value)
+            token = (
+                b"L" + sources[value.node] + struct.pack(">q", value.output)
+                if isinstance(value, Link)
+                else value_token(value)
+            )
             parts += (_name(name), token)
     except RecursionError:
         raise Unsignable("a value that holds itself") from None
@@ -69,7 +75,9 @@ def value_token(value: Any) -> bytes:
     if kind in (list, tuple):
         return _sequence(b"l" if kind is list else b"t", map(value_token, value))
     if isinstance(value, Mapping):
-        return _sequence(b"d", sorted(value_token(key) + value_token(item) for key, item in value.items()))
+        return _sequence(
+            b"d", sorted(value_token(key) + value_token(item) for key, item in value.items())
+        )
     if kind in (set, frozenset):
         return _sequence(b"S", sorted(map(value_token, value)))
     if isinstance(value, Enum):
@@ -77,7 +85,9 @@ def value_token(value: Any) -> bytes:
     if isinstance(value, PurePath):
         return b"p" + _sized(str(value).encode("utf-8", "surrogatepass"))
     if dataclasses.is_dataclass(value):
-        fields = [getattr(value, field.name) for field in dataclasses.fields(value) if field.compare]
+        fields = [
+            getattr(value, field.name) for field in dataclasses.fields(value) if field.compare
+        ]
         return b"r" + _named(kind) + _sequence(b"t", map(value_token, fields))
     return _array(value)
 
@@ -90,12 +100,24 @@ def _array(value: Any) -> bytes:
             raise Unsignable(str(value.layout))
         _refuse_nan(value)
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-        return b"a" + _sized(f"{value.dtype}{tuple(value.shape)}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
+        return (
+            b"a"
+            + _sized(f"{value.dtype}{tuple(value.shape)}".encode())
+            + hashlib.blake2b(data, digest_size=SIZE).digest()
+        )
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+    if (
+        numpy is not None
+        and isinstance(value, (numpy.ndarray, numpy.generic))
+        and not value.dtype.hasobject
+    ):
         _refuse_nan(value)
         data = numpy.ascontiguousarray(value).tobytes()
-        return b"n" + _sized(f"{value.dtype}{value.shape}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
+        return (
+            b"n"
+            + _sized(f"{value.dtype}{value.shape}".encode())
+            + hashlib.blake2b(data, digest_size=SIZE).digest()
+        )
     raise Unsignable(type(value).__name__)
 
 

@@ -22,7 +22,10 @@ def mismatch(said: Hello) -> str:
     """
     if said.version == (ours := _version()):
         return ""
-    return f"it runs katz-graph {said.version}, and this is {ours}; install the same version on all machines"
+    return (
+        f"it runs katz-graph {said.version}, and this is {ours}; install the same version on "
+        "all machines"
+    )
 
 
 def _version() -> str:

@@ -36,10 +36,12 @@ THREADS = Path("/proc/self/task")
 def main() -> None:
     control, threads, module = begin()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # libraries ask torch for GPUs when they are loaded; this answers without CUDA
+    # libraries ask torch for GPUs when they are loaded; this answers without CUDA
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     loaded, finish = socket.socketpair()
     watching = end_with(control.fileno(), unless=loaded.fileno())
-    with suppress(BaseException):  # what cannot be loaded here fails in the workers as well, and there somebody is told
+    # what cannot be loaded here fails in the workers as well, and there somebody is told
+    with suppress(BaseException):
         for needed in (CONNECTION, module):
             importlib.import_module(needed)
     finish.close()
@@ -61,11 +63,14 @@ class ForkLoop:
 
     def serve(self) -> None:
         while True:
-            key, _ = self._awaited.select()[0]  # one at a time: to act on it may end what else was awaited
+            # one at a time: to act on it may end what else was awaited
+            key, _ = self._awaited.select()[0]
             key.data()
 
     def _fork(self) -> None:
-        asked, descriptors, _, _ = socket.recv_fds(self._control, LONGEST, 3, socket.MSG_CMSG_CLOEXEC)
+        asked, descriptors, _, _ = socket.recv_fds(
+            self._control, LONGEST, 3, socket.MSG_CMSG_CLOEXEC
+        )
         if not asked:
             os._exit(0)
         connected, output, life = descriptors
@@ -133,7 +138,10 @@ class ForkLoop:
             prepare_to_compute(self._threads)
             if not alone or _has_touched_cuda():
                 os.set_inheritable(connected, True)
-                os.execv(sys.executable, [*PYTHON, "-m", WORKER, str(self._threads), entry, str(connected)])
+                os.execv(
+                    sys.executable,
+                    [*PYTHON, "-m", WORKER, str(self._threads), entry, str(connected)],
+                )
             run_worker(entry, socket.socket(fileno=connected))
         except BaseException:
             traceback.print_exc()

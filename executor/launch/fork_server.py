@@ -50,7 +50,12 @@ class ForkServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def begin(self) -> int:
@@ -163,7 +168,8 @@ class Forked:
             self._look()
             if self._pid is None:
                 self._let_go()
-            elif self._code is not None or not self._is_over:  # else its number may be another's by now
+            # else its number may be another's by now
+            elif self._code is not None or not self._is_over:
                 kill_session(self._pid)
 
     def let_go(self) -> None:
@@ -194,6 +200,8 @@ class Forked:
                 self._code, self._is_over = int(told), True
 
 
-def _pair(ours: ExitStack, theirs: ExitStack, kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+def _pair(
+    ours: ExitStack, theirs: ExitStack, kind: socket.SocketKind
+) -> tuple[socket.socket, socket.socket]:
     here, there = socket.socketpair(socket.AF_UNIX, kind)
     return ours.enter_context(here), theirs.enter_context(there)

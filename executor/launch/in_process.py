@@ -35,11 +35,13 @@ class InProcess:
 
 
 class WorkerThread:
-    """Controls a worker thread, which runs `entry`; killing it ends its connection, on which it returns after the unit
-    that runs.
+    """Controls a worker thread, which runs `entry`; killing it ends its connection, on which it
+    returns after the unit that runs.
     """
 
-    def __init__(self, name: str, connection: Channel, theirs: Channel, entry: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, connection: Channel, theirs: Channel, entry: Callable[[], None]
+    ) -> None:
         self.pid = os.getpid()
         self.connection = connection
         self._theirs = theirs

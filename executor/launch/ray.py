@@ -55,7 +55,9 @@ class RayCluster:
 
     def __init__(self, address: str | None = None, entry: str | None = None) -> None:
         if importlib.util.find_spec("ray") is None:
-            raise InputError("--devices ray needs Ray, which is not installed; pip install 'katz-graph[cluster]'")
+            raise InputError(
+                "--devices ray needs Ray, which is not installed; pip install 'katz-graph[cluster]'"
+            )
         import ray
 
         self.entry = entry
@@ -63,10 +65,17 @@ class RayCluster:
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
-                ray.init(address or "auto", namespace="katz_graph", configure_logging=False, log_to_driver=False)
+                ray.init(
+                    address or "auto",
+                    namespace="katz_graph",
+                    configure_logging=False,
+                    log_to_driver=False,
+                )
             except ConnectionError as error:
                 if address is not None:
-                    raise InputError(f"there is no Ray cluster at {address}; start one with `ray start --head`") from error
+                    raise InputError(
+                        f"there is no Ray cluster at {address}; start one with `ray start --head`"
+                    ) from error
                 ray.init(
                     include_dashboard=False,
                     namespace="katz_graph",
@@ -79,7 +88,12 @@ class RayCluster:
     def __enter__(self) -> RayCluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def places(self, number: int = 0) -> tuple[RayPlace, ...]:
@@ -107,7 +121,10 @@ def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Ra
 
     `nodes` as `ray.nodes()` tells them. InputError when there are fewer.
     """
-    alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
+    alive = sorted(
+        (node for node in nodes if node["Alive"]),
+        key=lambda node: (node["NodeManagerAddress"], node["NodeID"]),
+    )
     accelerators, processors, further = [], [], []
     for node in alive:
         gpus, cpus = (int(node["Resources"].get(kind, 0)) for kind in ("GPU", "CPU"))
@@ -164,13 +181,22 @@ class RayLauncher:
             try:
                 deadline = time.monotonic() + START_TIMEOUT
                 while not select.select([listener], [], [], LOOK)[0]:
-                    if self.closing.is_set() or time.monotonic() > deadline or ray.wait([work], timeout=0)[0]:
-                        raise RunError(f"its Ray actor on {self.place.host} did not connect: {how_it_ended(work)}")
+                    if (
+                        self.closing.is_set()
+                        or time.monotonic() > deadline
+                        or ray.wait([work], timeout=0)[0]
+                    ):
+                        raise RunError(
+                            f"its Ray actor on {self.place.host} did not connect: "
+                            f"{how_it_ended(work)}"
+                        )
                 connection = accept(listener, token)
             except BaseException as error:
                 ray.kill(actor)
                 if isinstance(error, Closed):
-                    raise RunError(f"its Ray actor on {self.place.host} did not connect: {error}") from None
+                    raise RunError(
+                        f"its Ray actor on {self.place.host} did not connect: {error}"
+                    ) from None
                 raise
         return Actor(actor, work, connection)
 
@@ -183,7 +209,8 @@ class WorkerActor:
     def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
         prepare_to_compute(threads)
         serve = pkgutil.resolve_name(entry)
-        self._connection = dial(host, port, token)  # stays open after an error, so that the process stays until Ray has told of it
+        # stays open after an error, so that the process stays until Ray has told of it
+        self._connection = dial(host, port, token)
         end_with(self._connection.fileno())
         serve(self._connection)
         os._exit(0)

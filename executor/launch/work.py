@@ -12,7 +12,10 @@ from katz_graph.executor.worker.main import serve
 from katz_graph.models.family import families
 from katz_graph.packs import load_registry
 
-NETWORKS = (diffusers.AutoencoderKL, *(getattr(diffusers, name) for family in families() for name in family.class_names))
+NETWORKS = (
+    diffusers.AutoencoderKL,
+    *(getattr(diffusers, name) for family in families() for name in family.class_names),
+)
 """Needed by nearly all jobs. To name them is to load their modules, which takes seconds: here, and
 not in the first job.
 """

@@ -18,7 +18,9 @@ from katz_graph.files.settings import prepare_to_compute
 from katz_graph.host.garbage import expect_imports, imports_are_done
 from katz_graph.ipc.child_main import adopt, end, end_with, ignore_signals
 
-SWITCH = 5e-4  # seconds; what arrives is taken in beside the thread that computes, which else keeps the interpreter for 5 ms
+# seconds; what arrives is taken in beside the thread that computes, which else keeps the
+# interpreter for 5 ms
+SWITCH = 5e-4
 
 
 def main() -> None:

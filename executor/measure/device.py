@@ -35,7 +35,9 @@ def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
     return f"{METHOD}/{hardware}/{str(dtype).removeprefix('torch.')}/torch {torch.__version__}"
 
 
-def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False) -> Device:
+def calibrated(
+    name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False
+) -> Device:
     """Returns the device for the planner, working alone with this process's threads: as the store
     knows it, else its rates are measured and kept.
 
@@ -47,7 +49,9 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostS
     return store.device(name, key, format_name(dtype), torch_name=str(device))
 
 
-def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float, float]:
+def measure(
+    device: torch.device, dtype: torch.dtype, stretch: float = 0.0
+) -> tuple[float, float, float, float]:
     """Measures floating-point operations a second, bytes a second, seconds a kernel, and bytes a
     second from the host's pinned memory (inf where the device computes in it), on the kinds of work
     that UNets consist of.
@@ -66,8 +70,14 @@ def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> t
     with torch.inference_mode():
         arithmetic = _seconds(lambda: convolution(large), device, stretch)
         memory = _seconds(lambda: target.copy_(array), device, stretch)
-        starts = _seconds(lambda: [block(small) for _ in range(20)], device, stretch) / (20 * len(block))
-        bus = math.inf if device.type == "cpu" else BYTES / _seconds(_from_host(target), device, stretch)
+        starts = _seconds(lambda: [block(small) for _ in range(20)], device, stretch) / (
+            20 * len(block)
+        )
+        bus = (
+            math.inf
+            if device.type == "cpu"
+            else BYTES / _seconds(_from_host(target), device, stretch)
+        )
     return 2 * WIDE**2 * 9 * LARGE**2 / arithmetic, 2 * BYTES / memory, starts, bus
 
 
@@ -81,7 +91,8 @@ def contention(alone: Rates, together: Rates) -> Contention:
     measured with the same `stretch`.
     """
     return Contention(
-        max(1.0, alone.flops_per_second / together.flops_per_second), max(1.0, alone.bytes_per_second / together.bytes_per_second)
+        max(1.0, alone.flops_per_second / together.flops_per_second),
+        max(1.0, alone.bytes_per_second / together.bytes_per_second),
     )
 
 
@@ -108,4 +119,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )

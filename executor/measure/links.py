@@ -101,7 +101,9 @@ def way_between(source: str, target: str) -> str:
     return way if kinds == ["cpu", "cpu"] else f"{way}, {kinds[0]} to {kinds[1]}"
 
 
-def known_links(cluster: Cluster, store: CostStore, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
+def known_links(
+    cluster: Cluster, store: CostStore, again: bool = False
+) -> Mapping[tuple[str, str], NetworkLink]:
     """Returns the links in every direction between two devices. What stays on a host is measured
     once for each two kinds of devices, unless `again`; what goes over a network each time.
     """

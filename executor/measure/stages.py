@@ -46,7 +46,11 @@ class StageTime:
 
 
 def profile_region(
-    region: Region, workers: Cluster, places: Sequence[MeasuredDevice], store: CostStore, context: Context
+    region: Region,
+    workers: Cluster,
+    places: Sequence[MeasuredDevice],
+    store: CostStore,
+    context: Context,
 ) -> list[StageTime]:
     """Runs a sampler on each device by itself, then on all of a host at once, with equal stages one
     by one and as one call.
@@ -59,7 +63,9 @@ def profile_region(
     def run(place: MeasuredDevice, context: Context) -> Samples:
         timed: dict[tuple[str, int], list[tuple[int, float]]] = {}
         for program in programs[place.name]:
-            for call, samples in workers.run(program, context, measure=True).timings[place.name].samples.items():
+            for call, samples in (
+                workers.run(program, context, measure=True).timings[place.name].samples.items()
+            ):
                 timed.setdefault(call, []).extend(samples)
         return {call: _warm(samples) for call, samples in timed.items()}
 
@@ -68,7 +74,9 @@ def profile_region(
         members = [place for place in places if place.host == host]
         if len(members) > 1:
             _keep(store, members, _at_once(members, run, context), together=len(members))
-    return [time for place in places for time in stage_times(place.device(store), programs[place.name])]
+    return [
+        time for place in places for time in stage_times(place.device(store), programs[place.name])
+    ]
 
 
 def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
@@ -78,9 +86,14 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
         for call in (*program.before_calls, *(call for calls in program.calls for call in calls)):
             key, members = program.keys.get(call.operations[0], ""), len(call.operations)
             if key and call.device == device.name:
-                alone, busy = (device.measured.get((key, members, neighbours)) for neighbours in (False, True))
+                alone, busy = (
+                    device.measured.get((key, members, neighbours)) for neighbours in (False, True)
+                )
                 roofline = device.seconds(program.work[call.operations[0]].batched(members))
-                times.setdefault((key, members), StageTime(call.stage, device.name, members, alone, busy, roofline))
+                times.setdefault(
+                    (key, members),
+                    StageTime(call.stage, device.name, members, alone, busy, roofline),
+                )
     return list(times.values())
 
 
@@ -88,18 +101,29 @@ def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
     """Drops the samples that find processors and caches cold: of a first evaluation, or of the
     first call where there is no other.
     """
-    return [seconds for evaluation, seconds in timed if evaluation > 0] or [seconds for _, seconds in timed[1:]]
+    return [seconds for evaluation, seconds in timed if evaluation > 0] or [
+        seconds for _, seconds in timed[1:]
+    ]
 
 
 def _both_ways(region: Region, device: Device, counts: Counts) -> list[Program]:
-    return [plan_region(region, Target((device,), batching=batching), counts) for batching in (False, True)]
+    return [
+        plan_region(region, Target((device,), batching=batching), counts)
+        for batching in (False, True)
+    ]
 
 
-def _at_once(members: Sequence[MeasuredDevice], run: Callable[[MeasuredDevice, Context], Samples], context: Context) -> list[Samples]:
+def _at_once(
+    members: Sequence[MeasuredDevice],
+    run: Callable[[MeasuredDevice, Context], Samples],
+    context: Context,
+) -> list[Samples]:
     """Runs on each device, begun together. A device that ends early begins anew, so that the others
     are disturbed until they end.
     """
-    repeated = RunContext(context.engine, context.folders, context.output_directory, types=context.types)
+    repeated = RunContext(
+        context.engine, context.folders, context.output_directory, types=context.types
+    )
     going = {place.name for place in members}
     lock = threading.Lock()
 
@@ -122,7 +146,9 @@ def _at_once(members: Sequence[MeasuredDevice], run: Callable[[MeasuredDevice, C
         return list(pool.map(work, members))
 
 
-def _keep(store: CostStore, places: Sequence[MeasuredDevice], samples: Sequence[Samples], together: int) -> None:
+def _keep(
+    store: CostStore, places: Sequence[MeasuredDevice], samples: Sequence[Samples], together: int
+) -> None:
     """Stores samples. Devices with equal keys count together; what was known before does not."""
     by_key = sorted(zip(places, samples, strict=True), key=lambda pair: pair[0].key)
     for key, group in groupby(by_key, key=lambda pair: pair[0].key):

@@ -22,26 +22,33 @@ from katz_graph.ir.device import CostKey, Device, NetworkLink
 
 FILE = "costs-2.sqlite"  # another number when the tables change
 PATIENCE = 1.0  # seconds that another process may take to write
-DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)  # SQLITE_ERROR: other tables than ours
+# SQLITE_ERROR: other tables than ours
+DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 REMEMBERED = 20  # samples of earlier runs that weigh in when a stage is measured again
 TABLES = ("rates", "contention", "stages", "links", "formulas")
 SCHEMA = """
 create table if not exists rates (
-    device text not null, flops real not null check (flops > 0 and flops < 1e30), bytes real not null check (bytes > 0 and bytes < 1e30),
-    kernel real not null check (kernel >= 0 and kernel < 1e30), bus real not null check (bus > 0), primary key (device)
+    device text not null, flops real not null check (flops > 0 and flops < 1e30),
+    bytes real not null check (bytes > 0 and bytes < 1e30),
+    kernel real not null check (kernel >= 0 and kernel < 1e30), bus real not null check (bus > 0),
+    primary key (device)
 );
 create table if not exists contention (
-    host text not null, device text not null, together integer not null, arithmetic real not null check (arithmetic between 1 and 1e6),
+    host text not null, device text not null, together integer not null,
+    arithmetic real not null check (arithmetic between 1 and 1e6),
     memory real not null check (memory between 1 and 1e6), primary key (host, device, together)
 );
 create table if not exists stages (
     device text not null, key text not null, members integer not null, together integer not null,
-    seconds real not null check (seconds > 0 and seconds < 1e30), samples integer not null check (samples between 1 and 1e9),
+    seconds real not null check (seconds > 0 and seconds < 1e30),
+    samples integer not null check (samples between 1 and 1e9),
     primary key (device, key, members, together)
 );
 create table if not exists links (
-    source text not null, target text not null, transport text not null, bytes real not null check (bytes > 0 and bytes < 1e30),
-    latency real not null check (latency >= 0 and latency < 1e30), primary key (source, target, transport)
+    source text not null, target text not null, transport text not null,
+    bytes real not null check (bytes > 0 and bytes < 1e30),
+    latency real not null check (latency >= 0 and latency < 1e30),
+    primary key (source, target, transport)
 );
 create table if not exists formulas (key text not null, formula text not null, primary key (key));
 """  # the checks keep what a damaged file holds from being divided by
@@ -96,18 +103,29 @@ class CostStore:
         return Rates(*rows[0]) if rows else None
 
     def keep_rates(self, device: str, rates: Rates) -> None:
-        row = (device, rates.flops_per_second, rates.bytes_per_second, rates.seconds_per_kernel, rates.bus_bytes_per_second)
+        row = (
+            device,
+            rates.flops_per_second,
+            rates.bytes_per_second,
+            rates.seconds_per_kernel,
+            rates.bus_bytes_per_second,
+        )
         self._write("insert or replace into rates values (?, ?, ?, ?, ?)", [row])
 
     def contention(self, host: str, device: str, together: int) -> Contention | None:
         """Returns how `together` equal devices of a host slow each other down; None when that was
         never measured.
         """
-        query = "select arithmetic, memory from contention where host = ? and device = ? and together = ?"
+        query = (
+            "select arithmetic, memory from contention where host = ? and device = ? and "
+            "together = ?"
+        )
         rows = self._read(query, host, device, together)
         return Contention(*rows[0]) if rows else None
 
-    def keep_contention(self, host: str, device: str, together: int, contention: Contention) -> None:
+    def keep_contention(
+        self, host: str, device: str, together: int, contention: Contention
+    ) -> None:
         row = (host, device, together, contention.arithmetic, contention.memory)
         self._write("insert or replace into contention values (?, ?, ?, ?, ?)", [row])
 
@@ -115,11 +133,21 @@ class CostStore:
         """Returns seconds of single calls, alone and while `together` devices work, for a
         Device.
         """
-        query = "select key, members, together, seconds from stages where device = ? and together in (1, ?)"
-        return {(key, members, count > 1): seconds for key, members, count, seconds in self._read(query, device, together)}
+        query = (
+            "select key, members, together, seconds from stages where device = ? and "
+            "together in (1, ?)"
+        )
+        return {
+            (key, members, count > 1): seconds
+            for key, members, count, seconds in self._read(query, device, together)
+        }
 
     def record(
-        self, device: str, samples: Mapping[tuple[str, int], Sequence[float]], together: int = 1, replace: bool = False
+        self,
+        device: str,
+        samples: Mapping[tuple[str, int], Sequence[float]],
+        together: int = 1,
+        replace: bool = False,
     ) -> dict[CostKey, float]:
         """Keeps the seconds of single calls, by cost key and members; returns their medians.
 
@@ -130,15 +158,21 @@ class CostStore:
             for stage, seconds in samples.items()
             if (usable := [second for second in seconds if 0 < second < math.inf])
         }
-        rows = [(device, key, members, together, *median) for (key, members), median in medians.items()]
+        rows = [
+            (device, key, members, together, *median) for (key, members), median in medians.items()
+        ]
         remembered = "0" if replace else f"min(samples, {REMEMBERED})"
         self._write(
             "insert into stages values (?, ?, ?, ?, ?, ?) on conflict do update set "
-            f"seconds = (seconds * {remembered} + excluded.seconds * excluded.samples) / ({remembered} + excluded.samples), "
+            f"seconds = (seconds * {remembered} + excluded.seconds * excluded.samples) / "
+            f"({remembered} + excluded.samples), "
             f"samples = {remembered} + excluded.samples",
             rows,
         )
-        return {(key, members, together > 1): seconds for (key, members), (seconds, _) in medians.items()}
+        return {
+            (key, members, together > 1): seconds
+            for (key, members), (seconds, _) in medians.items()
+        }
 
     def link(self, source: str, target: str, transport: str) -> NetworkLink | None:
         """Returns the link between two named places; None when it was never measured."""
@@ -217,20 +251,28 @@ class CostStore:
     def _load(self, path: Path) -> None:
         if not path.exists():
             return
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True)) as file:
-            file.execute("begin")  # one view of all tables, whatever another process writes meanwhile
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True)
+        ) as file:
+            # one view of all tables, whatever another process writes meanwhile
+            file.execute("begin")
             if not file.execute("select 1 from sqlite_schema").fetchall():
                 return  # another process has just made the file
             for table in TABLES:
                 rows = file.execute(f"select * from {table}").fetchall()
                 if rows:
-                    self._memory.executemany(f"insert or ignore into {table} values ({', '.join('?' * len(rows[0]))})", rows)
+                    self._memory.executemany(
+                        f"insert or ignore into {table} values ({', '.join('?' * len(rows[0]))})",
+                        rows,
+                    )
 
     def _save(self, path: Path, statement: str, rows: Sequence[tuple[str | float, ...]]) -> None:
         try:
             with closing(sqlite3.connect(path, timeout=PATIENCE)) as file, file:
-                file.execute("pragma synchronous = off")  # what a power failure spoils is measured anew
-                file.executescript(f"begin immediate; {SCHEMA}")  # all tables or none are there for others
+                # what a power failure spoils is measured anew
+                file.execute("pragma synchronous = off")
+                # all tables or none are there for others
+                file.executescript(f"begin immediate; {SCHEMA}")
                 file.executemany(statement, rows)
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF not in DAMAGED:
@@ -243,5 +285,7 @@ class CostStore:
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:
-            logging.getLogger(__name__).warning("measured costs are not kept or measured anew: %s: %s", self._file, error)
+            logging.getLogger(__name__).warning(
+                "measured costs are not kept or measured anew: %s: %s", self._file, error
+            )
         self._warned = True

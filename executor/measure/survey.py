@@ -47,11 +47,23 @@ class MeasuredDevice:
 
     def device(self, store: CostStore) -> Device:
         """Returns the device as the planner sees it, with all that the store knows now."""
-        return store.device(self.name, self.key, self.dtype, self.host, self.together, self.memory_bytes, self.torch_name)
+        return store.device(
+            self.name,
+            self.key,
+            self.dtype,
+            self.host,
+            self.together,
+            self.memory_bytes,
+            self.torch_name,
+        )
 
 
 def survey(
-    names: Sequence[str], call: Call, store: CostStore, again: bool = False, hosts: Mapping[str, str] | None = None
+    names: Sequence[str],
+    call: Call,
+    store: CostStore,
+    again: bool = False,
+    hosts: Mapping[str, str] | None = None,
 ) -> list[MeasuredDevice]:
     """Asks every device what it is, and measures what the store does not know of it, or everything
     with `again`.
@@ -63,24 +75,38 @@ def survey(
     host_of = {name: (hosts or {}).get(name, told[name]["host"]) for name in names}
     sizes = Counter(host_of.values())
     places = [
-        MeasuredDevice(name, one["key"], host_of[name], sizes[host_of[name]], one["dtype"], one["memory_bytes"], one["device"])
+        MeasuredDevice(
+            name,
+            one["key"],
+            host_of[name],
+            sizes[host_of[name]],
+            one["dtype"],
+            one["memory_bytes"],
+            one["device"],
+        )
         for name, one in told.items()
     ]
     for key, equal in _grouped(places, lambda place: place.key).items():
         if again or store.rates(key) is None:
             store.keep_rates(key, Rates(*call(equal[0].name, "rates")))
     for host, members in _grouped(places, lambda place: place.host).items():
-        unknown = [place for place in members if store.contention(host, place.key, place.together) is None]
+        unknown = [
+            place for place in members if store.contention(host, place.key, place.together) is None
+        ]
         if len(members) > 1 and (again or unknown):
             _measure_contention(host, members, call, store)
     return places
 
 
-def _measure_contention(host: str, members: Sequence[MeasuredDevice], call: Call, store: CostStore) -> None:
+def _measure_contention(
+    host: str, members: Sequence[MeasuredDevice], call: Call, store: CostStore
+) -> None:
     groups = _grouped(members, lambda place: place.key)
     alone = {key: Rates(*call(equal[0].name, "rates", STRETCH)) for key, equal in groups.items()}
     with ThreadPoolExecutor(len(members)) as pool:
-        together = list(pool.map(lambda place: (place.key, Rates(*call(place.name, "rates", STRETCH))), members))
+        together = list(
+            pool.map(lambda place: (place.key, Rates(*call(place.name, "rates", STRETCH))), members)
+        )
     for key in groups:
         rates = [one for other, one in together if other == key]
         usual = Rates(
@@ -91,7 +117,9 @@ def _measure_contention(host: str, members: Sequence[MeasuredDevice], call: Call
         store.keep_contention(host, key, len(members), contention(alone[key], usual))
 
 
-def _grouped(places: Iterable[MeasuredDevice], by: Callable[[MeasuredDevice], str]) -> dict[str, list[MeasuredDevice]]:
+def _grouped(
+    places: Iterable[MeasuredDevice], by: Callable[[MeasuredDevice], str]
+) -> dict[str, list[MeasuredDevice]]:
     groups: dict[str, list[MeasuredDevice]] = {}
     for place in places:
         groups.setdefault(by(place), []).append(place)
@@ -103,7 +131,11 @@ PAGEABLE = 6e9  # bytes a second that copies between GPUs and memory of programs
 
 
 def estimated(
-    devices: Mapping[str, str], dtype: torch.dtype, cache: Path | None, link: NetworkLink | None, choices: Choices
+    devices: Mapping[str, str],
+    dtype: torch.dtype,
+    cache: Path | None,
+    link: NetworkLink | None,
+    choices: Choices,
 ) -> tuple[Target, Counts]:
     """Estimates devices and links without workers, and opens the counts that plans need.
 
@@ -114,12 +146,19 @@ def estimated(
     host, store = socket.gethostname(), CostStore(cache)
     for device in dict.fromkeys(devices.values()):
         calibrated(device, torch.device(device), dtype, store)
-    found = tuple(_found(store, name, device, dtype, host, len(devices)) for name, device in devices.items())
-    between = {(one.name, other.name): link or _shared(store, host, devices, one, other) for one, other in itertools.permutations(found, 2)}
+    found = tuple(
+        _found(store, name, device, dtype, host, len(devices)) for name, device in devices.items()
+    )
+    between = {
+        (one.name, other.name): link or _shared(store, host, devices, one, other)
+        for one, other in itertools.permutations(found, 2)
+    }
     return Target(found, between, choices.pins, choices.allowed, choices.batching), Counts(store)
 
 
-def _shared(store: CostStore, host: str, devices: Mapping[str, str], source: Device, target: Device) -> NetworkLink:
+def _shared(
+    store: CostStore, host: str, devices: Mapping[str, str], source: Device, target: Device
+) -> NetworkLink:
     kinds = devices[source.name], devices[target.name]
     if known := store.link(host, host, way_between(*kinds)):
         return known
@@ -127,6 +166,8 @@ def _shared(store: CostStore, host: str, devices: Mapping[str, str], source: Dev
     return NetworkLink((rate if kinds == ("cpu", "cpu") else min(rate, PAGEABLE)) / 2, LATENCY)
 
 
-def _found(store: CostStore, name: str, device: str, dtype: torch.dtype, host: str, together: int) -> Device:
+def _found(
+    store: CostStore, name: str, device: str, dtype: torch.dtype, host: str, together: int
+) -> Device:
     key = device_key(torch.device(device), dtype, torch.get_num_threads())
     return store.device(name, key, format_name(dtype), host, together, torch_name=device)

@@ -27,7 +27,8 @@ class Recorder:
 
     def __init__(self, strict: bool = False) -> None:
         self._strict = strict
-        self._of_modules: WeakKeyDictionary[Any, Tapes] = WeakKeyDictionary()  # a module that goes takes its tapes along
+        # a module that goes takes its tapes along
+        self._of_modules: WeakKeyDictionary[Any, Tapes] = WeakKeyDictionary()
         self._of_none: Tapes = {}  # of stages without weights
         self.captures, self.replays, self.eager = 0, 0, 0
 
@@ -38,7 +39,9 @@ class Recorder:
         tapes = self._of_none if module is None else self._of_modules.setdefault(module, {})
         key = stage.name, form_of(given)
         if key not in tapes:
-            tapes[key] = Tape(lambda static: stage.computed(module, static), given, module, self._strict)
+            tapes[key] = Tape(
+                lambda static: stage.computed(module, static), given, module, self._strict
+            )
             self.captures += 1
         self.replays += 1
         outputs: Outputs = tapes[key].replay(given)

@@ -21,8 +21,22 @@ from torch.utils._pytree import tree_leaves
 from katz_graph.executor.worker.batching import mapped, tensors_of
 
 aten = torch.ops.aten
-ALLOCATES = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
-WAITS = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.is_nonzero, aten.item, aten.masked_select, aten._unique2}
+ALLOCATES = {
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+}
+WAITS = {
+    aten._local_scalar_dense,
+    aten.nonzero,
+    aten.equal,
+    aten.is_nonzero,
+    aten.item,
+    aten.masked_select,
+    aten._unique2,
+}
 FROM_PYTHON = {aten.lift_fresh, aten.lift_fresh_copy, aten.lift}
 
 
@@ -50,7 +64,9 @@ class Tape:
     outputs once they are taken: a value of an earlier replay that is read is seen in the result.
     """
 
-    def __init__(self, call: Callable[[Any], Any], given: Any, module: nn.Module | None, strict: bool = False) -> None:
+    def __init__(
+        self, call: Callable[[Any], Any], given: Any, module: nn.Module | None, strict: bool = False
+    ) -> None:
         self._strict = strict
         static = mapped(given, _static)
         self._inputs = tensors_of(static)
@@ -59,7 +75,10 @@ class Tape:
         with recording:
             self._outputs = call(static)
         self._operations = recording.operations
-        self._made = [*recording.allocated, *(tensor for operation in self._operations for tensor in operation.made)]
+        self._made = [
+            *recording.allocated,
+            *(tensor for operation in self._operations for tensor in operation.made),
+        ]
 
     def replay(self, given: Any) -> Any:
         """Returns the outputs for other tensors of the same form."""
@@ -88,7 +107,9 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.allocated: list[Tensor] = []  # without being written
         self._owned = owned
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         options = kwargs or {}
         self._check(function, _tensors((args, options)))
         read = {_storage(tensor) for tensor in _tensors((args, options))}
@@ -100,7 +121,9 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function._overloadpacket in ALLOCATES:
             self.allocated += results
         elif apart == {True} or function._schema.is_mutable:
-            self.operations.append(_Operation(function, args, options, tuple(results) if apart == {True} else ()))
+            self.operations.append(
+                _Operation(function, args, options, tuple(results) if apart == {True} else ())
+            )
         self._owned.update(map(_storage, results))
         return result
 
@@ -110,11 +133,16 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function._overloadpacket in FROM_PYTHON:
             raise NotRecordable(f"{function} makes a tensor of Python values")
         if any(_storage(tensor) not in self._owned for tensor in tensors):
-            raise NotRecordable(f"{function} reads a tensor that is neither an input, nor a weight, nor made by the call")
+            raise NotRecordable(
+                f"{function} reads a tensor that is neither an input, nor a weight, nor "
+                "made by the call"
+            )
 
 
 def _static(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -54,7 +54,11 @@ class Inline:
     slow = True
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer:
-        body = ("inline", encoded.header, [as_bytes(tensor.cpu()).clone() for tensor in encoded.tensors])
+        body = (
+            "inline",
+            encoded.header,
+            [as_bytes(tensor.cpu()).clone() for tensor in encoded.tensors],
+        )
         return lambda: connection.send(body)
 
     def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
@@ -70,6 +74,8 @@ def fields(message: Message, kind: str, *types: type) -> Any:
     other.
     """
     match message.body:
-        case (str(got), *values) if got == kind and [type(value) for value in values] == list(types):
+        case (str(got), *values) if got == kind and [type(value) for value in values] == list(
+            types
+        ):
             return values
     raise ProtocolError(f"a message that is no {kind!r}, which was expected, or has other fields")

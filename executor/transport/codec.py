@@ -20,9 +20,15 @@ from katz_graph.executor.transport.vocabulary import REASONS, VOCABULARY, sent_f
 from katz_graph.ipc.packing import UNREADABLE, pack, unpack
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-_SEQUENCES: Mapping[type, str] = MappingProxyType({list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", torch.Size: "size"})
-_SEQUENCE_TYPES: Mapping[str, type] = MappingProxyType({tag: kind for kind, tag in _SEQUENCES.items()})
-_DTYPES: Mapping[str, torch.dtype] = MappingProxyType({str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)})
+_SEQUENCES: Mapping[type, str] = MappingProxyType(
+    {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", torch.Size: "size"}
+)
+_SEQUENCE_TYPES: Mapping[str, type] = MappingProxyType(
+    {tag: kind for kind, tag in _SEQUENCES.items()}
+)
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +79,10 @@ class _Encoder:
         if kind in _PLAIN:
             return value
         if kind in _SEQUENCES:
-            return [_SEQUENCES[kind], *(self._inside(f"[{place}]", item) for place, item in enumerate(value))]
+            return [
+                _SEQUENCES[kind],
+                *(self._inside(f"[{place}]", item) for place, item in enumerate(value)),
+            ]
         if kind is dict:
             packed: list[Any] = ["dict"]
             for key, item in value.items():
@@ -84,8 +93,15 @@ class _Encoder:
         if kind is torch.dtype:
             return ["dtype", str(value)]
         if VOCABULARY.get(kind.__name__) is kind:
-            return ["data", kind.__name__, *(self._inside(f".{name}", getattr(value, name)) for name in sent_fields(kind))]
-        raise self._refusal(kind, REASONS.get(kind, "it is not in the vocabulary of what may travel between processes"))
+            return [
+                "data",
+                kind.__name__,
+                *(self._inside(f".{name}", getattr(value, name)) for name in sent_fields(kind)),
+            ]
+        raise self._refusal(
+            kind,
+            REASONS.get(kind, "it is not in the vocabulary of what may travel between processes"),
+        )
 
     def _inside(self, place: str, value: Any) -> Any:
         self._path.append(place)
@@ -102,7 +118,10 @@ class _Encoder:
         return ["tensor", number, str(tensor.dtype), list(tensor.shape)]
 
     def _refusal(self, kind: type, reason: str) -> TypeError:
-        return TypeError(f"cannot send a {kind.__module__}.{kind.__qualname__} at value{''.join(self._path)}: {reason}")
+        return TypeError(
+            f"cannot send a {kind.__module__}.{kind.__qualname__} at "
+            f"value{''.join(self._path)}: {reason}"
+        )
 
 
 class _Decoder:
@@ -127,7 +146,10 @@ class _Decoder:
         raise ProtocolError(f"a message holds a {tag!r}, which nobody knows")
 
     def _dict(self, rest: list[Any]) -> dict[Any, Any]:
-        return {self.unpack(key): self.unpack(item) for key, item in zip(rest[::2], rest[1::2], strict=True)}
+        return {
+            self.unpack(key): self.unpack(item)
+            for key, item in zip(rest[::2], rest[1::2], strict=True)
+        }
 
     def _data(self, rest: list[Any]) -> Any:
         kind = VOCABULARY[rest[0]]
@@ -137,6 +159,9 @@ class _Decoder:
         number, name, shape = rest
         dtype, buffer = _DTYPES[name], self._buffers[number]
         if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != buffer.numel():
-            raise ProtocolError(f"a message tells of a tensor {name} {shape}, but brings {buffer.numel()} bytes for it")
+            raise ProtocolError(
+                f"a message tells of a tensor {name} {shape}, but brings {buffer.numel()} "
+                "bytes for it"
+            )
         tensor: Tensor = buffer.view(dtype).view(shape)
         return tensor

@@ -100,7 +100,12 @@ class Connection:
     are still under way.
     """
 
-    def __init__(self, connected: socket.socket, tensor_limit: int = TENSOR_LIMIT, send_timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        tensor_limit: int = TENSOR_LIMIT,
+        send_timeout: float | None = None,
+    ) -> None:
         self.sent = self.received = 0
         self._socket = connected
         self._tensor_limit = tensor_limit
@@ -130,17 +135,29 @@ class Connection:
         """Makes a message ready to be sent. TypeError where it cannot be, or is too large."""
         encoded = encode(body)
         payloads = [as_bytes(tensor.cpu()).numpy().data for tensor in encoded.tensors]
-        if len(encoded.header) > LARGEST_HEADER or sum(map(len, payloads)) > self._tensor_limit or len(payloads) > MOST_TENSORS:
+        if (
+            len(encoded.header) > LARGEST_HEADER
+            or sum(map(len, payloads)) > self._tensor_limit
+            or len(payloads) > MOST_TENSORS
+        ):
             size = f"{len(encoded.header)} bytes and {sum(map(len, payloads))} of tensors"
             raise TypeError(f"a message of type {type(body).__name__} is too large: {size}")
-        return Frame(encoded.header, [payload for payload in payloads if len(payload)], [len(payload) for payload in payloads])
+        return Frame(
+            encoded.header,
+            [payload for payload in payloads if len(payload)],
+            [len(payload) for payload in payloads],
+        )
 
     def transmit(self, frame: Frame, descriptors: Sequence[int] = ()) -> None:
         """Sends a frame as a whole. Closed when the other side is gone."""
         prefix = PREFIX.pack(MAGIC, len(frame.header), len(frame.lengths), len(descriptors))
         lengths = struct.pack(f"<{len(frame.lengths)}Q", *frame.lengths)
         start = memoryview(prefix + lengths + frame.header)
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        ancillary = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            if descriptors
+            else []
+        )
         with self._sending:
             try:
                 self._send_all([start, *frame.payloads], ancillary)
@@ -167,7 +184,10 @@ class Connection:
         message = self.receive_message()
         if message.descriptors:
             close_all(message.descriptors)
-            raise ProtocolError(f"a message of type {type(message.body).__name__} brings file descriptors, which nobody expects here")
+            raise ProtocolError(
+                f"a message of type {type(message.body).__name__} brings file descriptors, which "
+                "nobody expects here"
+            )
         return message.body
 
     def receive_message(self) -> Message:
@@ -188,16 +208,28 @@ class Connection:
         self._fill(memoryview(prefix), descriptors, ROOM)
         magic, header_length, tensor_count, descriptor_count = PREFIX.unpack(prefix)
         if magic != MAGIC:
-            raise ProtocolError(f"a message begins with {magic!r}; this is another program, or another version of this one")
+            raise ProtocolError(
+                f"a message begins with {magic!r}; this is another program, or another "
+                "version of this one"
+            )
         if header_length > LARGEST_HEADER or tensor_count > MOST_TENSORS:
-            raise ProtocolError(f"a message announces {header_length} bytes and {tensor_count} tensors, more than is allowed")
+            raise ProtocolError(
+                f"a message announces {header_length} bytes and {tensor_count} tensors, more "
+                "than is allowed"
+            )
         if descriptor_count != len(descriptors):
-            raise ProtocolError(f"a message announces {descriptor_count} file descriptors and brings {len(descriptors)}")
+            raise ProtocolError(
+                f"a message announces {descriptor_count} file descriptors and brings "
+                f"{len(descriptors)}"
+            )
         start = memoryview(bytearray(8 * tensor_count + header_length))
         self._fill(start, descriptors)
         lengths = struct.unpack_from(f"<{tensor_count}Q", start)
         if sum(lengths) > self._tensor_limit:
-            raise ProtocolError(f"a message announces {sum(lengths)} bytes of tensors; {self._tensor_limit} are allowed")
+            raise ProtocolError(
+                f"a message announces {sum(lengths)} bytes of tensors; "
+                f"{self._tensor_limit} are allowed"
+            )
         buffers = [torch.empty(length, dtype=torch.uint8) for length in lengths]
         for buffer in buffers:
             self._fill(buffer.numpy().data, descriptors)
@@ -206,7 +238,9 @@ class Connection:
     def _fill(self, target: memoryview, descriptors: list[int], room: int = 0) -> None:
         """Reads all of `target`, and the descriptors that come with it and have `room`."""
         while target:
-            count, ancillary, flags, _ = self._socket.recvmsg_into([target], room, socket.MSG_CMSG_CLOEXEC)
+            count, ancillary, flags, _ = self._socket.recvmsg_into(
+                [target], room, socket.MSG_CMSG_CLOEXEC
+            )
             self.received += count
             for level, kind, data in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -214,7 +248,9 @@ class Connection:
                     received.frombytes(data[: len(data) - len(data) % received.itemsize])
                     descriptors += received
             if flags & socket.MSG_CTRUNC:
-                raise ProtocolError(f"a message brings more than {MOST_DESCRIPTORS} file descriptors")
+                raise ProtocolError(
+                    f"a message brings more than {MOST_DESCRIPTORS} file descriptors"
+                )
             if count == 0:
                 raise Closed("the other side closed the connection")
             target = target[count:]

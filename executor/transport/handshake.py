@@ -20,7 +20,9 @@ NONCE = 32  # bytes, as many as a SHA-256
 TIMEOUT = 10.0  # seconds for all of it
 
 
-def authenticate(connected: socket.socket, token: bytes, listens: bool, timeout: float = TIMEOUT) -> None:
+def authenticate(
+    connected: socket.socket, token: bytes, listens: bool, timeout: float = TIMEOUT
+) -> None:
     """Proves the token to the other side, and has it prove the same. ProtocolError where its token
     is another one, Closed where it ends or says nothing in time.
     """

@@ -36,7 +36,8 @@ class Mailbox:
         self._notify = notify
         self._lock = threading.Lock()
         self._values: dict[Address, Any] = {}
-        self._discarded: OrderedDict[str, float] = OrderedDict()  # request -> its last attempt of which nothing is wanted
+        # request -> its last attempt of which nothing is wanted
+        self._discarded: OrderedDict[str, float] = OrderedDict()
 
     def put(self, address: Address, value: Any) -> None:
         """Keeps a value until it is taken; one for an attempt that was discarded is dropped."""
@@ -64,7 +65,11 @@ class Mailbox:
             self._discarded[request] = max(last, self._discarded.pop(request, -1))
             if len(self._discarded) > REMEMBERED:
                 self._discarded.popitem(last=False)
-            stale = [address for address in self._values if address.request == request and address.attempt <= last]
+            stale = [
+                address
+                for address in self._values
+                if address.request == request and address.attempt <= last
+            ]
             dropped = [self._values.pop(address) for address in stale]
         del dropped  # tensors are freed here, where no lock is held
 

@@ -23,7 +23,8 @@ from katz_graph.executor.transport.connection import TENSOR_LIMIT, Connection, M
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 
 CPU = torch.device("cpu")
-INLINE = 1 << 20  # bytes below which gloo's rendezvous takes longer than the bytes do in the message itself
+# bytes below which gloo's rendezvous takes longer than the bytes do in the message itself
+INLINE = 1 << 20
 TRANSFER = 60.0  # seconds after which a transfer is a fault
 BackendName = Literal["gloo", "nccl"]
 
@@ -39,8 +40,22 @@ class PairGroups:
 
     slow = True
 
-    def __init__(self, sending: Backend, receiving: Backend, rank: int, store: Store, timeout: timedelta, device: torch.device) -> None:
-        self._sending, self._receiving, self._other, self._device, self._timeout = sending, receiving, 1 - rank, device, timeout
+    def __init__(
+        self,
+        sending: Backend,
+        receiving: Backend,
+        rank: int,
+        store: Store,
+        timeout: timedelta,
+        device: torch.device,
+    ) -> None:
+        self._sending, self._receiving, self._other, self._device, self._timeout = (
+            sending,
+            receiving,
+            1 - rank,
+            device,
+            timeout,
+        )
         self._inline = Inline()
         self._store = store  # NCCL meets there at the first transfer
 
@@ -49,7 +64,11 @@ class PairGroups:
         if self._device.type == "cpu" and size_of(lengths) < INLINE:
             return self._inline.take(connection, encoded)
         block = coalesced(encoded.tensors, self._device)
-        filled = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
+        filled = (
+            torch.cuda.current_stream(self._device).record_event()
+            if self._device.type == "cuda"
+            else None
+        )
 
         def transfer() -> None:
             connection.send(("pair", encoded.header, lengths))
@@ -66,7 +85,9 @@ class PairGroups:
                 return self._inline.receive(message)
         header, lengths = fields(message, "pair", bytes, list)
         if min(lengths, default=0) < 0 or size_of(lengths) > TENSOR_LIMIT:
-            raise ProtocolError(f"a message announces tensors of {lengths} bytes; {TENSOR_LIMIT} are allowed")
+            raise ProtocolError(
+                f"a message announces tensors of {lengths} bytes; {TENSOR_LIMIT} are allowed"
+            )
         block = torch.empty(size_of(lengths), dtype=torch.uint8, device=self._device)
         if block.numel():
             self._wait(self._receiving, "recv", block)
@@ -110,7 +131,10 @@ def join(
         store = PrefixStore(f"pair/{generation}", meeting)
         rank = 0 if hosts else 1
         device_options = {"interface": interface} if interface else {"hostname": address}
-        groups = [_group(backend, PrefixStore(f"from/{source}", store), rank, limit, device_options) for source in (0, 1)]
+        groups = [
+            _group(backend, PrefixStore(f"from/{source}", store), rank, limit, device_options)
+            for source in (0, 1)
+        ]
     except RuntimeError as error:
         raise Closed(f"no group of two came about: {error}") from None
     return PairGroups(groups[rank], groups[1 - rank], rank, meeting, limit, device)
@@ -120,7 +144,15 @@ def _host(connection: Connection, address: str, limit: timedelta) -> Store:
     """Opens a store that listens at this address only, and announces it to the other side."""
     with socket.create_server((address, 0)) as listener:
         port = listener.getsockname()[1]
-        store = TCPStore(address, port, None, True, limit, wait_for_workers=False, master_listen_fd=listener.detach())
+        store = TCPStore(
+            address,
+            port,
+            None,
+            True,
+            limit,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
     connection.send(("meet", address, port))
     return store
 
@@ -134,7 +166,9 @@ def _visit(connection: Connection, limit: timedelta) -> Store:
     return TCPStore(address, port, None, False, limit, wait_for_workers=False)
 
 
-def _group(backend: BackendName, store: Store, rank: int, limit: timedelta, device_options: dict[str, str]) -> Backend:
+def _group(
+    backend: BackendName, store: Store, rank: int, limit: timedelta, device_options: dict[str, str]
+) -> Backend:
     if backend == "nccl":
         from torch._C._distributed_c10d import ProcessGroupNCCL
 

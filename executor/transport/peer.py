@@ -29,16 +29,30 @@ class Peer:
     share memory with the sender's pool.
     """
 
-    def __init__(self, name: str, connection: Connection, mailbox: Mailbox, bulk: Bulk, on_lost: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        mailbox: Mailbox,
+        bulk: Bulk,
+        on_lost: Callable[[str, str], None],
+    ) -> None:
         self.name = name
-        self._connection, self._mailbox, self._bulk, self._on_lost = connection, mailbox, bulk, on_lost
+        self._connection, self._mailbox, self._bulk, self._on_lost = (
+            connection,
+            mailbox,
+            bulk,
+            on_lost,
+        )
         self._ended = threading.Event()
         self._ending = threading.Lock()
         self._ordering = threading.Lock()  # a message may give up what the next one needs room for
         self._queue: queue.Queue[Transfer | None] = queue.Queue(QUEUED)
         self._threads = [threading.Thread(target=self._receive, name=f"from {name}", daemon=True)]
         if bulk.slow:
-            self._threads.append(threading.Thread(target=self._send_queued, name=f"to {name}", daemon=True))
+            self._threads.append(
+                threading.Thread(target=self._send_queued, name=f"to {name}", daemon=True)
+            )
         for thread in self._threads:
             thread.start()
 

@@ -76,7 +76,11 @@ class SendingPool:
         with self._lock:
             dropped: list[int] = []
             descriptor = None
-            free = [segment for segment in self._segments.values() if segment.capacity >= size and segment.free]
+            free = [
+                segment
+                for segment in self._segments.values()
+                if segment.capacity >= size and segment.free
+            ]
             if free:
                 segment = min(free, key=lambda one: one.capacity)
             else:
@@ -101,10 +105,13 @@ class SendingPool:
         if self.capacity + _rounded(size) <= self._limit:
             return []
         dropped = [number for number, segment in self._segments.items() if segment.free]
-        used = sum(segment.capacity for number, segment in self._segments.items() if number not in dropped)
+        used = sum(
+            segment.capacity for number, segment in self._segments.items() if number not in dropped
+        )
         if used + _rounded(size) > self._limit:
             raise RunError(
-                f"{size / 2**20:.0f} MiB more do not fit into the {self._limit / 2**20:.0f} MiB of shared memory between two workers: "
+                f"{size / 2**20:.0f} MiB more do not fit into the {self._limit / 2**20:.0f} MiB of "
+                "shared memory between two workers: "
                 f"{used / 2**20:.0f} MiB wait to be read there; use smaller batches"
             )
         for number in dropped:
@@ -120,7 +127,10 @@ class SendingPool:
             segment = MemorySegment(self._made, capacity, mmap.mmap(descriptor, HEAD + capacity))
         except OSError as error:
             os.close(descriptor)
-            raise RunError(f"{size / 2**20:.0f} MiB of shared memory between two workers cannot be had: {error}") from None
+            raise RunError(
+                f"{size / 2**20:.0f} MiB of shared memory between two workers cannot be "
+                f"had: {error}"
+            ) from None
         self._made += 1
         self._segments[segment.number] = segment
         return segment, descriptor
@@ -143,8 +153,16 @@ class ReceivingPool:
         except OSError:
             sealed = False
         held = sum(segment.capacity for segment in list(self._segments.values()))
-        if not sealed or size <= HEAD or number in self._segments or held + size - HEAD > self._limit:
-            raise ProtocolError(f"a message brings a segment {number} of {size} bytes that is not one of ours, or passes the limit")
+        if (
+            not sealed
+            or size <= HEAD
+            or number in self._segments
+            or held + size - HEAD > self._limit
+        ):
+            raise ProtocolError(
+                f"a message brings a segment {number} of {size} bytes that is not one of ours, or "
+                "passes the limit"
+            )
         self._segments[number] = MemorySegment(number, size - HEAD, mmap.mmap(descriptor, size))
 
     def drop(self, number: int) -> None:
@@ -159,7 +177,10 @@ class ReceivingPool:
         """
         segment = self._segments.get(number)
         if segment is None or not 0 < length <= segment.capacity:
-            raise ProtocolError(f"a message tells of {length} bytes in the segment {number}, which does not exist or is smaller")
+            raise ProtocolError(
+                f"a message tells of {length} bytes in the segment {number}, which does not exist "
+                "or is smaller"
+            )
         array = segment.array(length)
         weakref.finalize(array, segment.memory.__setitem__, 0, FREE).atexit = False
         return torch.from_numpy(array)
@@ -193,15 +214,21 @@ class SharedMemory:
             fill(torch.from_numpy(segment.array(size)), encoded.tensors)
             new = descriptor is not None
             descriptors = [] if descriptor is None else [descriptor]
-            connection.send(("shared", encoded.header, lengths, segment.number, dropped, new), descriptors)
+            connection.send(
+                ("shared", encoded.header, lengths, segment.number, dropped, new), descriptors
+            )
 
     def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
         try:
-            header, lengths, number, dropped, new = fields(message, "shared", bytes, list, int, list, bool)
+            header, lengths, number, dropped, new = fields(
+                message, "shared", bytes, list, int, list, bool
+            )
             for old in dropped:
                 self._receiving.drop(old)
             if new != (len(message.descriptors) == 1):
-                raise ProtocolError(f"a message brings {len(message.descriptors)} file descriptors for its segment")
+                raise ProtocolError(
+                    f"a message brings {len(message.descriptors)} file descriptors for its segment"
+                )
             if new:
                 self._receiving.add(number, message.descriptors[0])
         finally:

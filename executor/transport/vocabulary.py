@@ -97,7 +97,9 @@ _CLASSES: tuple[type, ...] = (
 
 VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind in _CLASSES})
 
-REASONS: Mapping[type, str] = MappingProxyType({patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"})
+REASONS: Mapping[type, str] = MappingProxyType(
+    {patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"}
+)
 """Explains why a class is left out on purpose."""
 
 
@@ -106,7 +108,9 @@ def fingerprint() -> str:
     """Hashes the names and sent fields of all classes: two sides whose fingerprints are equal
     understand each other.
     """
-    told = sorted((name, sent_fields(kind) if is_dataclass(kind) else ()) for name, kind in VOCABULARY.items())
+    told = sorted(
+        (name, sent_fields(kind) if is_dataclass(kind) else ()) for name, kind in VOCABULARY.items()
+    )
     return hashlib.sha256(repr(told).encode()).hexdigest()[:8]
 
 

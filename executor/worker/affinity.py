@@ -20,7 +20,8 @@ from pathlib import Path
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 GROUPS, GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-NAMESPACE, OUTERMOST = Path("/proc/self/ns/pid"), "pid:[4026531836]"  # the kernel's number of the one that holds all others
+# the kernel's number of the one that holds all others
+NAMESPACE, OUTERMOST = Path("/proc/self/ns/pid"), "pid:[4026531836]"
 NAME = "katz-graph/processor"
 
 
@@ -38,7 +39,11 @@ def claim(number: int) -> Claim:
     """
     claimed, taken = Claim(), list[int]()
     if NAMESPACE.is_symlink() and str(NAMESPACE.readlink()) == OUTERMOST and not _has_quota():
-        free = ((processor, held) for processor in _in_order(_available()) if (held := _hold(processor)) is not None)
+        free = (
+            (processor, held)
+            for processor in _in_order(_available())
+            if (held := _hold(processor)) is not None
+        )
         for processor, held in islice(free, number):
             claimed.enter_context(held)
             taken.append(processor)
@@ -115,11 +120,15 @@ def _hold(processor: int) -> socket.socket | None:
 
 
 TAKEN = 1e-3  # seconds that a thread had to do without its processor; fewer are an interrupt's
-WINDOW, MUCH = 0.05, 0.01  # seconds, and how many of them had to be done without where others compute; a machine's own services take fewer
+# seconds, and how many of them had to be done without where others compute; a machine's own
+# services take fewer
+WINDOW, MUCH = 0.05, 0.01
 RESPITE = 0.5  # seconds for which it is left to them then
 
 
-give_way: Callable[[], object] = ctypes.CDLL(None).sched_yield if hasattr(os, "sched_yield") else lambda: time.sleep(0)
+give_way: Callable[[], object] = (
+    ctypes.CDLL(None).sched_yield if hasattr(os, "sched_yield") else lambda: time.sleep(0)
+)
 """Lets other threads run, without the interpreter's lock (which `os.sched_yield` keeps) and without
 an idle processor: `time.sleep(0)` takes 50 us, in which the processor halts. After a quarter of a
 second of either the next stage takes 15 to 30 % longer than after work.
@@ -137,7 +146,10 @@ class Awake:
     """
 
     def __init__(
-        self, seconds: float, clock: Callable[[], float] = time.perf_counter, used: Callable[[], float] = time.process_time
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.perf_counter,
+        used: Callable[[], float] = time.process_time,
     ) -> None:
         self._seconds, self._clock, self._used = seconds, clock, used
         self._resumes = self._since = self._lost = 0.0
@@ -158,7 +170,9 @@ class Awake:
         now = self._clock()
         if now - self._looked > TAKEN and (lost := now - self._used() - self._without) > TAKEN:
             self._without += lost
-            self._since, self._lost = (now, lost) if now - self._since > WINDOW else (self._since, self._lost + lost)
+            self._since, self._lost = (
+                (now, lost) if now - self._since > WINDOW else (self._since, self._lost + lost)
+            )
             if self._lost > MUCH:
                 self._ends, self._resumes = now, now + RESPITE
         self._looked = now

@@ -29,10 +29,18 @@ def merge(values: Sequence[Any], what: str = "values") -> Any:
         return _concatenated(values, what)
     if is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in fields(first)]
-        parts = {name: merge([getattr(value, name) for value in values], f"{type(first).__name__}.{name}") for name in names}
+        parts = {
+            name: merge(
+                [getattr(value, name) for value in values], f"{type(first).__name__}.{name}"
+            )
+            for name in names
+        }
         return replace(first, **parts)
     if isinstance(first, tuple) and len({len(value) for value in values}) == 1:
-        return tuple(merge(parts, f"{what}[{number}]") for number, parts in enumerate(zip(*values, strict=True)))
+        return tuple(
+            merge(parts, f"{what}[{number}]")
+            for number, parts in enumerate(zip(*values, strict=True))
+        )
     if isinstance(first, Mapping) and all(value.keys() == first.keys() for value in values):
         return {key: merge([value[key] for value in values], f"{what}[{key!r}]") for key in first}
     if any(value != first for value in values):
@@ -42,14 +50,17 @@ def merge(values: Sequence[Any], what: str = "values") -> Any:
 
 def _concatenated(tensors: Sequence[Tensor], what: str) -> Tensor:
     if len({(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in tensors}) > 1:
-        raise _apart(what, [f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}" for tensor in tensors])
+        raise _apart(
+            what, [f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}" for tensor in tensors]
+        )
     return torch.cat(list(tensors))
 
 
 def _apart(what: str, values: Sequence[Any]) -> RunError:
     shown = " and ".join(str(value) for value in values)
     return RunError(
-        f'{what} of operations that share a call: {shown}, expected equal ones; set "batching": false in the workflow\'s run options'
+        f'{what} of operations that share a call: {shown}, expected equal ones; set "batching": '
+        "false in the workflow's run options"
     )
 
 
@@ -61,9 +72,14 @@ def split(value: Any, count: int) -> list[Any]:
         return list(value.chunk(count))
     if is_dataclass(value) and not isinstance(value, type):
         parts = {name: split(getattr(value, name), count) for name in _tensor_fields(value)}
-        return [replace(value, **{name: part[index] for name, part in parts.items()}) for index in range(count)]
+        return [
+            replace(value, **{name: part[index] for name, part in parts.items()})
+            for index in range(count)
+        ]
     if isinstance(value, tuple):
-        return [tuple(parts) for parts in zip(*(split(part, count) for part in value), strict=True)] or [()] * count
+        return [
+            tuple(parts) for parts in zip(*(split(part, count) for part in value), strict=True)
+        ] or [()] * count
     if isinstance(value, Mapping):
         parts = {key: split(part, count) for key, part in value.items()}
         return [{key: part[index] for key, part in parts.items()} for index in range(count)]
@@ -75,7 +91,9 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{name: mapped(getattr(value, name), change) for name in _tensor_fields(value)})
+        return replace(
+            value, **{name: mapped(getattr(value, name), change) for name in _tensor_fields(value)}
+        )
     if isinstance(value, tuple):
         return tuple(mapped(part, change) for part in value)
     if isinstance(value, Mapping):
@@ -99,5 +117,6 @@ def _tensor_fields(value: Any) -> list[str]:
     return [
         field.name
         for field in fields(value)
-        if isinstance(getattr(value, field.name), (Tensor, tuple, Mapping)) or is_dataclass(getattr(value, field.name))
+        if isinstance(getattr(value, field.name), (Tensor, tuple, Mapping))
+        or is_dataclass(getattr(value, field.name))
     ]

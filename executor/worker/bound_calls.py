@@ -34,7 +34,8 @@ class BoundCalls:
 
     def __init__(self, models: DeviceModels, loop: Loop) -> None:
         self._models, self._loop = models, loop
-        self._known: dict[tuple[int, ...], Bound] = {}  # by the identity of operations, which the program keeps
+        # by the identity of operations, which the program keeps
+        self._known: dict[tuple[int, ...], Bound] = {}
 
     def compute(self, members: Sequence[Operation], given: Mapping[str, Any]) -> Outputs:
         """Returns the outputs of one call for the values that other operations made."""
@@ -42,7 +43,11 @@ class BoundCalls:
         if key not in self._known:
             self._known[key] = self._bind(members)
         bound = self._known[key]
-        rows = {name: self._rows([given[name]] * len(members)) for name in bound.stage.rows if name in given}
+        rows = {
+            name: self._rows([given[name]] * len(members))
+            for name in bound.stage.rows
+            if name in given
+        }
         return self._models.compute(bound.stage, bound.module, {**bound.constants, **given, **rows})
 
     def clear(self) -> None:

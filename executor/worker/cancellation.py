@@ -39,4 +39,5 @@ def unless(cancelled: Future[None], awaited: Future[Awaited]) -> Awaited:
             cancelled.result()
         return awaited.result()
     finally:
-        del awaited, cancelled, both  # the error's traceback keeps this frame, and the future the error
+        # the error's traceback keeps this frame, and the future the error
+        del awaited, cancelled, both

@@ -20,9 +20,11 @@ class WorkerConfig:
     device: str = "cpu"  # as torch calls it
     threads: int = 1
     dtype: torch.dtype = torch.float32
-    processors: tuple[int, ...] = ()  # that are its own: it stays on them, and keeps them awake while a request waits
+    # that are its own: it stays on them, and keeps them awake while a request waits
+    processors: tuple[int, ...] = ()
     packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
-    model_bytes: int | None = None  # that models in memory may take; None: what is free, less what computing needs
+    # that models in memory may take; None: what is free, less what computing needs
+    model_bytes: int | None = None
     tells: bool = False  # whether it prints which models it lets go for others
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
     policy: str = "lru"  # which of them goes first

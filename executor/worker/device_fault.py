@@ -14,10 +14,12 @@ from katz_graph.errors import with_causes
 from katz_graph.messages import first_line
 
 FAULT = re.compile(
-    r"CUDA (driver )?error|Triton Error \[CUDA\]|(cuBLAS|cuDNN|cuFFT|cuSOLVER) error: .*_(EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR)"
+    r"CUDA (driver )?error|Triton Error \[CUDA\]|(cuBLAS|cuDNN|cuFFT|cuSOLVER) error: "
+    r".*_(EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR)"
 )
 REFUSAL = re.compile(
-    r"out of memory|ALLOC_FAILED|invalid (argument|value|configuration|device)|INVALID_VALUE|no kernel image|not[ _]supported",
+    r"out of memory|ALLOC_FAILED|invalid (argument|value|configuration|device)|INVALID_VALUE|no "
+    r"kernel image|not[ _]supported",
     re.IGNORECASE,
 )
 """Matches what CUDA says of a call that it did not begin: the next one may succeed."""
@@ -26,9 +28,15 @@ REFUSAL = re.compile(
 def is_device_fault(error: BaseException) -> bool:
     """Returns whether this error itself tells of a failed device. Out of memory is none."""
     torch = sys.modules.get("torch")
-    if torch is None or isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
+    if (
+        torch is None
+        or isinstance(error, torch.OutOfMemoryError)
+        or not isinstance(error, RuntimeError)
+    ):
         return False
-    return (isinstance(error, torch.AcceleratorError) or FAULT.match(str(error)) is not None) and not REFUSAL.search(first_line(error))
+    return (
+        isinstance(error, torch.AcceleratorError) or FAULT.match(str(error)) is not None
+    ) and not REFUSAL.search(first_line(error))
 
 
 def device_fault(error: BaseException) -> str:

@@ -28,11 +28,15 @@ class DeviceProgram:
 
 def device_program(program: Program, device: str) -> DeviceProgram:
     """Returns what `device` needs of a program that went through all passes."""
-    prepared = {name for call in program.before_calls if call.device == device for name in call.operations}
+    prepared = {
+        name for call in program.before_calls if call.device == device for name in call.operations
+    }
     begin, end = program.region.begin, program.region.end
     needed = {"model", *(f"initial_{slot}" for slot in range(1, SLOTS + 1))}
     if device != program.owner:
-        begin = replace(begin, inputs={name: value for name, value in begin.inputs.items() if name in needed})
+        begin = replace(
+            begin, inputs={name: value for name, value in begin.inputs.items() if name in needed}
+        )
     return DeviceProgram(
         device,
         Program(
@@ -40,21 +44,30 @@ def device_program(program: Program, device: str) -> DeviceProgram:
             schedule=program.schedule,
             target=Target((program.target.device(device),)),
             name=program.name,
-            before=tuple(operation if operation.id in prepared else _named(operation) for operation in program.before),
+            before=tuple(
+                operation if operation.id in prepared else _named(operation)
+                for operation in program.before
+            ),
             variants=tuple(_of_device(program, variant, device) for variant in program.variants),
             keys=program.keys,
             shape=program.shape,
             placement={name: where for name, where in program.placement.items() if where == device},
             owner=program.owner,
             before_calls=tuple(call for call in program.before_calls if call.device == device),
-            segments=tuple(tuple(segment for segment in segments if segment.device == device) for segments in program.segments),
+            segments=tuple(
+                tuple(segment for segment in segments if segment.device == device)
+                for segments in program.segments
+            ),
             instructions={device: program.instructions.get(device, ())},
         ),
     )
 
 
 def _of_device(program: Program, variant: Variant, device: str) -> Variant:
-    return replace(variant, operations=tuple(op for op in variant.operations if program.placement[op.id] == device))
+    return replace(
+        variant,
+        operations=tuple(op for op in variant.operations if program.placement[op.id] == device),
+    )
 
 
 def _named(operation: Operation) -> Operation:

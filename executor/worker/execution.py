@@ -98,11 +98,18 @@ class Execution:
         self._loaded = False
         self._held_models, self._held_texts = ExitStack(), ExitStack()
         self.uncharged = 0.0  # seconds of the last unit that were spent on loading
-        self.switched = 0.0  # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
+        # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
+        self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._before_operations = {op.id: op for op in program.before}
-        self._segments = {segment.name: (number, segment) for number, run in enumerate(program.segments) for segment in run}
-        self._operations = [{op.id: op for op in variant.operations} for variant in program.variants]
+        self._segments = {
+            segment.name: (number, segment)
+            for number, run in enumerate(program.segments)
+            for segment in run
+        }
+        self._operations = [
+            {op.id: op for op in variant.operations} for variant in program.variants
+        ]
         self._weight_sets = weight_sets(program)
         self._patched = self._unpatched()
         self._wanted = self._wanted_set()
@@ -118,15 +125,27 @@ class Execution:
         """Returns the UNet of the loop and the LoRAs that have to be resident in it for this
         request to run without patching.
         """
-        models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
+        models = (
+            op.inputs.get("model") for variant in self.program.variants for op in variant.operations
+        )
         model = next((model for model in models if isinstance(model, ModelRecipe)), None)
-        return None if model is None else (model.network, tuple(lora for lora in model.loras if lora.strength))
+        return (
+            None
+            if model is None
+            else (model.network, tuple(lora for lora in model.loras if lora.strength))
+        )
 
     def _unpatched(self) -> dict[Component, ModelRecipe]:
         """Returns the UNets that are not patched: other requests' LoRAs must be out of them."""
-        models = [op.inputs.get("model") for variant in self.program.variants for op in variant.operations]
+        models = [
+            op.inputs.get("model") for variant in self.program.variants for op in variant.operations
+        ]
         patched = {model.network for model in self._weight_sets.values()}
-        return {model.network: model for model in models if isinstance(model, ModelRecipe) and model.network not in patched}
+        return {
+            model.network: model
+            for model in models
+            if isinstance(model, ModelRecipe) and model.network not in patched
+        }
 
     @property
     def weight_set(self) -> WeightSet | None:
@@ -144,7 +163,10 @@ class Execution:
         """
         if not self._loaded:
             return True
-        return not self._held and (self._next >= len(self._instructions) or not self._waits_for(self._instructions[self._next]))
+        return not self._held and (
+            self._next >= len(self._instructions)
+            or not self._waits_for(self._instructions[self._next])
+        )
 
     def _waits_for(self, instruction: Instruction) -> bool:
         return instruction.kind == "receive" and not self._partners.has(_instance(instruction))
@@ -165,7 +187,8 @@ class Execution:
 
     def _step_on(self) -> bool:
         self.uncharged, before = 0.0, self._models.network_seconds
-        with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
+        # functions and nodes of packs in it may reach the run
+        with running(self._context, self.program.name):
             if not self._loaded:
                 self._load()
                 self._loaded = True
@@ -202,7 +225,9 @@ class Execution:
                 seconds = self._span(f"patch {instruction.target}", started, index)
                 self.timing.prepare += seconds if index is None else 0.0
             case "prepare":
-                self._call(self._preparations[instruction.target], self._before_operations, self._before)
+                self._call(
+                    self._preparations[instruction.target], self._before_operations, self._before
+                )
                 self.timing.prepare += self._span(instruction.target, started, None)
             case "begin":
                 assert index is not None
@@ -217,21 +242,32 @@ class Execution:
                 self._span(instruction.target, started, index)
             case "advance":
                 self._advance()
-                self._context.report(Progress(self.program.name, self._evaluation + 1, len(self.program.schedule), evaluations=True))
+                self._context.report(
+                    Progress(
+                        self.program.name,
+                        self._evaluation + 1,
+                        len(self.program.schedule),
+                        evaluations=True,
+                    )
+                )
             case "end":
                 self._kept = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None
                 self.timing.denoise = time.perf_counter() - self._opened
 
     def _patch(self, model: ModelRecipe) -> None:
-        self._models.residents.with_room(f"{self._what()}, its LoRAs", partial(self._models.patch, model))
+        self._models.residents.with_room(
+            f"{self._what()}, its LoRAs", partial(self._models.patch, model)
+        )
 
     def _begin(self, evaluation: int) -> None:
         """Opens an evaluation: its step, where the sampler is, and what earlier ones left."""
         if self._opened == 0.0:
             self._opened = time.perf_counter()
         self._evaluation = evaluation
-        self._values = Values(self._before, lambda value: self._instances.of(value, evaluation), self._kept)
+        self._values = Values(
+            self._before, lambda value: self._instances.of(value, evaluation), self._kept
+        )
         if self._process is not None:
             self._values.put((self.program.region.begin.id,), (self._step(self._process),))
 
@@ -260,7 +296,9 @@ class Execution:
         if (process := self._process) is None:
             return None
         what = f"{self._what()}, its result"
-        return self._models.residents.with_room(what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised)))
+        return self._models.residents.with_room(
+            what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised))
+        )
 
     def _unscaled(self, latent: Tensor) -> Tensor:
         return self._model.latent.restored(latent).float().cpu()
@@ -293,9 +331,17 @@ class Execution:
         """Loads models that stay until `close`, text encoders until all is encoded. NoRoom when
         those of other requests take the room.
         """
-        operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
-        models = dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED))
-        texts = [op.inputs["encoding"] for op in self.program.before if stage_of(op).encodes_text and op.inputs]
+        operations = [op for variant in self.program.variants for op in variant.operations] + list(
+            self.program.before
+        )
+        models = dict.fromkeys(
+            value for op in operations for value in op.inputs.values() if isinstance(value, LOADED)
+        )
+        texts = [
+            op.inputs["encoding"]
+            for op in self.program.before
+            if stage_of(op).encodes_text and op.inputs
+        ]
         encoders = dict.fromkeys(clip for encoding in texts for clip in clips(encoding))
         for model in models:
             self._held_models.enter_context(self._models.holding(model))
@@ -312,8 +358,13 @@ class Execution:
     def _too_much(self, error: NoRoom) -> KatzError:
         """Makes the error of a request that by itself needs more than there is."""
         if error.what == CONTROL_NETS:
-            return InputError(f"sampler {self.program.name}: its ControlNets together exceed the budget of a worker: {error}")
-        return self._models.residents.short_of_memory(f"sampler {self.program.name}", f"its models do not fit together: {error}")
+            return InputError(
+                f"sampler {self.program.name}: its ControlNets together exceed the budget of a "
+                f"worker: {error}"
+            )
+        return self._models.residents.short_of_memory(
+            f"sampler {self.program.name}", f"its models do not fit together: {error}"
+        )
 
     def _what(self) -> str:
         return f"sampler {self.program.name} ({' x '.join(map(str, self.program.shape))})"
@@ -336,27 +387,41 @@ class Execution:
         prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
         self._check_finite(prediction)
         if self._colours is not None and self._context.wants_preview(self.program.name):
-            self._context.report(Previewed(self.program.name, latent_picture(process.estimate(prediction), self._colours)))
+            self._context.report(
+                Previewed(
+                    self.program.name, latent_picture(process.estimate(prediction), self._colours)
+                )
+            )
         process.advance(prediction)
 
     def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
         members = [operations[name] for name in call.operations]
-        made = [name for name, value in members[0].inputs.items() if isinstance(value, (Ref, Previous))]
-        given = {name: values.gather([member.inputs.get(name) for member in members]) for name in made}
+        made = [
+            name for name, value in members[0].inputs.items() if isinstance(value, (Ref, Previous))
+        ]
+        given = {
+            name: values.gather([member.inputs.get(name) for member in members]) for name in made
+        }
         started = self._measured_from()
         outputs = self._outputs(call, members, given)
         values.put(call.operations, outputs)
         if self._measure and (key := self.program.keys.get(call.operations[0])):
-            self.timing.samples.setdefault((key, len(members)), []).append((self._evaluation, self._measured_from() - started))
+            self.timing.samples.setdefault((key, len(members)), []).append(
+                (self._evaluation, self._measured_from() - started)
+            )
 
-    def _outputs(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _outputs(
+        self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
         """Computes one call. A stage changes nothing, so it may be tried again where memory runs
         out; who knows what a node of a pack does.
         """
         if call.stage == NODE:
             return self._nodes.call(members[0], {**members[0].inputs, **given})
         compute = partial(self._calls.compute, members, given)
-        return self._models.residents.with_room(f"{self._what()}, {call.stage.replace('_', ' ')}", compute)
+        return self._models.residents.with_room(
+            f"{self._what()}, {call.stage.replace('_', ' ')}", compute
+        )
 
     def _measured_from(self) -> float:
         """Returns the time now; when calls are timed one by one, with the device idle."""
@@ -371,12 +436,21 @@ class Execution:
 
     def _check_finite(self, prediction: Any) -> None:
         if not isinstance(prediction, Tensor):
-            raise InputError(f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, expected a tensor")
+            raise InputError(
+                f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, "
+                "expected a tensor"
+            )
         if not torch.isfinite(prediction).all():
             point = self.program.schedule[self._evaluation]
-            ways_out = ", ".join(filter(None, (wider(format_name(self._models.dtype)), "another VAE", "a lower guidance")))
+            ways_out = ", ".join(
+                filter(
+                    None,
+                    (wider(format_name(self._models.dtype)), "another VAE", "a lower guidance"),
+                )
+            )
             raise RunError(
-                f"node {self.program.name}: the latent became NaN or infinite in step {point.step + 1} "
+                f"node {self.program.name}: the latent became NaN or infinite in step "
+                f"{point.step + 1} "
                 f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
             )
 

@@ -11,8 +11,11 @@ from typing import Generic, TypeVar
 
 Flow = TypeVar("Flow", bound=Hashable)
 
-STAY = 8  # times as long as a switch took, its flows have what is there: switching takes at most a ninth of the time
-LINGER, LINGER_NEW, LINGER_FIRST = 0.5, 2.0, 4.0  # as many times: how long one waits for its flows while they have nothing to do
+# times as long as a switch took, its flows have what is there: switching takes at most a ninth of
+# the time
+STAY = 8
+# as many times: how long one waits for its flows while they have nothing to do
+LINGER, LINGER_NEW, LINGER_FIRST = 0.5, 2.0, 4.0
 SHARE = 0.05  # seconds that every waiting flow is given in a round
 
 
@@ -39,7 +42,9 @@ class DeficitRoundRobin(Generic[Flow]):
     def leave(self, flow: Flow) -> None:
         del self._flows[flow], self._credit[flow]
 
-    def choose(self, ready: Iterable[Flow], preferred: Callable[[Flow], bool] = lambda flow: True) -> Flow:
+    def choose(
+        self, ready: Iterable[Flow], preferred: Callable[[Flow], bool] = lambda flow: True
+    ) -> Flow:
         """Returns the next flow in turn that has something to do, and credit.
 
         Preferred ones, for which what they need is there, come first, even in debt, as long as it
@@ -58,7 +63,9 @@ class DeficitRoundRobin(Generic[Flow]):
         liked = [flow for flow in (*able, *turns) if preferred(flow)]
         return liked[0] if liked and self._used < STAY * self._switch else able[0]
 
-    def patience(self, ready: Collection[Flow], preferred: Callable[[Flow], bool], users: Collection[Flow]) -> float:
+    def patience(
+        self, ready: Collection[Flow], preferred: Callable[[Flow], bool], users: Collection[Flow]
+    ) -> float:
         """Returns the seconds to wait before one of `ready` is chosen, in case that one of `users`,
         which use what is there, gets something to do.
 

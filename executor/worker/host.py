@@ -77,7 +77,9 @@ class Host:
     can be done here. `types`: the nodes that stand inside of regions.
     """
 
-    def __init__(self, config: WorkerConfig, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp) -> None:
+    def __init__(
+        self, config: WorkerConfig, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp
+    ) -> None:
         self._config, self._tell, self._types, self._give_up = config, tell, types, give_up
         self.peers: dict[str, Peer] = {}
         self._parts: dict[tuple[str, int], tuple[Execution, DeviceJob]] = {}
@@ -99,9 +101,18 @@ class Host:
 
     def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
         """Uses this connection to another worker from now on, and tells the driver."""
-        if name in self.peers:  # its threads may take a moment to end, and whoever calls here has pings to answer
-            threading.Thread(target=self.peers[name].close, name=f"close {name}", daemon=True).start()
-        self.peers[name] = Peer(name, connection, self.mailbox, bulk, lambda _, why: self._announce(Disconnected(name, generation, why)))
+        # its threads may take a moment to end, and whoever calls here has pings to answer
+        if name in self.peers:
+            threading.Thread(
+                target=self.peers[name].close, name=f"close {name}", daemon=True
+            ).start()
+        self.peers[name] = Peer(
+            name,
+            connection,
+            self.mailbox,
+            bulk,
+            lambda _, why: self._announce(Disconnected(name, generation, why)),
+        )
         self._announce(Connected(name, generation))
 
     def begin(self, begin: Begin) -> None:
@@ -115,7 +126,9 @@ class Host:
         exchange = _RequestExchange(begin.request, begin.attempt, self.mailbox, self.peers)
         ready = partial(self._tell, Ready(begin.request, begin.attempt))
         context = begin.context or self._context(begin)
-        execution = Execution(begin.program, self.models, context, exchange, begin.measure, hold=True, on_loaded=ready)
+        execution = Execution(
+            begin.program, self.models, context, exchange, begin.measure, hold=True, on_loaded=ready
+        )
         job = self._worker.submit(execution)
         self._parts[begin.request, begin.attempt] = execution, job
         job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
@@ -128,7 +141,9 @@ class Host:
         def report(event: Event) -> None:
             self._tell(Happened(begin.request, begin.attempt, event))
 
-        return RunContext(engine, folders, settings.output, {}, report, previews=begin.previews, types=types)
+        return RunContext(
+            engine, folders, settings.output, {}, report, previews=begin.previews, types=types
+        )
 
     @cached_property
     def _surroundings(self) -> tuple[Settings, Folders, Mapping[str, NodeType]]:
@@ -173,7 +188,9 @@ class Host:
         self.mailbox.discard(begin.request, begin.attempt)
         error = future.exception()
         if error is None:
-            error = self._answer(Done(begin.request, begin.attempt, execution.timing, future.result()))
+            error = self._answer(
+                Done(begin.request, begin.attempt, execution.timing, future.result())
+            )
         if error is not None:
             self._explain_failed(begin, error)
 
@@ -190,12 +207,16 @@ class Host:
         return None
 
     def _explain_failed(self, begin: Begin, error: BaseException) -> None:
-        self._explain(begin.request, error, lambda failure: Failed(begin.request, begin.attempt, failure))
+        self._explain(
+            begin.request, error, lambda failure: Failed(begin.request, begin.attempt, failure)
+        )
 
     def _explain_raised(self, identifier: int, error: BaseException) -> None:
         self._explain(identifier, error, lambda failure: Raised(identifier, failure))
 
-    def _explain(self, culprit: str | int, error: BaseException, message: Callable[[Failure], FromWorker]) -> None:
+    def _explain(
+        self, culprit: str | int, error: BaseException, message: Callable[[Failure], FromWorker]
+    ) -> None:
         """Reports why something failed. After a fault of the device this worker is of no use."""
         if fault := device_fault(error):
             return self._give_up(Fault(f"the device failed: {fault}", culprit))
@@ -206,7 +227,10 @@ class Host:
         try:
             self._tell(message)
         except Exception as error:
-            what = f"a message ({type(message).__name__}) cannot be sent: {type(error).__name__}: {error}"
+            what = (
+                f"a message ({type(message).__name__}) cannot be sent: "
+                f"{type(error).__name__}: {error}"
+            )
             self._give_up(Fault(what, culprit))
 
 
@@ -233,17 +257,28 @@ class _NoEngine:
         self.device = device
 
     def __getattr__(self, name: str) -> Any:
-        raise RunError(f"a node inside of a step region asks the engine for {name!r}, which workers do not have; use one device")
+        raise RunError(
+            f"a node inside of a step region asks the engine for {name!r}, which workers do not "
+            "have; use one device"
+        )
 
 
 class _RequestExchange(Exchange):
     """Exchanges instances with other workers for one attempt at a request."""
 
-    def __init__(self, request: str, attempt: int, mailbox: Mailbox, peers: Mapping[str, Peer]) -> None:
+    def __init__(
+        self, request: str, attempt: int, mailbox: Mailbox, peers: Mapping[str, Peer]
+    ) -> None:
         self._request, self._attempt, self._mailbox, self._peers = request, attempt, mailbox, peers
 
     def _address(self, instance: Instance) -> Address:
-        return Address(self._request, self._attempt, instance.ref.operation, instance.ref.output, instance.evaluation)
+        return Address(
+            self._request,
+            self._attempt,
+            instance.ref.operation,
+            instance.ref.output,
+            instance.evaluation,
+        )
 
     def send(self, peer: str, instance: Instance, value: Any) -> None:
         if peer not in self._peers:
@@ -259,10 +294,14 @@ class _RequestExchange(Exchange):
 
 def _models(assignment: WorkerConfig) -> DeviceModels:
     memory = DeviceMemory(assignment.device)
-    store = ModelStore(assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory)
+    store = ModelStore(
+        assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
+    )
     models = DeviceModels(assignment.device, assignment.dtype, store)
     if assignment.tells:
-        models.residents.on_evicted = lambda line: print(f"{assignment.name}: {line}", file=sys.stderr, flush=True)
+        models.residents.on_evicted = lambda line: print(
+            f"{assignment.name}: {line}", file=sys.stderr, flush=True
+        )
     return models
 
 
@@ -279,4 +318,6 @@ def _described(error: BaseException) -> Failure:
         return Failure(type(error).__name__, str(error), error)
     if is_out_of_memory(error):
         return Failure(OutOfMemory.__name__, memory_message(error), error)
-    return Failure(RunError.__name__, f"internal error: {type(error).__name__}: {error}".splitlines()[0], error)
+    return Failure(
+        RunError.__name__, f"internal error: {type(error).__name__}: {error}".splitlines()[0], error
+    )

@@ -145,7 +145,8 @@ class Worker:
         self._changed = threading.Condition()
         self._changes = 0  # counted, to be looked at without the lock
         self._closing = False
-        self._resident: dict[Hashable, Hashable] = {}  # by module, the set that the last task left in it
+        # by module, the set that the last task left in it
+        self._resident: dict[Hashable, Hashable] = {}
         self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
         self._thread.start()
 
@@ -210,7 +211,11 @@ class Worker:
                 give_way()
 
     def _patience(self, ready: Collection[DeviceJob]) -> float:
-        users = [job for job in self._jobs if job.task.weight_set is not None and self._is_resident(job.task.weight_set)]
+        users = [
+            job
+            for job in self._jobs
+            if job.task.weight_set is not None and self._is_resident(job.task.weight_set)
+        ]
         return self._turns.patience(ready, self._needs_no_switch, users)
 
     def _ready(self) -> list[DeviceJob]:
@@ -255,7 +260,9 @@ class Worker:
     def _may_wait(self, job: DeviceJob) -> bool:
         """Has a job wait until another ends, if there is one that will."""
         with self._changed:
-            job.waits = job.task.alone and any(not other.waits for other in self._jobs if other is not job)
+            job.waits = job.task.alone and any(
+                not other.waits for other in self._jobs if other is not job
+            )
         return job.waits
 
     def _leave(self, job: DeviceJob) -> None:

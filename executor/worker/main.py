@@ -33,7 +33,9 @@ from katz_graph.executor.worker.host import Host
 from katz_graph.node import NodeType
 
 
-def serve(connection: Channel, types: Mapping[str, NodeType], begun: Callable[[Host], None] | None = None) -> None:
+def serve(
+    connection: Channel, types: Mapping[str, NodeType], begun: Callable[[Host], None] | None = None
+) -> None:
     """Says hello, then does what comes until the connection ends or `Stop`. `types`: the nodes that
     stand inside of regions; `begun` is told the host of the device.
     """

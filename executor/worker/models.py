@@ -63,16 +63,23 @@ def computed(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
 class DeviceModels:
     """Loads and runs the models of one device. Used by one worker thread at a time."""
 
-    def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, store: ModelStore | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        store: ModelStore | None = None,
+    ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
         self.store = store or ModelStore(memory=DeviceMemory(device))
         self.residents = self.store.residents
         self.residents.also_free = self._originals
         self.compute: Computing = computed  # how stages are carried out
-        self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
+        # how often a model's LoRAs were not those that were wanted, and what that took
+        self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # of those, in networks
-        self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
+        # by live module; a module's originals go with it
+        self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 
     def unload(self) -> None:
         """Lets go of all that is not in use."""
@@ -133,7 +140,9 @@ class DeviceModels:
         with ExitStack() as held:
             for clip in clips(encoding):
                 held.enter_context(self.holding(clip))
-            return self.residents.with_room("encoding a prompt", partial(evaluate, encoding, self._encode_prompt, self._placed))
+            return self.residents.with_room(
+                "encoding a prompt", partial(evaluate, encoding, self._encode_prompt, self._placed)
+            )
 
     def _placed(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype)
@@ -146,19 +155,25 @@ class DeviceModels:
             encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
         return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
 
-    def decode_latent(self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
+    def decode_latent(
+        self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None
+    ) -> tuple[Tensor, Notes]:
         """Decodes [B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or
         where the whole does not fit into memory.
         """
         return self._by_vae(recipe, VAE_DECODE, samples, tile)
 
-    def encode_image(self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
+    def encode_image(
+        self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None
+    ) -> tuple[Tensor, Notes]:
         """Encodes [B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU; tiles as for
         `decode_latent`.
         """
         return self._by_vae(recipe, VAE_ENCODE, pixels, tile)
 
-    def _by_vae(self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+    def _by_vae(
+        self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None
+    ) -> tuple[Tensor, Notes]:
         """Runs a VAE stage; again, and from then on, in float32 where half precision overflows."""
         wanted = self._vae(recipe)
         try:
@@ -171,19 +186,28 @@ class DeviceModels:
             result, notes = self._done_in_parts(recipe.vae, module, stage, given, tile)
         return result, (*notes, "half precision overflowed, so it was redone in float32")
 
-    def _done_in_parts(self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+    def _done_in_parts(
+        self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None
+    ) -> tuple[Tensor, Notes]:
         """Computes in the largest parts that memory suffices for, as counted beforehand; in smaller
         ones where it turns out that it does not.
         """
         batch, height, width = _sizes(module, stage, given)
-        what, why = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels", ""
+        what, why = (
+            f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels",
+            "",
+        )
         for parts in possible(batch, height, width, tile):
-            need = self._need(part, stage, parts, (batch, height, width), next(module.parameters()).element_size())
+            need = self._need(
+                part, stage, parts, (batch, height, width), next(module.parameters()).element_size()
+            )
             if need > self.residents.within_reach():
                 why = f"needs {need / GB:.2f} GB"
                 continue
             self.residents.make_room(need, what)
-            done = self.residents.attempt(what, partial(self._computed, module, stage, given, parts))
+            done = self.residents.attempt(
+                what, partial(self._computed, module, stage, given, parts)
+            )
             if not isinstance(done, RanOut):
                 note = parts.note(batch, tile)
                 return done, () if note is None else (note,)
@@ -192,12 +216,21 @@ class DeviceModels:
 
     def _computed(self, module: Any, stage: Stage, given: Tensor, parts: Parts) -> Tensor:
         def work(some: Tensor) -> Tensor:
-            (made,) = self.compute(stage, module, {"part": some.to(self.device), "tile": parts.tile})
+            (made,) = self.compute(
+                stage, module, {"part": some.to(self.device), "tile": parts.tile}
+            )
             return cast(Tensor, made)
 
         return in_parts(work, given, parts.pictures)
 
-    def _need(self, part: Component, stage: Stage, parts: Parts, size: tuple[int, int, int], value_bytes: int) -> float:
+    def _need(
+        self,
+        part: Component,
+        stage: Stage,
+        parts: Parts,
+        size: tuple[int, int, int],
+        value_bytes: int,
+    ) -> float:
         """Returns the bytes for computing; counted only where it may be too much."""
         batch, height, width = size
         generous = surely_enough(part, parts, batch, height, width, value_bytes)
@@ -216,17 +249,27 @@ class DeviceModels:
             if need > self.residents.within_reach():
                 raise self.residents.short_of_memory(what, f"needs {need / GB:.2f} GB")
             self.residents.make_room(need, what)
-            return self.residents.with_room(what, lambda: cast(Tensor, network(picture.to(self.device, torch.float32)).cpu()))
+            return self.residents.with_room(
+                what, lambda: cast(Tensor, network(picture.to(self.device, torch.float32)).cpu())
+            )
 
     def _upscaler(self, recipe: UpscaleModelRecipe) -> Loadable:
         key = recipe, str(self.device)
         name = f"upscaler {Path(recipe.file.path).stem}"
-        return Loadable(key, name, lambda: size_of(recipe), lambda: load_upscaler(recipe, self.device), (recipe.file,))
+        return Loadable(
+            key,
+            name,
+            lambda: size_of(recipe),
+            lambda: load_upscaler(recipe, self.device),
+            (recipe.file,),
+        )
 
     def _vae(self, recipe: VaeRecipe) -> Loadable:
         """Returns the VAE, in float32 where its configuration says that half overflows."""
         too_narrow = self.dtype == torch.float16 and overflows(recipe)
-        return self.store.vae_of(recipe.vae, self.device, torch.float32 if too_narrow else self.dtype)
+        return self.store.vae_of(
+            recipe.vae, self.device, torch.float32 if too_narrow else self.dtype
+        )
 
     def _network(self, recipe: ModelRecipe) -> Any:
         return self._module(recipe.network, family_of(recipe.network).network.part)
@@ -237,10 +280,20 @@ class DeviceModels:
 
     def _loadable(self, part: Component, target: str) -> Loadable:
         if not isinstance(part, MergedComponent):
-            return (self.store.text_encoder_of if target in TEXT_PARTS else self.store.network_of)(part, self.device, self.dtype)
+            return (self.store.text_encoder_of if target in TEXT_PARTS else self.store.network_of)(
+                part, self.device, self.dtype
+            )
         kind = "text encoder" if target in TEXT_PARTS else target
-        made = loadable(f"merged {kind}", part, self.device, self.dtype, lambda: merged_module(part, target, self.dtype))
-        return replace(made, beside=MERGING * count_values(part) if self.device.type == "cpu" else 0)
+        made = loadable(
+            f"merged {kind}",
+            part,
+            self.device,
+            self.dtype,
+            lambda: merged_module(part, target, self.dtype),
+        )
+        return replace(
+            made, beside=MERGING * count_values(part) if self.device.type == "cpu" else 0
+        )
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
         """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""

@@ -25,8 +25,11 @@ from katz_graph.devices import processors
 from katz_graph.files.settings import waiting_is_ours
 
 LOOK = 0.1  # seconds between looks
-WANTED = 0.3  # processors that this process's threads had to do without, above which others want them
-FIRST, LONGEST = 1.0, 8.0  # seconds for which idle teams are held, until the next look; twice as long each time that others are still there
+# processors that this process's threads had to do without, above which others want them
+WANTED = 0.3
+# seconds for which idle teams are held, until the next look; twice as long each time that others
+# are still there
+FIRST, LONGEST = 1.0, 8.0
 THREADS = Path("/proc/self/task")
 GRAIN = 32768  # values that torch gives a thread at least
 
@@ -41,7 +44,12 @@ class SpinGuard:
         self._threads = threads
         self._teams = teams_beyond(processors(), threads)
         self._computes, self._closed = threading.Event(), threading.Event()
-        if self._teams and THREADS.is_dir() and hasattr(ctypes.CDLL(None), "omp_set_num_threads") and waiting_is_ours():
+        if (
+            self._teams
+            and THREADS.is_dir()
+            and hasattr(ctypes.CDLL(None), "omp_set_num_threads")
+            and waiting_is_ours()
+        ):
             threading.Thread(target=self._watch, name="katz-spin-guard", daemon=True).start()
 
     def begin(self) -> None:
@@ -91,7 +99,10 @@ def delayed() -> float:
 def idle_teams(number: int, threads: int) -> Iterator[None]:
     """Holds teams of OpenMP's threads, which sleep, until the end of the block."""
     released = threading.Event()
-    holders = [threading.Thread(target=_hold, args=(threads, released), name="katz-idle-team", daemon=True) for _ in range(number)]
+    holders = [
+        threading.Thread(target=_hold, args=(threads, released), name="katz-idle-team", daemon=True)
+        for _ in range(number)
+    ]
     for holder in holders:
         holder.start()
     try:
@@ -105,6 +116,7 @@ def idle_teams(number: int, threads: int) -> Iterator[None]:
 def _hold(threads: int, released: threading.Event) -> None:
     """Holds a team: a thread that uses several makes one of its own, which ends with it."""
     torch.get_num_threads()  # once for every thread, it sets the number for this one
-    ctypes.CDLL(None).omp_set_num_threads(threads)  # torch's own function sets that of future threads too
+    # torch's own function sets that of future threads too
+    ctypes.CDLL(None).omp_set_num_threads(threads)
     torch.zeros(threads * GRAIN, dtype=torch.int8).add_(1)
     released.wait()

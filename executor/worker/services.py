@@ -29,14 +29,20 @@ class ServingWorker(Protocol):
 def encode_text(worker: ServingWorker, encoding: Encoding) -> TextEncoding:
     """Encodes to [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
     made = worker.models.encode_text(encoding)
-    return TextEncoding(made.hidden.cpu().float(), None if made.pooled is None else made.pooled.cpu().float())
+    return TextEncoding(
+        made.hidden.cpu().float(), None if made.pooled is None else made.pooled.cpu().float()
+    )
 
 
-def encode_image(worker: ServingWorker, vae: VaeRecipe, pixels: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+def encode_image(
+    worker: ServingWorker, vae: VaeRecipe, pixels: Tensor, tile: Tile | None
+) -> tuple[Tensor, Notes]:
     return worker.models.encode_image(vae, pixels, tile)
 
 
-def decode_latent(worker: ServingWorker, vae: VaeRecipe, samples: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+def decode_latent(
+    worker: ServingWorker, vae: VaeRecipe, samples: Tensor, tile: Tile | None
+) -> tuple[Tensor, Notes]:
     return worker.models.decode_latent(vae, samples, tile)
 
 
@@ -90,7 +96,12 @@ def memory(worker: ServingWorker) -> Mapping[str, int]:
         return {"total": int(total), "free": int(free), "reserved": 0, "unused": 0}
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
-    return {"total": total, "free": free, "reserved": reserved, "unused": reserved - torch.cuda.memory_allocated(device)}
+    return {
+        "total": total,
+        "free": free,
+        "reserved": reserved,
+        "unused": reserved - torch.cuda.memory_allocated(device),
+    }
 
 
 def lora_use(worker: ServingWorker) -> tuple[int, float]:

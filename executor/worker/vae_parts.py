@@ -17,7 +17,8 @@ from katz_graph.recipe import Component, Tile
 
 TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
 PICTURE_BYTES = 12  # a pixel in float32
-COPIES = 4  # of the whole picture, besides what the VAE works on: sums, weights, the result and what was sent
+# of the whole picture, besides what the VAE works on: sums, weights, the result and what was sent
+COPIES = 4
 GENEROUS = 8  # times the widest layer for every pixel: what fits even then needs no exact count
 
 
@@ -50,26 +51,44 @@ def possible(batch: int, height: int, width: int, asked: Tile | None) -> Iterato
         yield from (Parts(1, tile) for tile in TILES if tile.side < max(height, width))
 
 
-def needed(part: Component, stage: Stage, parts: Parts, batch: int, height: int, width: int, value_bytes: int) -> float:
+def needed(
+    part: Component,
+    stage: Stage,
+    parts: Parts,
+    batch: int,
+    height: int,
+    width: int,
+    value_bytes: int,
+) -> float:
     """Counts the bytes for computing, for pictures of so many pixels."""
     side = max(height, width) if parts.tile is None else parts.tile.side
-    computed = _peak(part, stage.name, parts.pictures, min(side, height), min(side, width), value_bytes)
+    computed = _peak(
+        part, stage.name, parts.pictures, min(side, height), min(side, width), value_bytes
+    )
     return computed + COPIES * PICTURE_BYTES * batch * height * width
 
 
-def surely_enough(part: Component, parts: Parts, batch: int, height: int, width: int, value_bytes: int) -> float:
+def surely_enough(
+    part: Component, parts: Parts, batch: int, height: int, width: int, value_bytes: int
+) -> float:
     """Returns more bytes than that, without counting."""
     side = max(height, width) if parts.tile is None else parts.tile.side
     widest = max(config(part)["block_out_channels"])
     at_once = parts.pictures * min(side, height) * min(side, width)
-    return float(GENEROUS * widest * value_bytes * at_once + COPIES * PICTURE_BYTES * batch * height * width)
+    return float(
+        GENEROUS * widest * value_bytes * at_once + COPIES * PICTURE_BYTES * batch * height * width
+    )
 
 
 @lru_cache(maxsize=256)
-def _peak(part: Component, stage: str, pictures: int, height: int, width: int, value_bytes: int) -> float:
+def _peak(
+    part: Component, stage: str, pictures: int, height: int, width: int, value_bytes: int
+) -> float:
     values = config(part)
     factor = 2 ** (len(values["block_out_channels"]) - 1)
-    return stage_peak(values, stage, pictures, -(-height // factor), -(-width // factor), value_bytes)
+    return stage_peak(
+        values, stage, pictures, -(-height // factor), -(-width // factor), value_bytes
+    )
 
 
 def in_parts(work: Callable[[Tensor], Tensor], whole: Tensor, pictures: int) -> Tensor:

@@ -49,7 +49,10 @@ class Values:
 
     def keep(self, instances: Sequence[Instance], evaluation: int) -> dict[Instance, Any]:
         """Returns these instances, for the evaluation after this one."""
-        return {one: self.resolve(one.ref) if one.evaluation == evaluation else self._kept[one] for one in instances}
+        return {
+            one: self.resolve(one.ref) if one.evaluation == evaluation else self._kept[one]
+            for one in instances
+        }
 
     def resolve(self, value: Any) -> Any:
         """Returns the value of a reference or slot; anything else is itself."""
@@ -67,7 +70,9 @@ class Values:
             return self._outer.resolve(value)
         operations = self._owner[value.operation]
         if len(operations) > 1:
-            for name, outputs in zip(operations, split(self._results[operations], len(operations)), strict=True):
+            for name, outputs in zip(
+                operations, split(self._results[operations], len(operations)), strict=True
+            ):
                 self.put((name,), outputs)
         return self._results[(value.operation,)][value.output]
 
@@ -83,7 +88,9 @@ class Values:
         if whole is not None:
             return whole
         merged = merge([self.resolve(value) for value in values])
-        if self._outer is not None and all(isinstance(value, Ref) and self._is_outer(value) for value in values):
+        if self._outer is not None and all(
+            isinstance(value, Ref) and self._is_outer(value) for value in values
+        ):
             self._outer._keep(values, merged)
         return merged
 

@@ -69,7 +69,10 @@ class WeightSets:
             self._restore(self._touched)
             for name in sorted(touched):
                 self._keep(name)
-                self._write(name, [(modules[name], strength) for modules, strength in factors if name in modules])
+                self._write(
+                    name,
+                    [(modules[name], strength) for modules, strength in factors if name in modules],
+                )
         except BaseException:
             self._restore(frozenset(self._originals))
             self._touched, self._resident = frozenset(), ()
@@ -83,7 +86,9 @@ class WeightSets:
         """Keeps the original of a weight that nothing was added to, once."""
         if name not in self._originals:
             weight = self._weights[name]
-            self._originals[name] = torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
+            self._originals[name] = torch.empty_like(
+                weight, device="cpu", pin_memory=weight.is_cuda
+            ).copy_(weight)
 
     def _restore(self, names: frozenset[str]) -> None:
         for name in names:
@@ -112,7 +117,11 @@ def merged_module(part: MergedComponent, target: str, dtype: torch.dtype) -> Any
     module, other = (_whole(source, loras, target) for source, loras in part.sources)
     weights = dict(other.named_parameters())
     for name, weight in module.named_parameters():
-        of_first, of_second = next((first, second) for beginning, first, second in part.scales if name.startswith(beginning))
+        of_first, of_second = next(
+            (first, second)
+            for beginning, first, second in part.scales
+            if name.startswith(beginning)
+        )
         weight.mul_(of_first).add_(weights[name], alpha=of_second)
     return module.to(dtype)
 

@@ -23,7 +23,14 @@ from katz_graph.adapters.naming import module_names, unified
 from katz_graph.errors import InputError
 from katz_graph.models.family import families
 from katz_graph.models.loading.identity import check_unchanged, read_header, read_json
-from katz_graph.recipe import ClipRecipe, Component, FileIdentity, Lora, MergedComponent, ModelRecipe
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    FileIdentity,
+    Lora,
+    MergedComponent,
+    ModelRecipe,
+)
 
 SHOWN = 3  # tensors that a note names
 FILES_KNOWN = 256  # whose extras are told without reading their headers again
@@ -49,7 +56,9 @@ class Factors:
 
     def delta(self, strength: float, device: torch.device, shape: torch.Size) -> Tensor:
         """Computes strength · (alpha / rank) · B A in float32, as a weight of this shape."""
-        up, down = (factor.to(device).to(torch.float32).flatten(1) for factor in (self.up, self.down))
+        up, down = (
+            factor.to(device).to(torch.float32).flatten(1) for factor in (self.up, self.down)
+        )
         return (up @ down).mul_(strength * self.alpha / self.rank).view(shape)
 
 
@@ -75,7 +84,10 @@ def read_lora(file: FileIdentity) -> LoraFile:
     named, _ = unified(file.path, tensors)
     config = _adapter_config(file.path, metadata)
     parts = {
-        part: {module: _factors(file.path, part, module, entry, config) for module, entry in modules.items()}
+        part: {
+            module: _factors(file.path, part, module, entry, config)
+            for module, entry in modules.items()
+        }
         for part, modules in named.items()
     }
     return LoraFile(file.path, parts)
@@ -89,11 +101,18 @@ def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
         extras = _extras(lora.file)
         if extras and lora.strength:
             more = f" and {len(extras) - SHOWN} more" if len(extras) > SHOWN else ""
-            yield f"{lora.file.path}: used without what is no LoRA in it: {', '.join(extras[:SHOWN])}{more}"
+            yield (
+                f"{lora.file.path}: used without what is no LoRA in it: "
+                f"{', '.join(extras[:SHOWN])}{more}"
+            )
 
 
 def _loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[Lora]:
-    parts = [recipe.network] if isinstance(recipe, ModelRecipe) else [one.encoder for one in recipe.encoders]
+    parts = (
+        [recipe.network]
+        if isinstance(recipe, ModelRecipe)
+        else [one.encoder for one in recipe.encoders]
+    )
     yield from recipe.loras
     for part in parts:
         yield from _merged_loras(part)
@@ -123,17 +142,22 @@ def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, F
     for module, factors in lora.parts[part].items():
         if module not in names:
             raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{module} (shape {factors.shape}) does not exist in this model; "
+                f"{lora.path}: made for another architecture: {part}.{module} (shape "
+                f"{factors.shape}) does not exist in this model; "
                 "choose a LoRA made for it"
             )
         name = names[module]
         if _without_ones(factors.shape) != _without_ones(list(weights[name].shape)):
             raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{module} has shape {factors.shape}, "
+                f"{lora.path}: made for another architecture: {part}.{module} has shape "
+                f"{factors.shape}, "
                 f"this model {list(weights[name].shape)}; choose a LoRA made for it"
             )
         if name in fitted:
-            raise InputError(f"{lora.path}: says {name.removesuffix('.weight')} twice ({part}.{module}), expected one LoRA in a file")
+            raise InputError(
+                f"{lora.path}: says {name.removesuffix('.weight')} twice ({part}.{module}), "
+                "expected one LoRA in a file"
+            )
         fitted[name] = factors
     return fitted
 
@@ -143,7 +167,9 @@ def _without_ones(shape: list[int]) -> list[int]:
     return shape[:2] if all(side == 1 for side in shape[2:]) else shape
 
 
-def _factors(path: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]) -> Factors:
+def _factors(
+    path: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> Factors:
     down, up = entry["A"], entry["B"]
     if (
         down.ndim != up.ndim
@@ -152,8 +178,13 @@ def _factors(path: str, part: str, module: str, entry: Mapping[str, Tensor], con
         or any(side != 1 for side in up.shape[2:])
         or not down.shape[0]
     ):
-        raise InputError(f"{path}: {part}.{module}: factors of shape {list(up.shape)} and {list(down.shape)} do not make a weight")
-    alpha = entry["alpha"].item() if "alpha" in entry else _alpha(config, part, module, down.shape[0])
+        raise InputError(
+            f"{path}: {part}.{module}: factors of shape {list(up.shape)} and {list(down.shape)} do "
+            "not make a weight"
+        )
+    alpha = (
+        entry["alpha"].item() if "alpha" in entry else _alpha(config, part, module, down.shape[0])
+    )
     return Factors(down, up, float(alpha))
 
 
@@ -181,10 +212,16 @@ def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]
             raise InputError(f"{path}: its {METADATA} is not a JSON object")
     elif Path(path).name == "adapter_model.safetensors" and beside.exists():
         values = read_json(beside)
-        config = {f"{family.network.part}.{name}": value for family in families() for name, value in values.items()}
+        config = {
+            f"{family.network.part}.{name}": value
+            for family in families()
+            for name, value in values.items()
+        }
     else:
         config = {}
-    dora = next((name for name, value in config.items() if name.endswith("use_dora") and value), None)
+    dora = next(
+        (name for name, value in config.items() if name.endswith("use_dora") and value), None
+    )
     if dora:
         raise InputError(f"{path}: DoRA is not supported ({dora}), expected LoRA")
     return config

@@ -14,13 +14,21 @@ from itertools import accumulate
 from pkgutil import resolve_name
 from typing import TypeVar
 
-from diffusers.utils.state_dict_utils import DIFFUSERS_OLD_TO_PEFT, DIFFUSERS_TO_PEFT, convert_state_dict
+from diffusers.utils.state_dict_utils import (
+    DIFFUSERS_OLD_TO_PEFT,
+    DIFFUSERS_TO_PEFT,
+    convert_state_dict,
+)
 
 from katz_graph.errors import InputError
 from katz_graph.models.family import families, supported
 
 TEXT_PARTS = ("text_encoder", "text_encoder_2")
-KOHYA_TEXT = {"lora_te_": "text_encoder", "lora_te1_": "text_encoder", "lora_te2_": "text_encoder_2"}
+KOHYA_TEXT = {
+    "lora_te_": "text_encoder",
+    "lora_te1_": "text_encoder",
+    "lora_te2_": "text_encoder_2",
+}
 OTHER_METHODS = {
     "hada_": "LoHa",
     "lokr_": "LoKr",
@@ -33,7 +41,8 @@ OTHER_METHODS = {
 }
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[AB])(\.\w+)?\.weight")
 ALPHA = re.compile(r"(?P<module>.+?)(\.lora_[AB](\.\w+)?(\.weight)?)?\.alpha")
-ANY_FACTOR = re.compile(r".*lora(_linear_layer)?[._](A|B|down|up)(\.\w+)?\.weight|.*\.alpha")  # of whatever model
+# of whatever model
+ANY_FACTOR = re.compile(r".*lora(_linear_layer)?[._](A|B|down|up)(\.\w+)?\.weight|.*\.alpha")
 
 Value = TypeVar("Value")
 Named = dict[str, dict[str, dict[str, Value]]]
@@ -57,13 +66,21 @@ def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tupl
         part, name = _place(key, renamings)
         match = FACTOR.fullmatch(name) or ALPHA.fullmatch(name)
         if not part and ANY_FACTOR.fullmatch(key):
-            raise InputError(f"{path}: no LoRA for {supported()} in diffusers, PEFT or kohya naming: {key} is unknown")
+            raise InputError(
+                f"{path}: no LoRA for {supported()} in diffusers, PEFT or kohya naming: "
+                f"{key} is unknown"
+            )
         if not part or match is None:
             extras[key] = part, name
             continue
-        factors, factor = named[part].setdefault(match["module"], {}), match.groupdict().get("factor") or "alpha"
+        factors, factor = (
+            named[part].setdefault(match["module"], {}),
+            match.groupdict().get("factor") or "alpha",
+        )
         if factor in factors:
-            raise InputError(f"{path}: says {part}.{match['module']} twice ({key}), expected one LoRA in a file")
+            raise InputError(
+                f"{path}: says {part}.{match['module']} twice ({key}), expected one LoRA in a file"
+            )
         factors[factor] = value
     _check_whole(path, named, extras)
     return named, tuple(extras)
@@ -97,7 +114,9 @@ def _place(key: str, renamings: Mapping[str, Mapping[str, str]]) -> tuple[str, s
     kohya = KOHYA_TEXT | {family.lora.prefix: family.network.part for family in families()}
     for prefix, part in kohya.items():
         if key.startswith(prefix):
-            return part, key.removeprefix(prefix).replace(".lora_down.", ".lora_A.").replace(".lora_up.", ".lora_B.")
+            return part, key.removeprefix(prefix).replace(".lora_down.", ".lora_A.").replace(
+                ".lora_up.", ".lora_B."
+            )
     part, _, name = key.removeprefix("base_model.model.").partition(".")
     whole = next((family.network.part for family in families() if part in family.lora.roots), None)
     if whole is not None:
@@ -117,20 +136,34 @@ def _renamings() -> Mapping[str, Mapping[str, str]]:
 def _refuse_others(path: str, tensors: Iterable[str]) -> None:
     checkpoint = "first_stage_model.", *(family.files.network.prefixes[0] for family in families())
     if any(key.startswith(checkpoint) and "lora" not in key for key in tensors):
-        raise InputError(f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple")
+        raise InputError(
+            f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"
+        )
     for mark, method in OTHER_METHODS.items():
         key = next((key for key in tensors if mark in key), None)
         if key is not None:
-            raise InputError(f"{path}: {method} is not supported ({key}), expected LoRA in diffusers, PEFT or kohya naming")
+            raise InputError(
+                f"{path}: {method} is not supported ({key}), expected LoRA in diffusers, PEFT or "
+                "kohya naming"
+            )
 
 
 def _check_whole(path: str, named: Named[Value], extras: Mapping[str, tuple[str, str]]) -> None:
     if not any(named.values()):
-        raise InputError(f"{path}: no LoRA in diffusers, PEFT or kohya naming: {next(iter(extras))} is unknown")
+        raise InputError(
+            f"{path}: no LoRA in diffusers, PEFT or kohya naming: {next(iter(extras))} is unknown"
+        )
     for key, (part, name) in extras.items():
-        if any(place in named.get(part, {}) for place in accumulate(name.split("."), "{}.{}".format)):
-            raise InputError(f"{path}: LoRA with parts that are not understood: {key}; expected LoRA in diffusers, PEFT or kohya naming")
+        if any(
+            place in named.get(part, {}) for place in accumulate(name.split("."), "{}.{}".format)
+        ):
+            raise InputError(
+                f"{path}: LoRA with parts that are not understood: {key}; expected LoRA in "
+                "diffusers, PEFT or kohya naming"
+            )
     for part, modules in named.items():
         for module, factors in modules.items():
             if missing := sorted({"A", "B"} - factors.keys()):
-                raise InputError(f"{path}: {part}.{module} has no lora_{missing[0]}: the file is incomplete")
+                raise InputError(
+                    f"{path}: {part}.{module} has no lora_{missing[0]}: the file is incomplete"
+                )

@@ -97,7 +97,13 @@ class Graph:
     spell. With `folders`, names of files are checked at once.
     """
 
-    def __init__(self, packs: Paths = (), *, types: Mapping[str, NodeType] | None = None, folders: Folders | None = None) -> None:
+    def __init__(
+        self,
+        packs: Paths = (),
+        *,
+        types: Mapping[str, NodeType] | None = None,
+        folders: Folders | None = None,
+    ) -> None:
         if types is None:
             settings = Settings.read(packs=as_paths(packs))
             types, problems = load_registry(settings.packs, settings.folders())
@@ -113,7 +119,9 @@ class Graph:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the workflow in the API format, which any client takes."""
-        Path(path).write_text(json.dumps(to_api(self.graph), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        Path(path).write_text(
+            json.dumps(to_api(self.graph), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
     def __getattr__(self, name: str) -> Callable[..., AddedNode]:
         if name.startswith("_"):
@@ -144,18 +152,29 @@ class Graph:
     def _add(self, kind: NodeType, given: Mapping[str, Any], title: str) -> AddedNode:
         identifier = str(len(self._nodes) + 1)
         name = node_name(identifier, kind.name, title)
-        inputs = {port.name: port.default for port in kind.inputs.values() if port.knob and port.default is not None}
-        inputs |= {field: self._value(f"{name}, input {field}", value) for field, value in given.items()}
+        inputs = {
+            port.name: port.default
+            for port in kind.inputs.values()
+            if port.knob and port.default is not None
+        }
+        inputs |= {
+            field: self._value(f"{name}, input {field}", value) for field, value in given.items()
+        }
         unknown = [field for field, value in inputs.items() if not kind.takes(field, value)]
         if unknown:
-            lines = (f"{name} has no input {field!r}{suggest(field, kind.inputs)}" for field in unknown)
+            lines = (
+                f"{name} has no input {field!r}{suggest(field, kind.inputs)}" for field in unknown
+            )
             raise InputError("\n".join(lines))
         nodes = {**self._nodes, identifier: NodeCall(kind.name, inputs, title)}
         call, problems = check_node(FrozenGraph(nodes), self._types, self._folders, identifier)
         if problems:
             raise InputError("\n".join(map(str, problems)))
         self._nodes[identifier] = call
-        outputs = (Output(self, Link(identifier, number), output.name, output.socket) for number, output in enumerate(kind.outputs))
+        outputs = (
+            Output(self, Link(identifier, number), output.name, output.socket)
+            for number, output in enumerate(kind.outputs)
+        )
         return AddedNode(identifier, kind.name, tuple(outputs))
 
     def _value(self, where: str, value: Any) -> Any:
@@ -163,13 +182,19 @@ class Graph:
         if isinstance(value, AddedNode):
             if len(value) != 1:
                 names = ", ".join(output.name for output in value)
-                has = f"{len(value)} outputs ({names}); give one of them" if value.outputs else "no outputs"
+                has = (
+                    f"{len(value)} outputs ({names}); give one of them"
+                    if value.outputs
+                    else "no outputs"
+                )
                 raise InputError(f"{where}: {node_name(value.id, value.type)} has {has}")
             value = value[0]
         if not isinstance(value, Output):
             return value
         if value.graph is not self:
-            raise InputError(f"{where}: the output of node {value.link.node} belongs to another graph")
+            raise InputError(
+                f"{where}: the output of node {value.link.node} belongs to another graph"
+            )
         return value.link
 
 
@@ -201,5 +226,8 @@ def _annotation(port: Input) -> Any:
 
 
 def _documentation(kind: NodeType) -> str:
-    inputs = (f"{port.name}: {port.help or (expectation(port) if port.knob else port.socket)}" for port in kind.inputs.values())
+    inputs = (
+        f"{port.name}: {port.help or (expectation(port) if port.knob else port.socket)}"
+        for port in kind.inputs.values()
+    )
     return "\n".join((kind.description or kind.display_name, "", *inputs))

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from katz_graph.ir.device import NetworkLink, Target
     from katz_graph.models.costs.counts import Counts
 
-RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "dtype": str, "allow": str, "batching": bool}
+RUN_OPTIONS: dict[str, type] = {
+    "seed": int,
+    "devices": str,
+    "dtype": str,
+    "allow": str,
+    "batching": bool,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,9 @@ class DeviceSetup:
         """Returns the threads of each device."""
         return threads_for(self.devices, self.options.threads)
 
-    def start(self, settings: Settings, say: Callable[[str], None], tell_evictions: bool) -> DeviceEngine:
+    def start(
+        self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
+    ) -> DeviceEngine:
         """Starts the devices; close the engine. RunError if a worker does not start.
 
         `tell_evictions`: says which models make room for others.
@@ -63,7 +71,9 @@ class DeviceSetup:
             imports_are_done()
         return engine
 
-    def _start_here(self, settings: Settings, say: Callable[[str], None], tell_evictions: bool) -> DeviceEngine:
+    def _start_here(
+        self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
+    ) -> DeviceEngine:
         from katz_graph.executor.start import assigned, start_here
 
         (choice,) = self.devices.choices
@@ -73,13 +83,25 @@ class DeviceSetup:
             engine.models.residents.on_evicted = say
         return engine
 
-    def _start_workers(self, settings: Settings, say: Callable[[str], None], tell_evictions: bool) -> DeviceEngine:
+    def _start_workers(
+        self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
+    ) -> DeviceEngine:
         with ExitStack() as opened:
-            ahead = opened.enter_context(Ahead(self.devices, self.threads))  # while torch is loaded here
+            # while torch is loaded here
+            ahead = opened.enter_context(Ahead(self.devices, self.threads))
             from katz_graph.executor.start import start_workers
 
             like = self._config(settings, tell_evictions)
-            engine = start_workers(self.devices, like, say, self._choices(), settings.cache, self._link(), ahead=ahead, dtype=self.dtype)
+            engine = start_workers(
+                self.devices,
+                like,
+                say,
+                self._choices(),
+                settings.cache,
+                self._link(),
+                ahead=ahead,
+                dtype=self.dtype,
+            )
             engine.opened.push(opened.pop_all())
             return engine
 
@@ -87,7 +109,9 @@ class DeviceSetup:
         from katz_graph.executor.worker.config import WorkerConfig
 
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
-        return WorkerConfig(threads=self.threads, packs=packs, model_bytes=self.options.model_bytes, tells=tells)
+        return WorkerConfig(
+            threads=self.threads, packs=packs, model_bytes=self.options.model_bytes, tells=tells
+        )
 
     def estimate(self, settings: Settings) -> tuple[Target, Counts]:
         """Estimates devices and links as far as they are known without starting a worker.
@@ -98,10 +122,19 @@ class DeviceSetup:
         from katz_graph.executor.worker.config import dtype_for
 
         if self.devices.launcher == "ray":
-            raise InputError("--devices ray: what a cluster has is known when it is joined; use katz run, or name devices as cpu*2")
+            raise InputError(
+                "--devices ray: what a cluster has is known when it is joined; use katz run, or "
+                "name devices as cpu*2"
+            )
         wanted = {choice.name: choice.device for choice in self.devices.choices}
         with torch_threads(self.threads):
-            return estimated(wanted, dtype_for(wanted.values(), self.dtype), settings.cache, self._link(), self._choices())
+            return estimated(
+                wanted,
+                dtype_for(wanted.values(), self.dtype),
+                settings.cache,
+                self._link(),
+                self._choices(),
+            )
 
     def driving(self) -> AbstractContextManager[None]:
         """Leaves the processors to a device that computes on them: a run's own thread uses one.
@@ -150,7 +183,9 @@ def check_run_options(run: Mapping[str, Any]) -> None:
     """Raises InputError when an option in a workflow's wrapper is not of its type."""
     for name, kind in RUN_OPTIONS.items():
         value = run.get(name)
-        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        if value is not None and (
+            not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+        ):
             raise InputError(f"run option {name}: got {value!r}, expected {kind.__name__}")
 
 

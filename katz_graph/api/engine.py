@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Self
 
 from katz_graph.api.builder import Graph, Paths, as_paths
 from katz_graph.api.devices import DeviceSetup, check_options, resolve
-from katz_graph.api.prepare import Assignments, Changes, PreparedRun, Source, Targets, first_seed, metadata, prepare
+from katz_graph.api.prepare import (
+    Assignments,
+    Changes,
+    PreparedRun,
+    Source,
+    Targets,
+    first_seed,
+    metadata,
+    prepare,
+)
 from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
 from katz_graph.approximations import in_force, made_with
@@ -221,7 +230,9 @@ class Engine:
         from katz_graph.executor.planning_engine import PlanningEngine
 
         machine, counts = setup.estimate(self.settings)
-        engine = PlanningEngine(machine.devices[0], lambda region: plan_region(region, machine, counts, after))
+        engine = PlanningEngine(
+            machine.devices[0], lambda region: plan_region(region, machine, counts, after)
+        )
         context = self._quiet_context(engine)
         wanted: list[str] = []
         for target in prepared.targets:
@@ -230,10 +241,14 @@ class Engine:
             wanted += [link.node for _, link in call.links()] if writes else [target]
         run_graph(prepared.graph, context, ResultCache("none"), wanted).raise_failures()
         if not engine.programs:
-            raise InputError(f"{prepared.named}there is no sampler in this workflow, so there is nothing to plan")
+            raise InputError(
+                f"{prepared.named}there is no sampler in this workflow, so there is nothing to plan"
+            )
         return Plan(tuple(engine.programs))
 
-    def _prepared(self, workflow: Source, changes: Changes, warn: Callable[[str], None], partial: bool = False) -> PreparedRun:
+    def _prepared(
+        self, workflow: Source, changes: Changes, warn: Callable[[str], None], partial: bool = False
+    ) -> PreparedRun:
         prepared = prepare(workflow, changes, self.types, self.folders, self._say, warn)
         if prepared.problems and not (partial and prepared.targets):
             raise InputError("\n".join(prepared.problems))
@@ -245,7 +260,10 @@ class Engine:
             if self._closed:
                 raise InputError("this engine is closed; open another one")
             if self._started_with is None:
-                self._started_with = setup, setup.start(self.settings, self._say, self._tell_evictions)
+                self._started_with = (
+                    setup,
+                    setup.start(self.settings, self._say, self._tell_evictions),
+                )
             return self._started_with
 
     def _run(self, run: _Run) -> Result:
@@ -260,15 +278,23 @@ class Engine:
             wanted = resolve(self._options, prepared.workflow.run)
             setup, engine = self._started(wanted)
             if wanted != setup:
-                warn(f"{prepared.named}its run options are left out: this engine was started with others")
+                warn(
+                    f"{prepared.named}its run options are left out: this engine was "
+                    "started with others"
+                )
             context = self._context(run, engine, setup, prepared, warn)
             if prepared.problems:
                 running = listed(prepared.targets)
-                warn(f"some outputs are refused, for reasons that stand at the end; those that run: node {running}")
+                warn(
+                    "some outputs are refused, for reasons that stand at the end; those that run: "
+                    f"node {running}"
+                )
             found, error = GraphResult({}), None
             try:
                 with setup.driving():
-                    found = run_graph(prepared.graph, context, cache, prepared.targets, context.listener)
+                    found = run_graph(
+                        prepared.graph, context, cache, prepared.targets, context.listener
+                    )
                 found.raise_failures()
             except KatzError as failure:
                 if not run.partial:
@@ -288,7 +314,12 @@ class Engine:
         )
 
     def _context(
-        self, run: _Run, engine: DeviceEngine, setup: DeviceSetup, prepared: PreparedRun, warn: Callable[[str], None]
+        self,
+        run: _Run,
+        engine: DeviceEngine,
+        setup: DeviceSetup,
+        prepared: PreparedRun,
+        warn: Callable[[str], None],
     ) -> RunContext:
         devices, dtype = setup.devices.text, engine.device.dtype
         texts = metadata(prepared.workflow, self.types) | {"katz": made_with(devices, dtype, [])}
@@ -302,7 +333,9 @@ class Engine:
             if run.progress is not None:
                 run.progress(event)
 
-        context = RunContext(engine, self.folders, self.settings.output, texts, listen, types=self.types)
+        context = RunContext(
+            engine, self.folders, self.settings.output, texts, listen, types=self.types
+        )
         run.attach(context)
         return context
 
@@ -313,7 +346,9 @@ class Engine:
             if isinstance(event, Warned):
                 self._warn(event.message)
 
-        return RunContext(engine, self.folders, self.settings.output, listener=listen, types=self.types)
+        return RunContext(
+            engine, self.folders, self.settings.output, listener=listen, types=self.types
+        )
 
     @contextmanager
     def _under_way(self, run: _Run) -> Iterator[ResultCache]:

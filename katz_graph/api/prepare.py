@@ -102,13 +102,19 @@ def prepare(
     for note in workflow.notes:
         warn(note)
     wanted = changes.targets
-    nodes: Iterable[Node] = (wanted,) if isinstance(wanted, (str, int, AddedNode, Output)) else wanted
+    nodes: Iterable[Node] = (
+        (wanted,) if isinstance(wanted, (str, int, AddedNode, Output)) else wanted
+    )
     targets = [find_node(graph, name, f"--target {name}") for name in map(node_id, nodes)]
     checked = check(graph, registry, folders, targets=targets or None)
     for warning in checked.warnings:
         warn(str(warning))
-    prepared = PreparedRun(replace(workflow, graph=checked.graph), checked.targets, checked.refused, ())
-    return replace(prepared, problems=tuple(f"{prepared.named}{problem}" for problem in checked.errors))
+    prepared = PreparedRun(
+        replace(workflow, graph=checked.graph), checked.targets, checked.refused, ()
+    )
+    return replace(
+        prepared, problems=tuple(f"{prepared.named}{problem}" for problem in checked.errors)
+    )
 
 
 def read(source: Source, registry: Registry) -> Workflow:
@@ -127,12 +133,15 @@ def read(source: Source, registry: Registry) -> Workflow:
 def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
     """Builds text chunks of pictures that say what ran: the graph, also for the node editor."""
     texts = {"prompt": json.dumps(to_api(workflow.graph))}
-    with suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
+    # spare nodes may have links that lead nowhere, which the editor's format cannot say
+    with suppress(InputError):
         texts["workflow"] = json.dumps(to_ui(workflow, signatures(registry)))
     return texts
 
 
-def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Assignments) -> tuple[Graph, list[str]]:
+def set_inputs(
+    graph: Graph, types: Mapping[str, NodeType], assignments: Assignments
+) -> tuple[Graph, list[str]]:
     """Sets inputs; returns the graph and a line per change. A node is named by id, title or type,
     where only one has it.
     """
@@ -145,17 +154,25 @@ def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Assignm
         call = graph.nodes[identifier]
         known = types[call.type].inputs if call.type in types else {}
         if field not in call.inputs and known and field not in known:
-            raise InputError(f"{option}: node {identifier} ({call.type}) has no input {field!r}{suggest(field, known)}")
+            raise InputError(
+                f"{option}: node {identifier} ({call.type}) has no input "
+                f"{field!r}{suggest(field, known)}"
+            )
         value = given if isinstance(assignments, Mapping) else _value(given, known.get(field))
         graph = _with_input(graph, identifier, field, value)
-        notes.append(f"node {identifier} ({call.type}): {field} = {json.dumps(value, ensure_ascii=False, default=repr)}")
+        notes.append(
+            f"node {identifier} ({call.type}): {field} = "
+            f"{json.dumps(value, ensure_ascii=False, default=repr)}"
+        )
     return graph, notes
 
 
 def _pairs(assignments: Assignments) -> Iterator[tuple[str, str, Any]]:
     """Yields assignments as (their name in messages, target, value)."""
     if isinstance(assignments, Mapping):
-        yield from ((f"--set {target}={value}", target, value) for target, value in assignments.items())
+        yield from (
+            (f"--set {target}={value}", target, value) for target, value in assignments.items()
+        )
         return
     for assignment in (assignments,) if isinstance(assignments, str) else assignments:
         target, equals, text = assignment.partition("=")
@@ -180,7 +197,12 @@ def set_seed(graph: Graph, types: Mapping[str, NodeType], seed: int) -> tuple[Gr
 
 def first_seed(graph: Graph) -> int | None:
     """Returns the first literal seed of a graph."""
-    seeds = (call.inputs[field] for call in graph.nodes.values() for field in SEEDS if isinstance(call.inputs.get(field), int))
+    seeds = (
+        call.inputs[field]
+        for call in graph.nodes.values()
+        for field in SEEDS
+        if isinstance(call.inputs.get(field), int)
+    )
     return next(seeds, None)
 
 
@@ -199,7 +221,9 @@ def find_node(graph: Graph, name: str, option: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"{option}: {name!r} is the name of several nodes ({', '.join(found)}); use an id")
+        raise InputError(
+            f"{option}: {name!r} is the name of several nodes ({', '.join(found)}); use an id"
+        )
     raise InputError(f"{option}: there is no node {name!r}{suggest(name, graph.nodes)}")
 
 

@@ -9,7 +9,15 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from katz_graph import events
@@ -26,14 +34,27 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
     """Draws a bar for each sampler while it is open."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, disable=not (console.is_terminal or console.is_jupyter))
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(
+            *columns, console=console, disable=not (console.is_terminal or console.is_jupyter)
+        )
         self._tasks: dict[str, int] = {}
 
     def __enter__(self) -> EvaluationProgress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._progress.stop()
 
     def listen(self, event: events.Event) -> None:

@@ -67,7 +67,10 @@ class Plan:
         yet.
         """
         if not self.programs or not self.programs[0].segments:
-            raise InputError("there are no segments to draw: the plan stops before they are made, or has no sampler")
+            raise InputError(
+                "there are no segments to draw: the plan stops before they are made, or "
+                "has no sampler"
+            )
         from katz_graph.planner.report.svg import as_svg
 
         return as_svg(self.programs[0])
@@ -101,7 +104,10 @@ class Result:
         identifier = node_id(node)
         if identifier not in self.outputs:
             kept = listed(self.outputs) or "none"
-            raise InputError(f"node {show(identifier)} is no target of this run, which kept the outputs of: {kept}")
+            raise InputError(
+                f"node {show(identifier)} is no target of this run, which kept the "
+                f"outputs of: {kept}"
+            )
         outputs = self.outputs[identifier]
         return outputs[node.link.output] if isinstance(node, Output) else outputs
 
@@ -127,10 +133,15 @@ class Result:
 
     def __repr__(self) -> str:
         pictures = sum(1 if isinstance(one, Path) else len(one) for one in self._pictures)
-        return f"<Result: {pictures} picture{'' if pictures == 1 else 's'}, {self.seconds['total']:.2f} s>"
+        return (
+            f"<Result: {pictures} picture{'' if pictures == 1 else 's'}, "
+            f"{self.seconds['total']:.2f} s>"
+        )
 
 
-def pictures_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], context: Context) -> Iterator[Path | Tensor]:
+def pictures_of(
+    found: GraphResult, graph: Graph, types: Mapping[str, NodeType], context: Context
+) -> Iterator[Path | Tensor]:
     """Yields files of pictures that nodes show, and pictures [B, H, W, C] on outputs of targets
     that show none.
     """
@@ -141,7 +152,13 @@ def pictures_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType],
     yield from values_of(found, graph, types, "IMAGE", shown)
 
 
-def values_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], socket: str, but: Container[str] = ()) -> Iterator[Any]:
+def values_of(
+    found: GraphResult,
+    graph: Graph,
+    types: Mapping[str, NodeType],
+    socket: str,
+    but: Container[str] = (),
+) -> Iterator[Any]:
     """Yields the values of one type on outputs of targets, `but` these."""
     for target, values in found.outputs.items():
         for output, value in zip(types[graph.nodes[target].type].outputs, values, strict=False):

@@ -77,7 +77,14 @@ def run(scale: Scale | None = None) -> BenchResult:
     flat = metrics["memory_growth"] < GROWTH_BOUND
     evicted = metrics["evictions"] >= len(pictures) and told == metrics["evictions"]
     ok = not metrics["different"] and not metrics["over_budget"] and flat and evicted
-    return BenchResult("alternate", ok, metrics, bounds, ("pictures", "MiB"), [[number, memory / 2**20] for number, memory in looks])
+    return BenchResult(
+        "alternate",
+        ok,
+        metrics,
+        bounds,
+        ("pictures", "MiB"),
+        [[number, memory / 2**20] for number, memory in looks],
+    )
 
 
 def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
@@ -90,32 +97,74 @@ def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
     sizes = []
     for name in (*BASES, REFINER):
         model, clip, vae = pipeline_recipes(folder / name)
-        sizes.append(4 * sum(count_values(part) for part in (model.network, vae.vae, *(one.encoder for one in clip.encoders))))
+        sizes.append(
+            4
+            * sum(
+                count_values(part)
+                for part in (model.network, vae.vae, *(one.encoder for one in clip.encoders))
+            )
+        )
     return sizes
 
 
 def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
     """Gives the first three quarters of the steps to a checkpoint, the rest to the refiner."""
     change = scale.steps * 3 // 4
-    shared = {"noise_seed": seed, "steps": scale.steps, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal"}
-    first = {"add_noise": "enable", "start_at_step": 0, "end_at_step": change, "return_with_leftover_noise": "enable"}
-    second = {"add_noise": "disable", "start_at_step": change, "end_at_step": scale.steps, "return_with_leftover_noise": "disable"}
+    shared = {
+        "noise_seed": seed,
+        "steps": scale.steps,
+        "cfg": 3.0,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+    }
+    first = {
+        "add_noise": "enable",
+        "start_at_step": 0,
+        "end_at_step": change,
+        "return_with_leftover_noise": "enable",
+    }
+    second = {
+        "add_noise": "disable",
+        "start_at_step": change,
+        "end_at_step": scale.steps,
+        "return_with_leftover_noise": "disable",
+    }
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": base}},
         "2": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": REFINER}},
         "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a star"}},
         "4": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["2", 1], "text": "a star"}},
-        "5": {"class_type": "EmptyLatentImage", "inputs": {"width": scale.side, "height": scale.side, "batch_size": 1}},
+        "5": {
+            "class_type": "EmptyLatentImage",
+            "inputs": {"width": scale.side, "height": scale.side, "batch_size": 1},
+        },
         "6": {
             "class_type": "KSamplerAdvanced",
-            "inputs": {"model": ["1", 0], "positive": ["3", 0], "negative": ["3", 0], "latent_image": ["5", 0], **shared, **first},
+            "inputs": {
+                "model": ["1", 0],
+                "positive": ["3", 0],
+                "negative": ["3", 0],
+                "latent_image": ["5", 0],
+                **shared,
+                **first,
+            },
         },
         "7": {
             "class_type": "KSamplerAdvanced",
-            "inputs": {"model": ["2", 0], "positive": ["4", 0], "negative": ["4", 0], "latent_image": ["6", 0], **shared, **second},
+            "inputs": {
+                "model": ["2", 0],
+                "positive": ["4", 0],
+                "negative": ["4", 0],
+                "latent_image": ["6", 0],
+                **shared,
+                **second,
+            },
         },
         "8": {"class_type": "VAEDecode", "inputs": {"samples": ["7", 0], "vae": ["1", 2]}},
-        "9": {"class_type": "SaveImage", "inputs": {"images": ["8", 0], "filename_prefix": "alternate"}},
+        "9": {
+            "class_type": "SaveImage",
+            "inputs": {"images": ["8", 0], "filename_prefix": "alternate"},
+        },
     }
 
 
@@ -125,9 +174,13 @@ def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int,
     looks: list[tuple[int, int]] = []
     prompts = [painting(BASES[seed % len(BASES)], seed, scale) for seed in range(scale.pictures)]
     for start in range(0, len(prompts), TOGETHER):
-        ids = [server.submit(prompt).data["prompt_id"] for prompt in prompts[start : start + TOGETHER]]
+        ids = [
+            server.submit(prompt).data["prompt_id"] for prompt in prompts[start : start + TOGETHER]
+        ]
         history = server.wait_for(ids, LONGEST)
-        pictures += [picture for identifier in ids for picture in server.pictures(history[identifier])]
+        pictures += [
+            picture for identifier in ids for picture in server.pictures(history[identifier])
+        ]
         looks.append((len(pictures), resident(server.family())))
     return pictures, looks
 
@@ -135,4 +188,7 @@ def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int,
 def _figures(server: Served) -> dict[str, float]:
     """Reads the figures of models in `/metrics`."""
     text = server.get("/metrics").body.decode()
-    return {name: float(value) for name, value in re.findall(r'^katz_(\w+)\{device="cpu"\} (\S+)$', text, re.MULTILINE)}
+    return {
+        name: float(value)
+        for name, value in re.findall(r'^katz_(\w+)\{device="cpu"\} (\S+)$', text, re.MULTILINE)
+    }

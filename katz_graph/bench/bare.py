@@ -71,10 +71,17 @@ class Bare:
             return [self._half.branch(latent, self._controls) for _ in range(branches)]
         self._end.send((apart, latent.numpy()))
         if apart == "branch":
-            return [self._half.branch(latent, self._controls), torch.from_numpy(_received(self._end))]
+            return [
+                self._half.branch(latent, self._controls),
+                torch.from_numpy(_received(self._end)),
+            ]
         middle = self._half.encode(latent)
         down, mid = _received(self._end)
-        return [self._half.decode(middle, [Residuals(tuple(map(torch.from_numpy, down)), torch.from_numpy(mid))])]
+        return [
+            self._half.decode(
+                middle, [Residuals(tuple(map(torch.from_numpy, down)), torch.from_numpy(mid))]
+            )
+        ]
 
 
 class _Half:
@@ -86,15 +93,23 @@ class _Half:
             self._unet = UNet2DConditionModel.from_pretrained(models.pipeline / "unet")
             self._controlnet = ControlNetModel.from_pretrained(models.controls[0])
             side = DEFAULT_LATENT_SPACE.pixels(scale.side)
-            width, pooled = self._unet.config.cross_attention_dim, self._unet.config.projection_class_embeddings_input_dim
+            width, pooled = (
+                self._unet.config.cross_attention_dim,
+                self._unet.config.projection_class_embeddings_input_dim,
+            )
             pooled -= 6 * self._unet.config.addition_time_embed_dim
             sizes = torch.tensor([[side, side, 0, 0, side, side, 6.0]])
             self._text = TextEncoding(torch.randn(1, 77, width), torch.randn(1, pooled), sizes)
             self._kept = {
-                module: (cross_attention_keys_values(module, self._text.hidden), added_embedding(module, self._text))
+                module: (
+                    cross_attention_keys_values(module, self._text.hidden),
+                    added_embedding(module, self._text),
+                )
                 for module in (self._unet, self._controlnet)
             }
-            self._reference = controlnet.embed_reference(self._controlnet, torch.rand(1, 3, side, side))
+            self._reference = controlnet.embed_reference(
+                self._controlnet, torch.rand(1, 3, side, side)
+            )
 
     def branch(self, latent: Tensor, controls: int) -> Tensor:
         residuals = [self.control(latent)] if controls else []
@@ -106,13 +121,20 @@ class _Half:
         return unet.mid(self._unet, features, self._text, kept)
 
     def decode(self, middle: Features, residuals: Sequence[Residuals]) -> Tensor:
-        _, raw = unet.decode(self._unet, middle, self._text, self._kept[self._unet][0], residuals=residuals)
+        _, raw = unet.decode(
+            self._unet, middle, self._text, self._kept[self._unet][0], residuals=residuals
+        )
         assert raw is not None  # all blocks were asked for
         return raw
 
     def control(self, latent: Tensor) -> Residuals:
         return controlnet.control(
-            self._controlnet, _step(latent), self._text, self._reference, torch.full((len(latent),), 0.8), *self._kept[self._controlnet]
+            self._controlnet,
+            _step(latent),
+            self._text,
+            self._reference,
+            torch.full((len(latent),), 0.8),
+            *self._kept[self._controlnet],
         )
 
 

@@ -26,7 +26,8 @@ from katz_graph.devices import parse_devices, processors
 OTHERS, ROUNDS = 2, 9
 DEVICES = {"run": "cpu", "workers": "cpu*2"}
 QUIET_BOUND, BUSY_BOUND = 1.05, 3.0
-OPENMPS_OWN = {"GOMP_SPINCOUNT": "300001"}  # one look more than by itself: somebody has said it, so that we keep out
+# one look more than by itself: somebody has said it, so that we keep out
+OPENMPS_OWN = {"GOMP_SPINCOUNT": "300001"}
 BOUNDS = {"quiet_run": f"<= {QUIET_BOUND} x waiting as OpenMP does"} | {
     f"busy_{name}": f"<= {BUSY_BOUND} x its fair share" for name in DEVICES
 }
@@ -65,24 +66,41 @@ class Painter:
 def measure() -> dict[str, float]:
     """Measures median seconds of sampling, and what is held to BOUNDS."""
     with ExitStack() as opened:
-        painters = {name: opened.enter_context(Painter(devices)) for name, devices in DEVICES.items()}
+        painters = {
+            name: opened.enter_context(Painter(devices)) for name, devices in DEVICES.items()
+        }
         openmp = opened.enter_context(Painter(DEVICES["run"], OPENMPS_OWN))
         quiet = _in_turns({**painters, "openmp": openmp})
         with computing(OTHERS):
             busy = _in_turns(painters)
     figures = {f"{name}_seconds": seconds for name, seconds in quiet.items()}
-    figures |= {f"busy_{name}_seconds": seconds for name, seconds in busy.items()} | {"quiet_run": quiet["run"] / quiet["openmp"]}
-    return figures | {f"busy_{name}": busy[name] / quiet[name] / fair_share(devices) for name, devices in DEVICES.items()}
+    figures |= {f"busy_{name}_seconds": seconds for name, seconds in busy.items()} | {
+        "quiet_run": quiet["run"] / quiet["openmp"]
+    }
+    return figures | {
+        f"busy_{name}": busy[name] / quiet[name] / fair_share(devices)
+        for name, devices in DEVICES.items()
+    }
 
 
 def within_bounds(figures: Mapping[str, float]) -> bool:
-    return figures["quiet_run"] <= QUIET_BOUND and all(figures[f"busy_{name}"] <= BUSY_BOUND for name in DEVICES)
+    return figures["quiet_run"] <= QUIET_BOUND and all(
+        figures[f"busy_{name}"] <= BUSY_BOUND for name in DEVICES
+    )
 
 
 def rows(figures: Mapping[str, float]) -> list[list[object]]:
-    quiet = ["sampling / with OpenMP's own waiting", figures["run_seconds"], figures["openmp_seconds"]]
+    quiet = [
+        "sampling / with OpenMP's own waiting",
+        figures["run_seconds"],
+        figures["openmp_seconds"],
+    ]
     busy = [
-        [f"sampling on {devices}, {OTHERS} others / none", figures[f"busy_{name}_seconds"], figures[f"{name}_seconds"]]
+        [
+            f"sampling on {devices}, {OTHERS} others / none",
+            figures[f"busy_{name}_seconds"],
+            figures[f"{name}_seconds"],
+        ]
         for name, devices in DEVICES.items()
     ]
     return [quiet, *busy]
@@ -106,7 +124,10 @@ def _in_turns(painters: Mapping[str, Painter]) -> dict[str, float]:
 def main(devices: str) -> None:
     """Samples whenever a line comes, and tells the seconds."""
     workflow = Path(str(files("katz_graph.workflows") / "controlnet_lora.json"))
-    with tempfile.TemporaryDirectory() as folder, Engine(devices=devices, output=folder, cache="none") as engine:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Engine(devices=devices, output=folder, cache="none") as engine,
+    ):
         for _ in sys.stdin:
             print(engine.run(workflow).seconds["denoise"], flush=True)
 

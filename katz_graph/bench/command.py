@@ -14,30 +14,38 @@ from katz_graph.messages import suggest
 
 BENCHES = {
     "graph": "cost per node of the graph level, cold and cached",
-    "parity": "latents against plain loops over diffusers' modules, and against its stock pipelines",
+    "parity": "latents against plain loops over diffusers' modules, and against its "
+    "stock pipelines",
     "mini": "what the miniature models paint, by the judge",
     "requests": "random workflows one call per branch, batched and over two workers: one picture",
     "overhead": "a whole run against the bare diffusers pipeline",
     "pipeline": "a stale ControlNet behind a slow link, and what the planner chooses there",
     "trace": "cache misses against capacity on a synthetic production trace",
-    "controlnet": "a ControlNet on a second worker against the plan's prediction and the ideal speed-up",
+    "controlnet": "a ControlNet on a second worker against the plan's prediction and the "
+    "ideal speed-up",
     "latent": "the branches of guidance on two workers against the ideal speed-up",
     "sharing": "one ControlNet worker that serves two requests at once",
-    "faults": "workers that are killed or frozen in the middle of requests: noticed, replaced, the same picture",
-    "start": "from `katz serve` to the first answer and the first picture, quiet and beside two busy processes",
+    "faults": "workers that are killed or frozen in the middle of requests: noticed, replaced, the "
+    "same picture",
+    "start": "from `katz serve` to the first answer and the first picture, quiet and beside two "
+    "busy processes",
     "service": "what a server costs beside the work, and how soon a cancelled job stops",
     "overload": "a server that is asked for more than it can do: refusals, memory, goodput",
     "crash": "jobs in the queue of a server that is killed again and again",
-    "alternate": "two checkpoints and a refiner in a server whose budget of memory holds one of them",
+    "alternate": "two checkpoints and a refiner in a server whose budget of memory "
+    "holds one of them",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
-    "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, by the judge",
+    "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, "
+    "by the judge",
 }
 
 
 MODULES = {"requests": "random_requests"}  # where they have other names
 
 
-def run_bench(name: str | None, as_json: bool, svg: Path | None = None, seed: int | None = None) -> bool:
+def run_bench(
+    name: str | None, as_json: bool, svg: Path | None = None, seed: int | None = None
+) -> bool:
     """Runs one bench and prints it, or lists them; returns whether all bounds held.
 
     InputError for a picture of a bench that draws none, and for a seed of one in which nothing is
@@ -48,8 +56,12 @@ def run_bench(name: str | None, as_json: bool, svg: Path | None = None, seed: in
             print(f"{known:10} {purpose}")
         return True
     if name not in BENCHES:
-        raise InputError(f"there is no bench {name!r}{suggest(name, BENCHES)}; `katz bench` lists them")
-    run: Callable[..., BenchResult] = importlib.import_module(f"katz_graph.bench.{MODULES.get(name, name)}").run
+        raise InputError(
+            f"there is no bench {name!r}{suggest(name, BENCHES)}; `katz bench` lists them"
+        )
+    run: Callable[..., BenchResult] = importlib.import_module(
+        f"katz_graph.bench.{MODULES.get(name, name)}"
+    ).run
     imports_are_done()
     if seed is not None and "seed" not in signature(run).parameters:
         raise InputError(f"--seed: bench {name} draws nothing by chance")

@@ -27,6 +27,8 @@ def computing(number: int) -> Iterator[None]:
     """Keeps so many processors busy, by processes that never wait."""
     with ExitStack() as opened:
         for _ in range(number):
-            process = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            process = opened.enter_context(
+                subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            )
             opened.callback(process.kill)
         yield

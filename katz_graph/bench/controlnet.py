@@ -18,7 +18,19 @@ from statistics import median
 from katz_graph.bench.bare import Bare
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import difference
-from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middle, pins, plan, reference, seconds_of, take_turns
+from katz_graph.bench.placed import (
+    COLUMNS,
+    Models,
+    Scale,
+    Stages,
+    Track,
+    middle,
+    pins,
+    plan,
+    reference,
+    seconds_of,
+    take_turns,
+)
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
@@ -29,34 +41,53 @@ PREDICTION_BOUND, IDEAL_BOUND = 0.10, 0.93
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    scale = scale or Scale(side=64, steps=20, runs=7)  # 512 px, the size that SD1.5 was trained for; the steps of a KSampler
+    # 512 px, the size that SD1.5 was trained for; the steps of a KSampler
+    scale = scale or Scale(side=64, steps=20, runs=7)
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = Models.make(folder, scale)
         region, profiled = models.request(scale, guidance=1.0), models.profiled(scale, guidance=1.0)
         expected = reference(region)
-        with DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair, Bare(models, scale, controls=1) as bare:
-            one = Track("one worker, one thread", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:0")))
-            two = Track("two workers, one thread each", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:1")))
+        with (
+            DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair,
+            Bare(models, scale, controls=1) as bare,
+        ):
+            one = Track(
+                "one worker, one thread", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:0"))
+            )
+            two = Track(
+                "two workers, one thread each",
+                pair,
+                lambda: plan(pair, region, pins("cpu:0", "cpu:1")),
+            )
             stages, bare_speedups = take_turns(
                 (one, two),
                 scale.runs,
                 lambda: Stages(pair.profile(profiled, bare_context(pair))),
                 lambda: bare.seconds(1, None) / bare.seconds(1, "controlnet"),
             )
-        with DeviceEngine([WorkerConfig("cpu:0", threads=2)], cache=folder) as wide:  # once the processors are free again
+        # once the processors are free again
+        with DeviceEngine([WorkerConfig("cpu:0", threads=2)], cache=folder) as wide:
             wide.profile(profiled, bare_context(wide))
             threads = Track("one worker, two threads", wide, lambda: plan(wide, region))
             threads.warm_up()
             for _ in range(scale.runs):
                 threads.run()
-    speedups = [alone / together for alone, together in zip(one.sampling, two.sampling, strict=True)]
-    ideals = [ideal_speedup(*of_round) for of_round in zip(one.programs, two.programs, stages, strict=True)]
+    speedups = [
+        alone / together for alone, together in zip(one.sampling, two.sampling, strict=True)
+    ]
+    ideals = [
+        ideal_speedup(*of_round)
+        for of_round in zip(one.programs, two.programs, stages, strict=True)
+    ]
     share = median(speedup / ideal for speedup, ideal in zip(speedups, ideals, strict=True))
     moved = max(difference(outcome.samples, expected) for outcome in two.outcomes)
     prediction = two.program.prediction
     assert prediction is not None  # the program went through all passes
-    error = abs(median(seconds / planned for seconds, planned in zip(two.whole, two.planned, strict=True)) - 1)
+    error = abs(
+        median(seconds / planned for seconds, planned in zip(two.whole, two.planned, strict=True))
+        - 1
+    )
     metrics = {
         "seconds": median(two.whole),
         "least_and_most_seconds": [min(two.whole), max(two.whole)],
@@ -69,14 +100,24 @@ def run(scale: Scale | None = None) -> BenchResult:
         "speedup": median(speedups),
         "ideal_speedup": median(ideals),
         "share_of_ideal": share,
-        "share_of_ideal_of_a_bare_loop": median(bare / ideal for bare, ideal in zip(bare_speedups, ideals, strict=True)),
+        "share_of_ideal_of_a_bare_loop": median(
+            bare / ideal for bare, ideal in zip(bare_speedups, ideals, strict=True)
+        ),
         "difference": moved,
         "stages": middle(stages).metrics,
         "binding": prediction.binding,
     }
-    bounds = {"prediction_error": f"<= {PREDICTION_BOUND}", "share_of_ideal": f">= {IDEAL_BOUND}", "difference": "0"}
+    bounds = {
+        "prediction_error": f"<= {PREDICTION_BOUND}",
+        "share_of_ideal": f">= {IDEAL_BOUND}",
+        "difference": "0",
+    }
     ok = error <= PREDICTION_BOUND and share >= IDEAL_BOUND and moved == 0
-    rows = [*middle(stages).rows(), *(track.row() for track in (one, two, threads)), ["ideal", prediction.ideal, "", "", ""]]
+    rows = [
+        *middle(stages).rows(),
+        *(track.row() for track in (one, two, threads)),
+        ["ideal", prediction.ideal, "", "", ""],
+    ]
     return BenchResult("controlnet", ok, metrics, bounds, COLUMNS, rows)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, alive, painting, serving
 
-PATIENCE = 10.0  # seconds for what is left of a killed server to end; it may use five to put things in order
+# seconds for what is left of a killed server to end; it may use five to put things in order
+PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,9 @@ def run(scale: Scale | None = None) -> BenchResult:
         "ended_well": len(ended) - len(wrong),
         "more_in_history": len(history) - len(ids),
         "still_queued": len(pending["queue_running"]) + len(pending["queue_pending"]),
-        "other_bytes": sum(made != [picture] for made, picture in zip(pictures, expected, strict=True)),
+        "other_bytes": sum(
+            made != [picture] for made, picture in zip(pictures, expected, strict=True)
+        ),
         "files": len(files),
         "processes_left": len(left),
         "seconds_to_be_gone": max(gone),
@@ -83,7 +86,14 @@ def run(scale: Scale | None = None) -> BenchResult:
     }
     ok = all(metrics[name] == value for name, value in wanted.items())
     rows = [[name, value] for name, value in metrics.items()]
-    return BenchResult("crash", ok, metrics, {name: str(value) for name, value in wanted.items()}, ("what", "figure"), rows)
+    return BenchResult(
+        "crash",
+        ok,
+        metrics,
+        {name: str(value) for name, value in wanted.items()},
+        ("what", "figure"),
+        rows,
+    )
 
 
 def _undisturbed(folder: Path, prompts: list[dict[str, Any]], patience: float) -> list[bytes]:

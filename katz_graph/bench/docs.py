@@ -43,7 +43,10 @@ def with_plans(text: str, pictures: Path) -> str:
         known: dict[str, list[str]] = {}  # by the command without its outputs
 
         def printed(block: re.Match[str]) -> str:
-            plan, lines = OUTPUT.sub("", block["command"]), _plan(block["command"], Path(cache), pictures)
+            plan, lines = (
+                OUTPUT.sub("", block["command"]),
+                _plan(block["command"], Path(cache), pictures),
+            )
             new = [line for line in lines if line not in known.get(plan, ())]
             known[plan] = lines
             return "\n".join((block["command"], *new, ""))
@@ -63,7 +66,10 @@ def with_table(text: str, records: str) -> str:
 
 def _row(name: str, record: dict[str, Any]) -> str:
     figures = record.get("figures") or "; ".join(_figures(record))
-    return f"| `katz bench {name}` | {BENCHES[name]} | {figures} | {record['machine']}, {record['date']} |"
+    return (
+        f"| `katz bench {name}` | {BENCHES[name]} | {figures} | {record['machine']}, "
+        f"{record['date']} |"
+    )
 
 
 def _figures(record: dict[str, Any]) -> Iterator[str]:
@@ -80,7 +86,9 @@ def _assume_rates(cache: Path) -> None:
     from katz_graph.executor.measure.device import device_key
     from katz_graph.executor.measure.store import CostStore, Rates
 
-    CostStore(cache).keep_rates(device_key(torch.device("cpu"), torch.float32, threads=1), Rates(*RATES))
+    CostStore(cache).keep_rates(
+        device_key(torch.device("cpu"), torch.float32, threads=1), Rates(*RATES)
+    )
 
 
 def _plan(command: str, cache: Path, pictures: Path) -> list[str]:
@@ -93,19 +101,30 @@ def _plan(command: str, cache: Path, pictures: Path) -> list[str]:
     if "--svg" in arguments:
         place = arguments.index("--svg") + 1
         arguments[place] = str(pictures / Path(arguments[place]).name)
-    ran = CliRunner().invoke(app, [*arguments, "--threads", "1"], env={"KATZ_CACHE": str(cache)}, catch_exceptions=False)
+    ran = CliRunner().invoke(
+        app, [*arguments, "--threads", "1"], env={"KATZ_CACHE": str(cache)}, catch_exceptions=False
+    )
     return DIGEST.sub("<digest>", ran.stdout).splitlines()
 
 
 def main(
-    record: Annotated[str | None, typer.Option(metavar="MACHINE", help="append the line of `katz bench --json` that comes in")] = None,
+    record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MACHINE", help="append the line of `katz bench --json` that comes in"
+        ),
+    ] = None,
 ) -> None:
     """Write the plans, the picture and the table in docs/ anew; with --record only the table, with
     one more measurement in it.
     """
     records = DOCS / RECORDS
     if record is not None:
-        measured = {"date": date.today().isoformat(), "machine": record, **json.loads(sys.stdin.readlines()[-1])}
+        measured = {
+            "date": date.today().isoformat(),
+            "machine": record,
+            **json.loads(sys.stdin.readlines()[-1]),
+        }
         with records.open("a") as file:
             file.write(json.dumps(measured, ensure_ascii=False) + "\n")
     else:

@@ -42,7 +42,13 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
     """Sends `repeats` of each signal to each of two workers, in random evaluations."""
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with DeviceEngine([WorkerConfig(one) for one in DEVICES], cache=folder, link=LINK, spares=True, patience=FORGIVING) as engine:
+        with DeviceEngine(
+            [WorkerConfig(one) for one in DEVICES],
+            cache=folder,
+            link=LINK,
+            spares=True,
+            patience=FORGIVING,
+        ) as engine:
             strikes, undisturbed = strike(engine, folder, scale, repeats, seed)
     figures = {f"spawn_{name}": value for name, value in most(strikes, undisturbed).items()}
     rows = table("spawn", strikes)
@@ -54,7 +60,14 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
     limits = {name: LIMITS[name.split("_", 1)[1]] for name in figures}
     ok = all(value <= limits[name] for name, value in figures.items())
     metrics = {"requests": len(strikes), "seed": seed, **figures}
-    return BenchResult("faults", ok, metrics, {name: f"<= {limit:g}" for name, limit in limits.items()}, COLUMNS, rows)
+    return BenchResult(
+        "faults",
+        ok,
+        metrics,
+        {name: f"<= {limit:g}" for name, limit in limits.items()},
+        COLUMNS,
+        rows,
+    )
 
 
 def most(strikes: Sequence[Strike], undisturbed: Undisturbed | None) -> dict[str, Any]:
@@ -67,7 +80,10 @@ def most(strikes: Sequence[Strike], undisturbed: Undisturbed | None) -> dict[str
         "difference": max(one.difference for one in strikes),
     }
     if undisturbed is not None:
-        figures |= {"undisturbed_attempts": undisturbed.attempts, "undisturbed_difference": undisturbed.difference}
+        figures |= {
+            "undisturbed_attempts": undisturbed.attempts,
+            "undisturbed_difference": undisturbed.difference,
+        }
     return figures
 
 
@@ -77,5 +93,13 @@ def table(launcher: str, strikes: Sequence[Strike]) -> list[list[object]]:
         these = [one for one in strikes if (one.signal, one.device) == (sent, device)]
         noticed, recovered = [one.noticed for one in these], [one.recovered for one in these]
         worker = "base" if device.endswith(":0") else "ControlNet"
-        rows.append([f"{launcher}, {sent}, {worker}", median(noticed), max(noticed), median(recovered), max(recovered)])
+        rows.append(
+            [
+                f"{launcher}, {sent}, {worker}",
+                median(noticed),
+                max(noticed),
+                median(recovered),
+                max(recovered),
+            ]
+        )
     return rows

@@ -26,7 +26,11 @@ TIMEOUT = 1200.0  # seconds for all of it
 
 def can_run() -> bool:
     """Tells whether Ray is installed and this user may make network namespaces."""
-    if importlib.util.find_spec("ray") is None or shutil.which("unshare") is None or shutil.which("ip") is None:
+    if (
+        importlib.util.find_spec("ray") is None
+        or shutil.which("unshare") is None
+        or shutil.which("ip") is None
+    ):
         return False
     return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
@@ -49,7 +53,10 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     if done.returncode != 0:
-        raise RunError(f"the part on Ray failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}")
+        raise RunError(
+            "the part on Ray failed: "
+            f"{(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
+        )
     return [Strike(**one) for one in json.loads(done.stdout.strip().splitlines()[-1])]
 
 
@@ -69,7 +76,9 @@ def main(scale: Scale, repeats: int, seed: int) -> None:
             link=LINK,
             spares=True,
             launchers={device: ray.launcher(place) for device, place in places.items()},
-            network=Network(tuple(places), {device: place.host for device, place in places.items()}),
+            network=Network(
+                tuple(places), {device: place.host for device, place in places.items()}
+            ),
             patience=FORGIVING,
         ) as engine:
             strikes, _ = strike(engine, folder, scale, repeats, seed)
@@ -78,4 +87,8 @@ def main(scale: Scale, repeats: int, seed: int) -> None:
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    main(Scale(**{**asked["scale"], "channels": tuple(asked["scale"]["channels"])}), asked["repeats"], asked["seed"])
+    main(
+        Scale(**{**asked["scale"], "channels": tuple(asked["scale"]["channels"])}),
+        asked["repeats"],
+        asked["seed"],
+    )

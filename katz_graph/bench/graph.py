@@ -35,15 +35,33 @@ CACHED_SECONDS = 0.5
 FLATNESS = 2.0  # time per node, largest size against smallest
 
 
-def _type(name: str, inputs: tuple[Input, ...], run: Callable[[Context, Mapping[str, Any]], Any], is_output: bool = False) -> NodeType:
-    return NodeType(name, name, "bench", "", {port.name: port for port in inputs}, (Output("value", "INT"),), is_output, run)
+def _type(
+    name: str,
+    inputs: tuple[Input, ...],
+    run: Callable[[Context, Mapping[str, Any]], Any],
+    is_output: bool = False,
+) -> NodeType:
+    return NodeType(
+        name,
+        name,
+        "bench",
+        "",
+        {port.name: port for port in inputs},
+        (Output("value", "INT"),),
+        is_output,
+        run,
+    )
 
 
 STEP = Input("step", "INT", required=True, knob=True, minimum=0, maximum=1e9)
 SOURCE = Input("source", "INT", required=False, knob=False)
-SOURCES = tuple(Input(f"source_{number}", ANY, required=False, knob=False) for number in range(max(SIZES)))
+SOURCES = tuple(
+    Input(f"source_{number}", ANY, required=False, knob=False) for number in range(max(SIZES))
+)
 NODES = (
-    _type("Add", (STEP, SOURCE), lambda context, values: (values["step"] + values.get("source", 0),)),
+    _type(
+        "Add", (STEP, SOURCE), lambda context, values: (values["step"] + values.get("source", 0),)
+    ),
     _type("Last", (SOURCE,), lambda context, values: (values["source"],), is_output=True),
     _type("Gather", SOURCES, lambda context, values: (sum(values.values()),), is_output=True),
 )
@@ -85,7 +103,10 @@ def chain(size: int) -> str:
     """Makes a chain: each node reads the one before; the last one is the output."""
     nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
     for number in range(2, size):
-        nodes[str(number)] = {"class_type": "Add", "inputs": {"step": number, "source": [str(number - 1), 0]}}
+        nodes[str(number)] = {
+            "class_type": "Add",
+            "inputs": {"step": number, "source": [str(number - 1), 0]},
+        }
     nodes[str(size)] = {"class_type": "Last", "inputs": {"source": [str(size - 1), 0]}}
     return json.dumps(nodes)
 
@@ -95,7 +116,10 @@ def fan(size: int) -> str:
     nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
     for number in range(2, size):
         nodes[str(number)] = {"class_type": "Add", "inputs": {"step": number, "source": ["1", 0]}}
-    nodes[str(size)] = {"class_type": "Gather", "inputs": {f"source_{number}": [str(number), 0] for number in range(2, size)}}
+    nodes[str(size)] = {
+        "class_type": "Gather",
+        "inputs": {f"source_{number}": [str(number), 0] for number in range(2, size)},
+    }
     return json.dumps(nodes)
 
 
@@ -106,7 +130,10 @@ def loop(rounds: int) -> str:
         "2": {"class_type": "Add", "inputs": {"step": 0}},
         "3": {"class_type": "Plus", "inputs": {"a": ["1", 1], "b": 1}},
         "4": {"class_type": "Below", "inputs": {"a": ["3", 0], "limit": rounds}},
-        "5": {"class_type": "LoopClose", "inputs": {"flow": ["1", 0], "again": ["4", 0], "value": ["3", 0]}},
+        "5": {
+            "class_type": "LoopClose",
+            "inputs": {"flow": ["1", 0], "again": ["4", 0], "value": ["3", 0]},
+        },
         "6": {"class_type": "Last", "inputs": {"source": ["5", 0]}},
     }
     return json.dumps(nodes)
@@ -126,8 +153,12 @@ def run() -> BenchResult:
         for size in SIZES:
             text, warm = shape(size), ResultCache()
             run_text(text, warm)
-            actions[f"{shape.__name__}_{size}_cold"] = lambda text=text: run_text(text, ResultCache())  # type: ignore[misc]
-            actions[f"{shape.__name__}_{size}_cached"] = lambda text=text, warm=warm: run_text(text, warm)  # type: ignore[misc]
+            actions[f"{shape.__name__}_{size}_cold"] = lambda text=text: run_text(
+                text, ResultCache()
+            )  # type: ignore[misc]
+            actions[f"{shape.__name__}_{size}_cached"] = lambda text=text, warm=warm: run_text(
+                text, warm
+            )  # type: ignore[misc]
     for rounds, text in ((rounds, loop(rounds)) for rounds in ROUNDS):
         actions[f"loop_{rounds}_cold"] = lambda text=text: run_text(text, ResultCache())  # type: ignore[misc]
     gc.collect()
@@ -139,15 +170,31 @@ def run() -> BenchResult:
     metrics, bounds, ok = dict(seconds), dict[str, str](), True
     small, large = SIZES
     for kind, state in product(("chain", "fan"), ("cold", "cached")):
-        name, flatness, limit = f"{kind}_{large}_{state}", f"{kind}_{state}_flatness", COLD_SECONDS if state == "cold" else CACHED_SECONDS
+        name, flatness, limit = (
+            f"{kind}_{large}_{state}",
+            f"{kind}_{state}_flatness",
+            COLD_SECONDS if state == "cold" else CACHED_SECONDS,
+        )
         ratio = (seconds[name] / large) / (seconds[f"{kind}_{small}_{state}"] / small)
         metrics[flatness] = ratio
         bounds[name] = f"< {limit} s"
         bounds[flatness] = f"< {FLATNESS}: time per node, {large} nodes against {small}"
         ok &= seconds[name] < limit and ratio < FLATNESS
     few, many = ROUNDS
-    metrics["loop_flatness"] = ratio = (seconds[f"loop_{many}_cold"] / many) / (seconds[f"loop_{few}_cold"] / few)
+    metrics["loop_flatness"] = ratio = (seconds[f"loop_{many}_cold"] / many) / (
+        seconds[f"loop_{few}_cold"] / few
+    )
     bounds["loop_flatness"] = f"< {FLATNESS}: time per round, {many} rounds against {few}"
     ok &= ratio < FLATNESS
-    table = [(name, round(value, 4), 1e6 * value / int(name.split("_")[1])) for name, value in seconds.items()]
-    return BenchResult("graph", ok, metrics, bounds, ("median of 5", "seconds", "microseconds per node or round"), table)
+    table = [
+        (name, round(value, 4), 1e6 * value / int(name.split("_")[1]))
+        for name, value in seconds.items()
+    ]
+    return BenchResult(
+        "graph",
+        ok,
+        metrics,
+        bounds,
+        ("median of 5", "seconds", "microseconds per node or round"),
+        table,
+    )

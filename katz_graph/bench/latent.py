@@ -22,7 +22,19 @@ from torch import Tensor
 from katz_graph.bench.bare import Bare
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import BOUND, difference
-from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middle, pins, plan, reference, seconds_of, take_turns
+from katz_graph.bench.placed import (
+    COLUMNS,
+    Models,
+    Scale,
+    Stages,
+    Track,
+    middle,
+    pins,
+    plan,
+    reference,
+    seconds_of,
+    take_turns,
+)
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
@@ -49,47 +61,84 @@ class Measured:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        speedups = [alone / together for alone, together in zip(self.one.sampling, self.two.sampling, strict=True)]
-        ideals = [ideal_speedup(*of_round) for of_round in zip(self.one.programs, self.two.programs, self.stages, strict=True)]
+        speedups = [
+            alone / together
+            for alone, together in zip(self.one.sampling, self.two.sampling, strict=True)
+        ]
+        ideals = [
+            ideal_speedup(*of_round)
+            for of_round in zip(self.one.programs, self.two.programs, self.stages, strict=True)
+        ]
         return {
             "seconds": median(self.two.whole),
             "predicted_seconds": median(self.two.planned),
             "one_worker_seconds": median(self.one.whole),
             "speedup": median(speedups),
             "ideal_speedup": median(ideals),
-            "share_of_ideal": median(speedup / ideal for speedup, ideal in zip(speedups, ideals, strict=True)),
-            "share_of_ideal_of_a_bare_loop": median(bare / bare_ideal(stages) for bare, stages in zip(self.bare, self.stages, strict=True)),
+            "share_of_ideal": median(
+                speedup / ideal for speedup, ideal in zip(speedups, ideals, strict=True)
+            ),
+            "share_of_ideal_of_a_bare_loop": median(
+                bare / bare_ideal(stages)
+                for bare, stages in zip(self.bare, self.stages, strict=True)
+            ),
             "devices": min(len(set(program.placement.values())) for program in self.two.programs),
-            "difference": max(difference(outcome.samples, self.expected) for outcome in self.two.outcomes),
+            "difference": max(
+                difference(outcome.samples, self.expected) for outcome in self.two.outcomes
+            ),
         }
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    scale = scale or Scale(side=64, steps=20, runs=7)  # 512 px, the size that SD1.5 was trained for; the steps of a KSampler
+    # 512 px, the size that SD1.5 was trained for; the steps of a KSampler
+    scale = scale or Scale(side=64, steps=20, runs=7)
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = Models.make(folder, scale)
-        regions = {kind: models.request(scale, GUIDANCE, controls) for kind, controls in KINDS.items()}
+        regions = {
+            kind: models.request(scale, GUIDANCE, controls) for kind, controls in KINDS.items()
+        }
         expected = {kind: reference(region) for kind, region in regions.items()}
         with DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair:
-            measured = {kind: _measure(kind, pair, models, region, expected[kind], scale) for kind, region in regions.items()}
+            measured = {
+                kind: _measure(kind, pair, models, region, expected[kind], scale)
+                for kind, region in regions.items()
+            }
         four = _four_workers(folder, regions["controlnet"])
-    metrics = {f"{kind}_{name}": value for kind, found in measured.items() for name, value in found.metrics.items()}
+    metrics = {
+        f"{kind}_{name}": value
+        for kind, found in measured.items()
+        for name, value in found.metrics.items()
+    }
     metrics["four_workers_devices"] = len(set(four.program.placement.values()))
-    metrics["four_workers_difference"] = difference(four.outcomes[-1].samples, expected["controlnet"])
+    metrics["four_workers_difference"] = difference(
+        four.outcomes[-1].samples, expected["controlnet"]
+    )
     bounds = {f"{kind}_share_of_ideal": f">= {IDEAL_BOUND}" for kind in KINDS}
     bounds |= {f"{kind}_devices": "2" for kind in KINDS} | {"four_workers_devices": "4"}
     bounds |= {name: f"<= {BOUND}" for name in metrics if name.endswith("difference")}
     ok = (
-        all(metrics[f"{kind}_share_of_ideal"] >= IDEAL_BOUND and metrics[f"{kind}_devices"] == 2 for kind in KINDS)
+        all(
+            metrics[f"{kind}_share_of_ideal"] >= IDEAL_BOUND and metrics[f"{kind}_devices"] == 2
+            for kind in KINDS
+        )
         and metrics["four_workers_devices"] == 4
         and all(value <= BOUND for name, value in metrics.items() if name.endswith("difference"))
     )
     rows = [row for found in measured.values() for row in (found.one.row(), found.two.row())]
-    return BenchResult("latent", ok, metrics, bounds, COLUMNS, [*middle(measured["controlnet"].stages).rows(), *rows, four.row()])
+    return BenchResult(
+        "latent",
+        ok,
+        metrics,
+        bounds,
+        COLUMNS,
+        [*middle(measured["controlnet"].stages).rows(), *rows, four.row()],
+    )
 
 
-def _measure(kind: str, engine: DeviceEngine, models: Models, region: Region, expected: Tensor, scale: Scale) -> Measured:
+def _measure(
+    kind: str, engine: DeviceEngine, models: Models, region: Region, expected: Tensor, scale: Scale
+) -> Measured:
     one = Track(f"{kind}, one worker", engine, lambda: plan(engine, region, pins("cpu:0", "cpu:0")))
     two = Track(f"{kind}, two workers", engine, lambda: plan(engine, region))
     profiled = models.profiled(scale, GUIDANCE, KINDS[kind])
@@ -107,9 +156,17 @@ def _four_workers(folder: Path, region: Region) -> Track:
     """Runs once on four workers, worth using all wherever they really run: they take no notice of
     each other, on links that cost nothing.
     """
-    with DeviceEngine([WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE) as engine:
-        apart = [replace(device, host=device.name, measured={}) for device in engine.cluster.devices]
-        track = Track("controlnet, four workers", engine, lambda: plan(engine, region, batching=False, devices=apart))
+    with DeviceEngine(
+        [WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE
+    ) as engine:
+        apart = [
+            replace(device, host=device.name, measured={}) for device in engine.cluster.devices
+        ]
+        track = Track(
+            "controlnet, four workers",
+            engine,
+            lambda: plan(engine, region, batching=False, devices=apart),
+        )
         track.run()
         return track
 
@@ -119,7 +176,9 @@ def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
     the busier worker never waits.
     """
     devices = set(two.placement.values())
-    return seconds_of(one, stages.alone) / max(seconds_of(two, stages.busy, device) for device in devices)
+    return seconds_of(one, stages.alone) / max(
+        seconds_of(two, stages.busy, device) for device in devices
+    )
 
 
 def bare_ideal(stages: Stages) -> float:

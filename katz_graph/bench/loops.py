@@ -24,7 +24,10 @@ class LoopClose:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
-            "required": {"flow": ("FLOW", {"rawLink": True}), "again": ("BOOLEAN", {"forceInput": True})},
+            "required": {
+                "flow": ("FLOW", {"rawLink": True}),
+                "again": ("BOOLEAN", {"forceInput": True}),
+            },
             "optional": {"value": ("*", {})},
             "hidden": {"graph": "DYNPROMPT", "me": "UNIQUE_ID"},
         }
@@ -38,7 +41,11 @@ class LoopClose:
         for name in inside:
             original = graph.get_node(name)
             inputs = {key: moved(link, names) for key, link in original["inputs"].items()}
-            nodes[names[name]] = {"class_type": original["class_type"], "inputs": inputs, "override_display_id": name}
+            nodes[names[name]] = {
+                "class_type": original["class_type"],
+                "inputs": inputs,
+                "override_display_id": name,
+            }
         nodes[names[flow[0]]]["inputs"]["value"] = value
         return {"result": (["again", 0],), "expand": nodes}
 

@@ -50,10 +50,21 @@ class EnginePaint:
         steps: int = 20,
     ) -> Tensor:
         """Paints pictures [B, 128, 128, 3] in 0..1."""
-        return torch.cat([self._one(*pair, control, number, loras, steps) for number, pair in enumerate(zip(captions, seeds, strict=True))])
+        return torch.cat(
+            [
+                self._one(*pair, control, number, loras, steps)
+                for number, pair in enumerate(zip(captions, seeds, strict=True))
+            ]
+        )
 
     def _one(
-        self, caption: str, seed: int, control: tuple[str, Tensor] | None, number: int, loras: Sequence[tuple[str, float]], steps: int
+        self,
+        caption: str,
+        seed: int,
+        control: tuple[str, Tensor] | None,
+        number: int,
+        loras: Sequence[tuple[str, float]],
+        steps: int,
     ) -> Tensor:
         model, clip = self.model, self.clip
         for name, strength in loras:
@@ -62,8 +73,15 @@ class EnginePaint:
         uses: tuple[ControlUse, ...] = ()
         if control is not None:
             kind, hints = control
-            uses = (ControlUse(controlnet_recipe(MINI / "controlnet" / kind), Picture.of(hints[number : number + 1])),)
-        positive, negative = ((ConditioningEntry(Prompt(clip, text), uses),) for text in (caption, ""))
+            uses = (
+                ControlUse(
+                    controlnet_recipe(MINI / "controlnet" / kind),
+                    Picture.of(hints[number : number + 1]),
+                ),
+            )
+        positive, negative = (
+            (ConditioningEntry(Prompt(clip, text), uses),) for text in (caption, "")
+        )
         begin: dict[str, Any] = {
             "model": model,
             "latent_image": {"samples": torch.zeros(1, 4, SIDE // 8, SIDE // 8)},
@@ -86,9 +104,17 @@ def run() -> BenchResult:
         judge = load_judge(MINI / "judge")
         figures = {f"judge_{name}": value for name, value in examine(judge).items()}
         figures |= evaluate(EnginePaint(engine), judge)
-    judged = [name for name in figures if name.startswith("judge_") and name != "judge_silhouette"]  # that one is an overlap
+    # that one is an overlap
+    judged = [name for name in figures if name.startswith("judge_") and name != "judge_silhouette"]
     blind = [name for name in judged if figures[name] < JUDGE_BOUND]
     bounds = {name: f"{sign} {bound}" for name, (sign, bound) in BOUNDS.items()}
     bounds |= dict.fromkeys(judged, f">= {JUDGE_BOUND}")
     rows = [[name, value, bounds.get(name, "")] for name, value in figures.items()]
-    return BenchResult("mini", not failures(figures) and not blind, figures, bounds, ("figure", "value", "bound"), rows)
+    return BenchResult(
+        "mini",
+        not failures(figures) and not blind,
+        figures,
+        bounds,
+        ("figure", "value", "bound"),
+        rows,
+    )

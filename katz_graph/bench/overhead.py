@@ -45,17 +45,35 @@ def workflow(image: str) -> dict[str, Any]:
         "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": ""}},
         "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 128, "height": 128}},
         "5": {"class_type": "LoadImage", "inputs": {"image": image}},
-        "6": {"class_type": "ControlNetLoader", "inputs": {"control_net_name": "katz-mini-silhouette"}},
+        "6": {
+            "class_type": "ControlNetLoader",
+            "inputs": {"control_net_name": "katz-mini-silhouette"},
+        },
         "7": {
             "class_type": "ControlNetApplyAdvanced",
-            "inputs": {"positive": ["2", 0], "negative": ["3", 0], "control_net": ["6", 0], "image": ["5", 0]},
+            "inputs": {
+                "positive": ["2", 0],
+                "negative": ["3", 0],
+                "control_net": ["6", 0],
+                "image": ["5", 0],
+            },
         },
         "8": {
             "class_type": "KSampler",
-            "inputs": {"model": ["1", 0], "positive": ["7", 0], "negative": ["7", 1], "latent_image": ["4", 0], "steps": STEPS, "cfg": 4.0},
+            "inputs": {
+                "model": ["1", 0],
+                "positive": ["7", 0],
+                "negative": ["7", 1],
+                "latent_image": ["4", 0],
+                "steps": STEPS,
+                "cfg": 4.0,
+            },
         },
         "9": {"class_type": "VAEDecode", "inputs": {"samples": ["8", 0], "vae": ["1", 2]}},
-        "10": {"class_type": "SaveImage", "inputs": {"images": ["9", 0], "filename_prefix": "ours"}},
+        "10": {
+            "class_type": "SaveImage",
+            "inputs": {"images": ["9", 0], "filename_prefix": "ours"},
+        },
     }
 
 
@@ -65,7 +83,13 @@ def run() -> BenchResult:
         ours, theirs = _whole_run(engine, Path(folder)), _pipeline_run(engine, Path(folder))
         ours(), theirs()  # load and warm up
         seconds = medians({"katz": ours, "diffusers": theirs}, RUNS)
-    starts = medians({"nodes": _start([sys.argv[0], "nodes"]), "torch": _start([sys.executable, "-c", "import torch"])}, STARTS)
+    starts = medians(
+        {
+            "nodes": _start([sys.argv[0], "nodes"]),
+            "torch": _start([sys.executable, "-c", "import torch"]),
+        },
+        STARTS,
+    )
     imported = _imported(["nodes"]) | _imported(["plan", "--help"]) | _imported(["models"])
     among = beside.measure()
     ratio, started = seconds["katz"] / seconds["diffusers"], starts["nodes"] / starts["torch"]
@@ -77,8 +101,18 @@ def run() -> BenchResult:
         "heavy_imports": sorted(imported),
         **among,
     }
-    ok = ratio <= RATIO_BOUND and started <= NODES_BOUND and not imported and beside.within_bounds(among)
-    bounds = {"ratio": f"<= {RATIO_BOUND}", "nodes_over_import_torch": f"<= {NODES_BOUND}", "heavy_imports": "none", **beside.BOUNDS}
+    ok = (
+        ratio <= RATIO_BOUND
+        and started <= NODES_BOUND
+        and not imported
+        and beside.within_bounds(among)
+    )
+    bounds = {
+        "ratio": f"<= {RATIO_BOUND}",
+        "nodes_over_import_torch": f"<= {NODES_BOUND}",
+        "heavy_imports": "none",
+        **beside.BOUNDS,
+    }
     rows = [
         [f"whole run, {STEPS} steps, 1 ControlNet", seconds["katz"], seconds["diffusers"]],
         ["katz nodes / import torch", starts["nodes"], starts["torch"]],
@@ -131,7 +165,13 @@ def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
             module.set_attn_processor(AttnProcessor2_0())
         try:
             picture = pipeline(
-                PROMPT, image=image, negative_prompt="", height=128, width=128, num_inference_steps=STEPS, guidance_scale=4.0
+                PROMPT,
+                image=image,
+                negative_prompt="",
+                height=128,
+                width=128,
+                num_inference_steps=STEPS,
+                guidance_scale=4.0,
             ).images[0]
         finally:
             for module in (unet, control_net):
@@ -157,5 +197,7 @@ def _imported(arguments: list[str]) -> set[str]:
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print('heavy:', *sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"
     )
-    output = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    ).stdout
     return set(output.rsplit("heavy:", 1)[1].split())

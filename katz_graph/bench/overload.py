@@ -54,7 +54,10 @@ class Load:
 def run(scale: Scale | None = None) -> BenchResult:
     scale = scale or Scale()
     seeds = itertools.count()
-    with tempfile.TemporaryDirectory() as name, serving(Path(name), "--queue-limit", str(scale.queue)) as server:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        serving(Path(name), "--queue-limit", str(scale.queue)) as server,
+    ):
         server.wait_for([_job(server, seeds, scale).data["prompt_id"]], 60)  # loads
         before_it = _peak(server, seeds, scale)
         double, goodput = _at_rate(server, seeds, scale, 2 * before_it, scale.double_seconds)
@@ -91,8 +94,19 @@ def run(scale: Scale | None = None) -> BenchResult:
         "exit_status": "0",
     }
     quick = metrics["refusal_p99"] < REFUSAL_BOUND and growth < MEMORY_BOUND
-    ok = quick and metrics["goodput_at_double"] >= GOODPUT_BOUND and not (lost or metrics["other_answers"] or status)
-    return BenchResult("overload", ok, metrics, bounds, ("what", "figure"), [[what, value] for what, value in metrics.items()])
+    ok = (
+        quick
+        and metrics["goodput_at_double"] >= GOODPUT_BOUND
+        and not (lost or metrics["other_answers"] or status)
+    )
+    return BenchResult(
+        "overload",
+        ok,
+        metrics,
+        bounds,
+        ("what", "figure"),
+        [[what, value] for what, value in metrics.items()],
+    )
 
 
 def _job(server: Served, seeds: itertools.count[int], scale: Scale) -> Answer:
@@ -124,7 +138,9 @@ def _rate(server: Served, known: set[str]) -> float:
     return (len(ends) - 1) / (ends[-1] - ends[0]) * 1000
 
 
-def _at_rate(server: Served, seeds: itertools.count[int], scale: Scale, rate: float, seconds: float) -> tuple[Load, float]:
+def _at_rate(
+    server: Served, seeds: itertools.count[int], scale: Scale, rate: float, seconds: float
+) -> tuple[Load, float]:
     """Sends `rate` jobs a second; returns their fate, and how many a second were finished
     meanwhile.
     """

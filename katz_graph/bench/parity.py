@@ -36,7 +36,8 @@ from katz_graph.planner.sampling import sampling_of
 from katz_graph.sampling.spec import SamplingSpec
 
 BOUND = 1e-5  # of the latent's range: batching and threads alone move it by about 1e-6
-CONTROLS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))  # strength and window of each ControlNet
+# strength and window of each ControlNet
+CONTROLS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
 STRENGTHS = (0.4, 0.25)  # of each LoRA
 PIPELINE_CASES = (
     "0 ControlNets, 0 LoRAs, text",
@@ -45,13 +46,17 @@ PIPELINE_CASES = (
     "1 ControlNets, 2 LoRAs, text",
     "0 ControlNets, 0 LoRAs, batch of 2",
 )
-EXTRAPOLATING_STEPS = 12  # at 5, DPM++ 2M lets the rounding of batched products grow to 1.1e-5, at 8 to 2.4e-6, at 12 to 0.9e-6
-PIPELINE_STEPS = 20  # as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
+# at 5, DPM++ 2M lets the rounding of batched products grow to 1.1e-5, at 8 to 2.4e-6, at 12 to
+# 0.9e-6
+EXTRAPOLATING_STEPS = 12
+# as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
+PIPELINE_STEPS = 20
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
     "Euler ancestral": ("EulerAncestralDiscreteScheduler", {}),
-    "DDIM": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),  # as Stable Diffusion is configured
+    # as Stable Diffusion is configured
+    "DDIM": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
     "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
     "UniPC": ("UniPCMultistepScheduler", {}),
 }
@@ -88,7 +93,13 @@ def random_models(folder: Path, family: Family) -> Models:
 def mini_models() -> Models:
     """Returns the miniature family."""
     controls = tuple(sorted(path for path in (MINI / "controlnet").iterdir() if path.is_dir()))
-    return Models("mini", MINI / "pipeline", True, (*controls, *controls)[:3], tuple(sorted((MINI / "loras").glob("*.safetensors")))[:2])
+    return Models(
+        "mini",
+        MINI / "pipeline",
+        True,
+        (*controls, *controls)[:3],
+        tuple(sorted((MINI / "loras").glob("*.safetensors")))[:2],
+    )
 
 
 def cases(models: Models) -> Iterator[Case]:
@@ -109,7 +120,9 @@ def cases(models: Models) -> Iterator[Case]:
         "batch of 2": {"latent": empty.repeat(2, 1, 1, 1)},
     }
     samplers = tuple(reference.LOOPS)
-    for number, (controls, loras, kind) in enumerate((c, r, k) for c in (0, 1, 3) for r in (0, 1, 2) for k in kinds):
+    for number, (controls, loras, kind) in enumerate(
+        (c, r, k) for c in (0, 1, 3) for r in (0, 1, 2) for k in kinds
+    ):
         sampler = samplers[number % len(samplers)]
         yield Case(
             name=f"{models.name}, {controls} ControlNets, {loras} LoRAs, {kind}",
@@ -154,7 +167,9 @@ def engines_modules(case: Case, engine: DeviceEngine, region: Region) -> tuple[A
     pipeline = reference.load(replace(case, loras=()))
     pipeline.unet = models.patch(region.begin.inputs["model"])
     for encoder, name in zip(clip.encoders, ("text_encoder", "text_encoder_2"), strict=False):
-        setattr(pipeline, name, models.store.text_encoder(encoder.encoder, models.device, models.dtype))
+        setattr(
+            pipeline, name, models.store.text_encoder(encoder.encoder, models.device, models.dtype)
+        )
     return pipeline, [models.module(controlnet_recipe(control.folder)) for control in case.controls]
 
 
@@ -163,7 +178,12 @@ def against_pipeline(case: Case, scheduler: str, engine: DeviceEngine) -> float:
     ControlNets.
     """
     name, config = SCHEDULERS[scheduler]
-    inputs = {"scheduler_class": name, "scheduler_config": json.dumps(config), "steps": case.steps, "seed": case.seed}
+    inputs = {
+        "scheduler_class": name,
+        "scheduler_config": json.dumps(config),
+        "steps": case.steps,
+        "seed": case.seed,
+    }
     ours = sample(engine, region_of("DiffusersStepBegin", inputs | {"strength": 1.0}, case))
     pipeline = reference.load_with_controls(case)
     pipeline.scheduler = getattr(diffusers, name).from_config(pipeline.scheduler.config, **config)
@@ -197,7 +217,10 @@ def unchanged_weights(case: Case) -> bool:
     with local_engine() as engine:
         model, clip, _ = pipeline_recipes(case.pipeline)
         modules = [engine.models.patch(model)] + [
-            engine.models.store.text_encoder(encoder.encoder, engine.models.device, engine.models.dtype) for encoder in clip.encoders
+            engine.models.store.text_encoder(
+                encoder.encoder, engine.models.device, engine.models.dtype
+            )
+            for encoder in clip.encoders
         ]
         before = [parameter.clone() for module in modules for parameter in module.parameters()]
         sample(engine, sampler_region(case))
@@ -209,11 +232,18 @@ def unchanged_weights(case: Case) -> bool:
 def run() -> BenchResult:
     """Runs all families, all cases, both ways of batching."""
     if find_spec("peft") is None:
-        raise InputError("bench parity lets diffusers load LoRAs for comparison, which needs peft: pip install 'katz-graph[train]'")
+        raise InputError(
+            "bench parity lets diffusers load LoRAs for comparison, which needs peft: pip install "
+            "'katz-graph[train]'"
+        )
     torch.set_num_threads(1)
     rows: list[list[Any]] = []
     with quiet(), tempfile.TemporaryDirectory() as folder:
-        families = [random_models(Path(folder), "sd1"), random_models(Path(folder), "sdxl"), mini_models()]
+        families = [
+            random_models(Path(folder), "sd1"),
+            random_models(Path(folder), "sdxl"),
+            mini_models(),
+        ]
         for models in families:
             rows += _plain_rows(models)
             rows += _pipeline_rows(models)
@@ -225,8 +255,16 @@ def run() -> BenchResult:
         "cases": len(rows),
         "weights_restored": restored,
     }
-    ok = metrics["largest_difference"] <= BOUND and metrics["largest_difference_same_order"] == 0.0 and restored
-    bounds = {"largest_difference": f"<= {BOUND}", "largest_difference_same_order": "== 0", "weights_restored": "== True"}
+    ok = (
+        metrics["largest_difference"] <= BOUND
+        and metrics["largest_difference_same_order"] == 0.0
+        and restored
+    )
+    bounds = {
+        "largest_difference": f"<= {BOUND}",
+        "largest_difference_same_order": "== 0",
+        "weights_restored": "== True",
+    }
     return BenchResult("parity", ok, metrics, bounds, ("case", "how", "difference / range"), rows)
 
 
@@ -245,4 +283,8 @@ def _pipeline_rows(models: Models) -> Iterator[list[Any]]:
         for name in PIPELINE_CASES:
             case = replace(some[f"{models.name}, {name}"], steps=PIPELINE_STEPS)
             for scheduler in SCHEDULERS:
-                yield [f"{case.name}, {scheduler}", "stock pipeline", against_pipeline(case, scheduler, engine)]
+                yield [
+                    f"{case.name}, {scheduler}",
+                    "stock pipeline",
+                    against_pipeline(case, scheduler, engine),
+                ]

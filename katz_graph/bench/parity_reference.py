@@ -50,7 +50,9 @@ class Case:
     seed: int = 7
     latent: Tensor = field(default_factory=lambda: torch.zeros(1, 4, 8, 8))
     mask: Tensor | None = None
-    image: Tensor = field(default_factory=lambda: torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(5)))
+    image: Tensor = field(
+        default_factory=lambda: torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(5))
+    )
     controls: tuple[ControlCase, ...] = ()
     loras: tuple[tuple[Path, float], ...] = ()
     prompt: str = "a red circle above sand"
@@ -78,7 +80,9 @@ class Table:
         return [self.sigma(t) for t in numpy.linspace(999, 0, steps)] + [0.0]
 
     def window(self, percent: float) -> float:
-        return numpy.inf if percent <= 0 else 0.0 if percent >= 1 else self.sigma((1 - percent) * 999)
+        return (
+            numpy.inf if percent <= 0 else 0.0 if percent >= 1 else self.sigma((1 - percent) * 999)
+        )
 
 
 def load_with_controls(case: Case) -> Any:
@@ -103,7 +107,8 @@ def load(case: Case) -> Any:
         pipeline.load_lora_weights(path.parent, weight_name=path.name, adapter_name=names[-1])
     if names:
         pipeline.set_adapters(names, [strength for _, strength in case.loras])
-        # `fuse_lora` multiplies by each adapter's own scale, which set_adapters has set to its strength
+        # `fuse_lora` multiplies by each adapter's own scale, which set_adapters has set to its
+        # strength
         components = ["unet", "text_encoder"] + (["text_encoder_2"] if case.xl else [])
         pipeline.fuse_lora(components=components, adapter_names=names)
         pipeline.unload_lora_weights()
@@ -117,21 +122,36 @@ def encode(pipeline: Any, case: Case) -> tuple[list[Tensor], list[dict[str, Tens
     if not case.xl:
         positive, negative = pipeline.encode_prompt(case.prompt, "cpu", 1, True, case.negative)
         return [negative.repeat(batch, 1, 1), positive.repeat(batch, 1, 1)], [None, None]
-    positive, negative, pooled, negative_pooled = pipeline.encode_prompt(case.prompt, negative_prompt=case.negative, device="cpu")
-    sizes = torch.tensor([[height * 8, width * 8, 0, 0, height * 8, width * 8]], dtype=torch.float32).repeat(batch, 1)
-    added = [{"text_embeds": pool.repeat(batch, 1), "time_ids": sizes} for pool in (negative_pooled, pooled)]
+    positive, negative, pooled, negative_pooled = pipeline.encode_prompt(
+        case.prompt, negative_prompt=case.negative, device="cpu"
+    )
+    sizes = torch.tensor(
+        [[height * 8, width * 8, 0, 0, height * 8, width * 8]], dtype=torch.float32
+    ).repeat(batch, 1)
+    added = [
+        {"text_embeds": pool.repeat(batch, 1), "time_ids": sizes}
+        for pool in (negative_pooled, pooled)
+    ]
     return [negative.repeat(batch, 1, 1), positive.repeat(batch, 1, 1)], added  # type: ignore[return-value]
 
 
 @torch.no_grad()
-def sample(case: Case, sigmas: Sequence[float], batched: bool, pipeline: Any = None, control_nets: Sequence[Any] | None = None) -> Tensor:
+def sample(
+    case: Case,
+    sigmas: Sequence[float],
+    batched: bool,
+    pipeline: Any = None,
+    control_nets: Sequence[Any] | None = None,
+) -> Tensor:
     """Computes the final latent, unscaled, by a plain loop over `forward` of UNet and ControlNets:
     those given, or loaded here.
     """
     pipeline = pipeline or load(case)
     table = Table(pipeline.scheduler)
     texts, added = encode(pipeline, case)
-    modules = control_nets or [ControlNetModel.from_pretrained(control.folder) for control in case.controls]
+    modules = control_nets or [
+        ControlNetModel.from_pretrained(control.folder) for control in case.controls
+    ]
     controls = list(zip(modules, case.controls, strict=True))
     image = case.image.movedim(-1, 1).repeat(len(case.latent), 1, 1, 1)
 
@@ -145,9 +165,19 @@ def sample(case: Case, sigmas: Sequence[float], batched: bool, pipeline: Any = N
             if not table.window(control.end) <= sigma <= table.window(control.start):
                 continue
             residuals, last = module(
-                scaled, timestep, text, image.repeat(copies, 1, 1, 1), control.strength, added_cond_kwargs=extra, return_dict=False
+                scaled,
+                timestep,
+                text,
+                image.repeat(copies, 1, 1, 1),
+                control.strength,
+                added_cond_kwargs=extra,
+                return_dict=False,
             )
-            down = list(residuals) if down is None else [a + b for a, b in zip(down, residuals, strict=True)]
+            down = (
+                list(residuals)
+                if down is None
+                else [a + b for a, b in zip(down, residuals, strict=True)]
+            )
             middle = last if middle is None else middle + last
         output = pipeline.unet(
             scaled,
@@ -167,10 +197,16 @@ def sample(case: Case, sigmas: Sequence[float], batched: bool, pipeline: Any = N
 
     def guided(x: Tensor, sigma: float) -> Tensor:
         if batched:
-            extra = None if added[0] is None else {key: torch.cat([one[key] for one in added if one]) for key in added[0]}
+            extra = (
+                None
+                if added[0] is None
+                else {key: torch.cat([one[key] for one in added if one]) for key in added[0]}
+            )
             uncond, cond = predict(x, sigma, torch.cat(texts), extra).chunk(2)
         else:
-            uncond, cond = (predict(x, sigma, text, extra) for text, extra in zip(texts, added, strict=True))
+            uncond, cond = (
+                predict(x, sigma, text, extra) for text, extra in zip(texts, added, strict=True)
+            )
         combined: Tensor = uncond + (cond - uncond) * case.guidance
         return combined
 
@@ -190,7 +226,12 @@ def sample(case: Case, sigmas: Sequence[float], batched: bool, pipeline: Any = N
 
     from_maximum = abs(sigmas[0] - table.sigmas[-1]) < 1e-4 * sigmas[0]
     x = latent + noise * ((1 + sigmas[0] ** 2) ** 0.5 if from_maximum else sigmas[0])
-    final: Tensor = LOOPS[case.sampler](denoiser, x, torch.tensor(sigmas), torch.Generator().manual_seed(case.seed + 1)) / scale
+    final: Tensor = (
+        LOOPS[case.sampler](
+            denoiser, x, torch.tensor(sigmas), torch.Generator().manual_seed(case.seed + 1)
+        )
+        / scale
+    )
     return final
 
 
@@ -200,7 +241,9 @@ def euler(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Genera
     return x
 
 
-def euler_ancestral(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Generator) -> Tensor:
+def euler_ancestral(
+    denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Generator
+) -> Tensor:
     for sigma, following in itertools.pairwise(sigmas):
         denoised = denoiser(x, float(sigma))
         if following == 0:

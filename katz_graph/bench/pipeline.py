@@ -42,7 +42,8 @@ HIDDEN, BOUND = 0.6, 1.5  # of an evaluation that sending the residuals takes
 HIDDEN_BOUND, PREDICTION_BOUND = 0.08, 0.10
 STALE = frozenset({"stale-controlnet"})
 FREE = NetworkLink(bytes_per_second=1e15)
-BUCKET = 0.004  # seconds at the link's rate that its token bucket holds; smaller ones do not reach the rate
+# seconds at the link's rate that its token bucket holds; smaller ones do not reach the rate
+BUCKET = 0.004
 SMALLEST_BUCKET = 64 << 10  # bytes, as many as one packet of the sender's kernel has
 QUEUE = 32 << 20  # bytes that wait for the link before packets are dropped
 
@@ -57,7 +58,9 @@ def run(scale: Scale | None = None) -> BenchResult:
             return compare(engine, region, link.shape, scale.runs)
 
 
-def compare(engine: DeviceEngine, region: Region, shape: Callable[[float], None], runs: int) -> BenchResult:
+def compare(
+    engine: DeviceEngine, region: Region, shape: Callable[[float], None], runs: int
+) -> BenchResult:
     """Compares on workers BASE and CONTROL, over the link as it is and then as `shape` holds it to
     so many bytes a second.
     """
@@ -68,12 +71,21 @@ def compare(engine: DeviceEngine, region: Region, shape: Callable[[float], None]
     shape(size / (HIDDEN * period))
     engine.cluster.links = engine.measured_links()
     slow = _plan(engine, region, {}, STALE)
-    stale = _timed(engine, f"{HIDDEN} of an evaluation, stale", _plan(engine, region, apart, STALE), runs)
-    waiting = _timed(engine, f"{HIDDEN} of an evaluation, synchronous", _plan(engine, region, apart, frozenset()), runs)
+    stale = _timed(
+        engine, f"{HIDDEN} of an evaluation, stale", _plan(engine, region, apart, STALE), runs
+    )
+    waiting = _timed(
+        engine,
+        f"{HIDDEN} of an evaluation, synchronous",
+        _plan(engine, region, apart, frozenset()),
+        runs,
+    )
     shape(size / (BOUND * period))
     engine.cluster.links = engine.measured_links()
     slower = _plan(engine, region, {}, STALE)
-    bounded = _timed(engine, f"{BOUND} of an evaluation, stale", _plan(engine, region, apart, STALE), runs)
+    bounded = _timed(
+        engine, f"{BOUND} of an evaluation, stale", _plan(engine, region, apart, STALE), runs
+    )
     alone = _timed(engine, "one device", slower, runs)
     predicted = bounded.program.prediction
     assert predicted is not None  # the program went through all passes
@@ -104,7 +116,8 @@ def compare(engine: DeviceEngine, region: Region, shape: Callable[[float], None]
         [
             track.name,
             _period(track),
-            "" if track is unshaped else track.program.prediction.period,  # that one was planned for another link
+            # that one was planned for another link
+            "" if track is unshaped else track.program.prediction.period,
             median(track.sampling),
             min(track.sampling),
             max(track.sampling),
@@ -113,7 +126,14 @@ def compare(engine: DeviceEngine, region: Region, shape: Callable[[float], None]
         if track.program.prediction is not None
     ]
     columns = ("plan", "evaluation", "predicted", "loop", "least", "most")
-    return BenchResult("pipeline", ok, metrics, bounds, columns, [*rows, *([note, "", "", "", "", ""] for note in slower.notes)])
+    return BenchResult(
+        "pipeline",
+        ok,
+        metrics,
+        bounds,
+        columns,
+        [*rows, *([note, "", "", "", "", ""] for note in slower.notes)],
+    )
 
 
 def _engine(folder: Path, link: Wire) -> DeviceEngine:
@@ -122,7 +142,10 @@ def _engine(folder: Path, link: Wire) -> DeviceEngine:
         engine = DeviceEngine(
             [WorkerConfig(name) for name in sides],
             cache=folder,
-            launchers={name: Spawn(opened.enter_context(ForkServer(prefix=side.prefix))) for name, side in sides.items()},
+            launchers={
+                name: Spawn(opened.enter_context(ForkServer(prefix=side.prefix)))
+                for name, side in sides.items()
+            },
             network=Network(tuple(sides), {name: side.address for name, side in sides.items()}),
         )
         engine.opened.push(opened.pop_all())
@@ -139,15 +162,29 @@ def pipelined(engine: DeviceEngine, region: Region) -> tuple[Program, float]:
     exact = _plan(engine, region, apart, frozenset(), FREE)
     assert exact.prediction is not None  # the program went through all passes
     size = _residual_bytes(exact)
-    program = _plan(engine, region, apart, STALE, NetworkLink(size / (HIDDEN * exact.prediction.period)))
+    program = _plan(
+        engine, region, apart, STALE, NetworkLink(size / (HIDDEN * exact.prediction.period))
+    )
     if not program.delayed:
-        raise RunError("the planner delays no ControlNet behind a link that takes most of an evaluation")
+        raise RunError(
+            "the planner delays no ControlNet behind a link that takes most of an evaluation"
+        )
     return program, size
 
 
-def _plan(engine: DeviceEngine, region: Region, places: Pins, allowed: frozenset[str], link: NetworkLink | None = None) -> Program:
+def _plan(
+    engine: DeviceEngine,
+    region: Region,
+    places: Pins,
+    allowed: frozenset[str],
+    link: NetworkLink | None = None,
+) -> Program:
     """Plans with the links as measured, or as if all were `link`."""
-    links = engine.cluster.links if link is None else dict.fromkeys(itertools.permutations((BASE, CONTROL), 2), link)
+    links = (
+        engine.cluster.links
+        if link is None
+        else dict.fromkeys(itertools.permutations((BASE, CONTROL), 2), link)
+    )
     return plan_region(region, Target(engine.cluster.devices, links, places, allowed))
 
 
@@ -165,8 +202,16 @@ def _residual_bytes(program: Program) -> float:
     """
     number, sizes, home = commonest_variant(program), ValueSizes(program), program.placement
     assert number is not None  # something is sampled
-    reads = [(op, ref) for op in program.variants[number].operations for name, ref in op.references() if name.startswith("residuals_")]
-    return sum(sizes.of(ref) for ref in dict.fromkeys(ref for op, ref in reads if home[ref.operation] != home[op.id]))
+    reads = [
+        (op, ref)
+        for op in program.variants[number].operations
+        for name, ref in op.references()
+        if name.startswith("residuals_")
+    ]
+    return sum(
+        sizes.of(ref)
+        for ref in dict.fromkeys(ref for op, ref in reads if home[ref.operation] != home[op.id])
+    )
 
 
 def _period(track: Track) -> float:
@@ -200,7 +245,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Joins two network namespaces: a slow network on one machine. Needs Linux, root, `ip` and `tc`."""
+    """Joins two network namespaces: a slow network on one machine. Needs Linux, root, `ip` and
+    `tc`.
+    """
 
     first: Side
     second: Side
@@ -209,7 +256,16 @@ class Wire:
         """Holds both directions to a rate, by a token bucket filter."""
         bucket = max(SMALLEST_BUCKET, int(bytes_per_second * BUCKET))
         for side in (self.first, self.second):
-            filter = ("root", "tbf", "rate", f"{int(bytes_per_second * 8)}bit", "burst", str(bucket), "limit", str(QUEUE))
+            filter = (
+                "root",
+                "tbf",
+                "rate",
+                f"{int(bytes_per_second * 8)}bit",
+                "burst",
+                str(bucket),
+                "limit",
+                str(QUEUE),
+            )
             _do(*side.prefix, "tc", "qdisc", "replace", "dev", side.interface, *filter)
 
 
@@ -220,16 +276,31 @@ def wire() -> Iterator[Wire]:
     """
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
-        raise RunError(f"a shaped link needs root and the commands ip and tc (iproute2){f'; {missing[0]} is missing' if missing else ''}")
+        raise RunError(
+            "a shaped link needs root and the commands ip and tc "
+            f"(iproute2){f'; {missing[0]} is missing' if missing else ''}"
+        )
     tag = f"katz{os.getpid()}"
-    first, second = (Side(f"{tag}{end}", f"k{os.getpid()}{end}", f"10.77.0.{number}") for end, number in (("a", 1), ("b", 2)))
+    first, second = (
+        Side(f"{tag}{end}", f"k{os.getpid()}{end}", f"10.77.0.{number}")
+        for end, number in (("a", 1), ("b", 2))
+    )
     try:
         for side in (first, second):
             _do("ip", "netns", "add", side.namespace)
         ends = ("type", "veth", "peer", "name", second.interface, "netns", second.namespace)
         _do("ip", "link", "add", first.interface, "netns", first.namespace, *ends)
         for side in (first, second):
-            _do("ip", "-n", side.namespace, "addr", "add", f"{side.address}/24", "dev", side.interface)
+            _do(
+                "ip",
+                "-n",
+                side.namespace,
+                "addr",
+                "add",
+                f"{side.address}/24",
+                "dev",
+                side.interface,
+            )
             for interface in ("lo", side.interface):
                 _do("ip", "-n", side.namespace, "link", "set", interface, "up")
         yield Wire(first, second)

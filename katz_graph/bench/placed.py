@@ -76,7 +76,13 @@ class Models:
             guidance=guidance,
             seed=seed,
             latent=torch.zeros(1, 4, scale.side, scale.side),
-            image=torch.rand(1, DEFAULT_LATENT_SPACE.pixels(scale.side), DEFAULT_LATENT_SPACE.pixels(scale.side), 3, generator=generator),
+            image=torch.rand(
+                1,
+                DEFAULT_LATENT_SPACE.pixels(scale.side),
+                DEFAULT_LATENT_SPACE.pixels(scale.side),
+                3,
+                generator=generator,
+            ),
             controls=tuple(ControlCase(path, 0.8, 0.0, 1.0) for path in self.controls[:controls]),
         )
         return sampler_region(case)
@@ -88,13 +94,20 @@ def pins(unet: str, control_net: str) -> Pins:
 
 
 def plan(
-    engine: DeviceEngine, region: Region, places: Pins | None = None, batching: bool | None = None, devices: Sequence[Device] = ()
+    engine: DeviceEngine,
+    region: Region,
+    places: Pins | None = None,
+    batching: bool | None = None,
+    devices: Sequence[Device] = (),
 ) -> Program:
     """Plans for an engine's workers, with its own pins; `devices` replaces what is known of the
     workers.
     """
     cluster = engine.cluster
-    return plan_region(region, Target(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching))
+    return plan_region(
+        region,
+        Target(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching),
+    )
 
 
 def reference(region: Region) -> Tensor:
@@ -140,15 +153,27 @@ class Track:
     def whole(self) -> list[float]:
         """Returns the seconds of all that the plan predicts: the loop, and what precedes it."""
         runs = zip(self.programs, self.outcomes, self.sampling, strict=True)
-        return [outcome.timings[program.owner].prepare + seconds for program, outcome, seconds in runs]
+        return [
+            outcome.timings[program.owner].prepare + seconds for program, outcome, seconds in runs
+        ]
 
     @property
     def planned(self) -> list[float]:
         """Returns the seconds that the programs predicted."""
-        return [program.prediction.planned for program in self.programs if program.prediction is not None]
+        return [
+            program.prediction.planned
+            for program in self.programs
+            if program.prediction is not None
+        ]
 
     def row(self) -> list[object]:
-        return [self.name, median(self.planned), median(self.whole), min(self.whole), max(self.whole)]
+        return [
+            self.name,
+            median(self.planned),
+            median(self.whole),
+            min(self.whole),
+            max(self.whole),
+        ]
 
 
 def take_turns(
@@ -181,15 +206,22 @@ def middle(stages: Sequence[Stages]) -> Stages:
 
 
 def _middle(times: Sequence[StageTime]) -> StageTime:
-    alone, busy = ([seconds for time in times if (seconds := getattr(time, how)) is not None] for how in ("alone", "busy"))
-    return replace(times[0], alone=median(alone) if alone else None, busy=median(busy) if busy else None)
+    alone, busy = (
+        [seconds for time in times if (seconds := getattr(time, how)) is not None]
+        for how in ("alone", "busy")
+    )
+    return replace(
+        times[0], alone=median(alone) if alone else None, busy=median(busy) if busy else None
+    )
 
 
 class Stages:
     """Holds measured seconds of the stages of the loop, by stage and members of a call."""
 
     def __init__(self, times: Sequence[StageTime]) -> None:
-        self.times = {(time.stage, time.members): time for time in times if stage(time.stage).costed}
+        self.times = {
+            (time.stage, time.members): time for time in times if stage(time.stage).costed
+        }
 
     def alone(self, call: Call) -> float:
         return self._known(self.times[call.stage, len(call.operations)].alone, call)
@@ -201,7 +233,9 @@ class Stages:
     def single_calls(self) -> tuple[float, float]:
         """Sums over all stages of one call for one branch, alone and busy."""
         single = [time for (_, members), time in self.times.items() if members == 1]
-        return sum(self._known(time.alone, time) for time in single), sum(self._known(time.busy, time) for time in single)
+        return sum(self._known(time.alone, time) for time in single), sum(
+            self._known(time.busy, time) for time in single
+        )
 
     def _known(self, seconds: float | None, what: Call | StageTime) -> float:
         assert seconds is not None, what  # profiled with this request on these devices
@@ -209,23 +243,37 @@ class Stages:
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None]]:
-        return {_title(time): {"alone": time.alone, "busy": time.busy} for time in self.times.values()}
+        return {
+            _title(time): {"alone": time.alone, "busy": time.busy} for time in self.times.values()
+        }
 
     def rows(self) -> list[list[object]]:
         """Makes the table rows of one call, alone and busy."""
-        alone = [[f"{_title(time)} alone", time.roofline, time.alone or 0.0, "", ""] for time in self.times.values()]
-        return alone + [[f"{_title(time)} busy", "", time.busy or 0.0, "", ""] for time in self.times.values()]
+        alone = [
+            [f"{_title(time)} alone", time.roofline, time.alone or 0.0, "", ""]
+            for time in self.times.values()
+        ]
+        return alone + [
+            [f"{_title(time)} busy", "", time.busy or 0.0, "", ""] for time in self.times.values()
+        ]
 
 
 def _title(time: StageTime) -> str:
     return time.stage + (f" of {time.members}" if time.members > 1 else "")
 
 
-def seconds_of(program: Program, cost: Callable[[Call], float], device: str | None = None, stages: Sequence[str] = ()) -> float:
+def seconds_of(
+    program: Program,
+    cost: Callable[[Call], float],
+    device: str | None = None,
+    stages: Sequence[str] = (),
+) -> float:
     """Sums an evaluation of the commonest kind over its calls of these stages or all costed ones,
     on one device or all, in seconds.
     """
     number = commonest_variant(program)
     calls = program.calls[number] if number is not None else ()
-    wanted = [call for call in calls if (call.stage in stages if stages else stage(call.stage).costed)]
+    wanted = [
+        call for call in calls if (call.stage in stages if stages else stage(call.stage).costed)
+    ]
     return sum(cost(call) for call in wanted if device in (None, call.device))

@@ -36,11 +36,16 @@ class Panel:
 
 def line_chart(panels: Sequence[Panel]) -> str:
     """Draws an SVG document with one panel beside the other."""
-    body = "\n".join(f'<g transform="translate({number * WIDTH},0)">{_panel(panel)}</g>' for number, panel in enumerate(panels))
+    body = "\n".join(
+        f'<g transform="translate({number * WIDTH},0)">{_panel(panel)}</g>'
+        for number, panel in enumerate(panels)
+    )
     width = len(panels) * WIDTH
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}" '
-        f'font-family="sans-serif" font-size="11">\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}" '
+        f'height="{HEIGHT}" '
+        'font-family="sans-serif" font-size="11">\n<rect width="100%" height="100%" '
+        f'fill="#fff"/>\n{body}\n</svg>\n'
     )
 
 
@@ -61,26 +66,42 @@ def _panel(panel: Panel) -> str:
         return TOP + (top - y) / (top - bottom) * inner_height
 
     parts = [f'<text x="{LEFT}" y="18" font-size="14">{escape(panel.title)}</text>']
-    parts.append(f'<text x="{LEFT + inner_width / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(panel.x_label)}</text>')
     parts.append(
-        f'<text transform="translate(14,{TOP + inner_height / 2}) rotate(-90)" text-anchor="middle">{escape(panel.y_label)}</text>'
+        f'<text x="{LEFT + inner_width / 2}" y="{HEIGHT - 10}" '
+        f'text-anchor="middle">{escape(panel.x_label)}</text>'
+    )
+    parts.append(
+        f'<text transform="translate(14,{TOP + inner_height / 2}) rotate(-90)" '
+        f'text-anchor="middle">{escape(panel.y_label)}</text>'
     )
     for number in range(round((top - bottom) / step) + 1):
         y = round(bottom + number * step, 12)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" stroke="#ddd"/>')
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" '
+            'stroke="#ddd"/>'
+        )
         parts.append(f'<text x="{LEFT - 6}" y="{up(y) + 4:.1f}" text-anchor="end">{y:g}</text>')
     taken = -math.inf
     for x in xs:
         if across(x) - taken > 22:
-            parts.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{x:g}</text>')
+            parts.append(
+                f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 16}" '
+                f'text-anchor="middle">{x:g}</text>'
+            )
             taken = across(x)
     ends = [up(curve.points[-1][1]) for curve in panel.curves]
-    legend = HEIGHT - BOTTOM - 15 * len(ends) if sum(ends) / len(ends) < HEIGHT / 2 else TOP + 8  # where the curves do not end
+    # where the curves do not end
+    legend = HEIGHT - BOTTOM - 15 * len(ends) if sum(ends) / len(ends) < HEIGHT / 2 else TOP + 8
     for number, curve in enumerate(panel.curves):
-        line = f'fill="none" stroke="{curve.colour}" stroke-width="1.8" stroke-dasharray="{curve.dashes}"'
+        line = (
+            f'fill="none" stroke="{curve.colour}" stroke-width="1.8" '
+            f'stroke-dasharray="{curve.dashes}"'
+        )
         points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in curve.points)
         y = legend + 15 * number
-        parts.append(f'<polyline {line} points="{points}"><title>{escape(curve.name)}</title></polyline>')
+        parts.append(
+            f'<polyline {line} points="{points}"><title>{escape(curve.name)}</title></polyline>'
+        )
         parts.append(f'<line {line} x1="{WIDTH - 172}" x2="{WIDTH - 144}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="{WIDTH - 138}" y="{y + 4}">{escape(curve.name)}</text>')
     return "\n".join(parts)
@@ -89,4 +110,6 @@ def _panel(panel: Panel) -> str:
 def _round_step(least: float) -> float:
     """Returns the next of 1, 2, 5, 10, ... that is not below."""
     power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
+    return next(
+        factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9)
+    )

@@ -34,7 +34,17 @@ CONTROLS = ("edges", "poses", "shuffle")  # the last averages its residuals over
 LORAS = {"style": False, "words": True}  # whether it has a part for text encoders
 SAMPLERS = ("euler", "euler_ancestral", "heun", "ddim", "lms", "dpmpp_2m")
 SCHEDULERS = ("normal", "karras", "simple")
-WORDS = ("red", "star", "sand", "the (moon:1.3)", "at night", "grey", "a blue circle", "on the left", "blurred")
+WORDS = (
+    "red",
+    "star",
+    "sand",
+    "the (moon:1.3)",
+    "at night",
+    "grey",
+    "a blue circle",
+    "on the left",
+    "blurred",
+)
 AREA = 8  # cells of an area's side, at least
 SAMPLER = "sampler"  # the node whose latent counts
 PICTURE, PICTURE_SIDE = "picture.png", 160
@@ -50,9 +60,19 @@ def make_models(folder: Path) -> None:
         for name in CONTROLS:
             make_controlnet(models / "controlnet" / f"{family}-{name}", family, next(seeds))
         config = models / "controlnet" / f"{family}-{CONTROLS[-1]}" / "config.json"
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"global_pool_conditions": True}))
+        config.write_text(
+            json.dumps(json.loads(config.read_text()) | {"global_pool_conditions": True})
+        )
         for name, text_encoder in LORAS.items():
-            make_lora(models / "loras" / f"{family}-{name}.safetensors", family, 4, 2.0, "peft", next(seeds), text_encoder)
+            make_lora(
+                models / "loras" / f"{family}-{name}.safetensors",
+                family,
+                4,
+                2.0,
+                "peft",
+                next(seeds),
+                text_encoder,
+            )
     pixels = torch.rand(PICTURE_SIDE, PICTURE_SIDE, 3, generator=torch.Generator().manual_seed(1))
     (folder / "input").mkdir()
     (folder / "input" / PICTURE).write_bytes(png(pixels, {}))
@@ -87,8 +107,16 @@ class _Pen:
     def draw(self) -> Drawn:
         chance = self.chance
         self.plain = self._perhaps(0.2)
-        self.checkpoint = chance.choice(["sd1", "sdxl"]) if self.plain else chance.choices(list(CHECKPOINTS), LIKELY)[0]
-        self.width, self.height, self.batch = chance.randint(8, 22), chance.randint(8, 22), chance.choices((1, 2, 3), (6, 3, 1))[0]
+        self.checkpoint = (
+            chance.choice(["sd1", "sdxl"])
+            if self.plain
+            else chance.choices(list(CHECKPOINTS), LIKELY)[0]
+        )
+        self.width, self.height, self.batch = (
+            chance.randint(8, 22),
+            chance.randint(8, 22),
+            chance.choices((1, 2, 3), (6, 3, 1))[0],
+        )
         self.area = chance.randint(AREA, self.width), chance.randint(AREA, self.height)
         loaded = self._add("CheckpointLoaderSimple", ckpt_name=self.checkpoint)
         model, clip, vae = (Link(loaded, output) for output in range(3))
@@ -129,11 +157,22 @@ class _Pen:
         if self.plain:
             return model, clip
         for name in self.chance.sample(list(LORAS), self.chance.choices((0, 1, 2), (6, 3, 1))[0]):
-            weights = {side: round(self.chance.uniform(-0.5, 1.0), 2) for side in ("strength_model", "strength_clip")}
-            loader = self._add("LoraLoader", model=model, clip=clip, lora_name=f"{self.family}-{name}.safetensors", **weights)
+            weights = {
+                side: round(self.chance.uniform(-0.5, 1.0), 2)
+                for side in ("strength_model", "strength_clip")
+            }
+            loader = self._add(
+                "LoraLoader",
+                model=model,
+                clip=clip,
+                lora_name=f"{self.family}-{name}.safetensors",
+                **weights,
+            )
             model, clip = Link(loader, 0), Link(loader, 1)
         if self._perhaps(0.1):
-            model = Link(self._add(self.chance.choice(("FreeU", "FreeU_V2", "RescaleCFG")), model=model), 0)
+            model = Link(
+                self._add(self.chance.choice(("FreeU", "FreeU_V2", "RescaleCFG")), model=model), 0
+            )
         return model, clip
 
     def _side(self, clip: Link, most: int) -> Link:
@@ -142,11 +181,14 @@ class _Pen:
         prompts = [self._prompt(clip, alone=count == 1) for _ in range(count)]
         joined = prompts[0]
         for prompt in prompts[1:]:
-            joined = Link(self._add("ConditioningCombine", conditioning_1=joined, conditioning_2=prompt), 0)
+            joined = Link(
+                self._add("ConditioningCombine", conditioning_1=joined, conditioning_2=prompt), 0
+            )
         return joined
 
     def _prompt(self, clip: Link, alone: bool) -> Link:
-        words = self.chance.choices(WORDS, k=self.chance.choice((1, 3, 3, 20)))  # letters are tokens: the last takes several rows
+        # letters are tokens: the last takes several rows
+        words = self.chance.choices(WORDS, k=self.chance.choice((1, 3, 3, 20)))
         prompt = Link(self._add("CLIPTextEncode", clip=clip, text=" ".join(words)), 0)
         if self.plain:
             return prompt
@@ -157,24 +199,46 @@ class _Pen:
         if limit == "share":
             sides = {name: round(self.chance.uniform(0.5, 1.0), 2) for name in ("width", "height")}
             corner = {name: round(self.chance.uniform(0.0, 0.4), 2) for name in ("x", "y")}
-            prompt = Link(self._add("ConditioningSetAreaPercentage", **sides, **corner, **strength), 0)
+            prompt = Link(
+                self._add("ConditioningSetAreaPercentage", **sides, **corner, **strength), 0
+            )
         if limit == "mask":
             bounds = self.chance.choice(("default", "mask bounds"))
-            prompt = Link(self._add("ConditioningSetMask", mask=self._mask(), set_cond_area=bounds, **strength), 0)
+            prompt = Link(
+                self._add(
+                    "ConditioningSetMask", mask=self._mask(), set_cond_area=bounds, **strength
+                ),
+                0,
+            )
         if limit == "strength":
             prompt = Link(self._add("ConditioningSetAreaStrength", **strength), 0)
         if not alone and self._perhaps(0.2):
             start = self.chance.choice((0.0, 0.3))
             end = self.chance.choice((0.6, 1.0))
-            prompt = Link(self._add("ConditioningSetTimestepRange", conditioning=prompt, start=start, end=end), 0)
+            prompt = Link(
+                self._add(
+                    "ConditioningSetTimestepRange", conditioning=prompt, start=start, end=end
+                ),
+                0,
+            )
         if self._perhaps(0.1):
-            prompt = Link(self._add("ControlNetApply", conditioning=prompt, **self._control(), strength=0.7), 0)
+            prompt = Link(
+                self._add("ControlNetApply", conditioning=prompt, **self._control(), strength=0.7),
+                0,
+            )
         return prompt
 
     def _place(self) -> dict[str, int]:
         """Draws a rectangle of the picture in pixels, mostly of one size."""
-        width, height = self.area if self._perhaps(0.7) else (self.chance.randint(AREA, self.width), self.chance.randint(AREA, self.height))
-        x, y = self.chance.randint(0, self.width - width), self.chance.randint(0, self.height - height)
+        width, height = (
+            self.area
+            if self._perhaps(0.7)
+            else (self.chance.randint(AREA, self.width), self.chance.randint(AREA, self.height))
+        )
+        x, y = (
+            self.chance.randint(0, self.width - width),
+            self.chance.randint(0, self.height - height),
+        )
         return {
             "width": pixels(width),
             "height": pixels(height),
@@ -185,7 +249,9 @@ class _Pen:
     def _mask(self) -> Link:
         """Draws a rectangle of 1."""
         place = self._place()
-        ground = self._add("SolidMask", value=0.0, width=pixels(self.width), height=pixels(self.height))
+        ground = self._add(
+            "SolidMask", value=0.0, width=pixels(self.width), height=pixels(self.height)
+        )
         shape = self._add("SolidMask", value=1.0, width=place["width"], height=place["height"])
         inputs = {"destination": Link(ground, 0), "source": Link(shape, 0), "operation": "add"}
         return Link(self._add("MaskComposite", x=place["x"], y=place["y"], **inputs), 0)
@@ -193,18 +259,33 @@ class _Pen:
     def _picture(self) -> Link:
         loaded = Link(self._add("LoadImage", image=PICTURE), 0)
         size = {"width": pixels(self.width), "height": pixels(self.height)}
-        return Link(self._add("ImageScale", image=loaded, upscale_method="bilinear", crop="disabled", **size), 0)
+        return Link(
+            self._add(
+                "ImageScale", image=loaded, upscale_method="bilinear", crop="disabled", **size
+            ),
+            0,
+        )
 
     def _control(self) -> dict[str, Link]:
-        loader = self._add("ControlNetLoader", control_net_name=f"{self.family}-{self.chance.choice(CONTROLS)}")
-        return {"control_net": Link(loader, 0), "image": Link(self._add("LoadImage", image=PICTURE), 0)}
+        loader = self._add(
+            "ControlNetLoader", control_net_name=f"{self.family}-{self.chance.choice(CONTROLS)}"
+        )
+        return {
+            "control_net": Link(loader, 0),
+            "image": Link(self._add("LoadImage", image=PICTURE), 0),
+        }
 
     def _controlled(self, positive: Link, negative: Link) -> tuple[Link, Link]:
         for _ in range(0 if self.plain else self.chance.choices((0, 1, 2), (6, 3, 1))[0]):
-            window = {"start_percent": self.chance.choice((0.0, 0.0, 0.25)), "end_percent": self.chance.choice((0.6, 1.0))}
+            window = {
+                "start_percent": self.chance.choice((0.0, 0.0, 0.25)),
+                "end_percent": self.chance.choice((0.6, 1.0)),
+            }
             sides = {"positive": positive, "negative": negative}
             strength = self.chance.choice((0.5, 1.0))
-            applied = self._add("ControlNetApplyAdvanced", **sides, **self._control(), **window, strength=strength)
+            applied = self._add(
+                "ControlNetApplyAdvanced", **sides, **self._control(), **window, strength=strength
+            )
             positive, negative = Link(applied, 0), Link(applied, 1)
         return positive, negative
 
@@ -214,9 +295,18 @@ class _Pen:
         """
         extra = CHECKPOINTS[self.checkpoint][1]
         if extra and self._perhaps(0.8):
-            seen = {"positive": positive, "negative": negative, "vae": vae, "pixels": self._picture()}
+            seen = {
+                "positive": positive,
+                "negative": negative,
+                "vae": vae,
+                "pixels": self._picture(),
+            }
             kind = "InpaintModelConditioning" if extra == 5 else "InstructPixToPixConditioning"
-            shown = self._add(kind, **seen, **({"mask": self._mask(), "noise_mask": self._perhaps(0.5)} if extra == 5 else {}))
+            shown = self._add(
+                kind,
+                **seen,
+                **({"mask": self._mask(), "noise_mask": self._perhaps(0.5)} if extra == 5 else {}),
+            )
             positive, negative, latent = (Link(shown, output) for output in range(3))
         elif self._perhaps(0.25):
             latent = Link(self._add("VAEEncode", pixels=self._picture(), vae=vae), 0)
@@ -233,4 +323,8 @@ class _Pen:
         return positive, negative, self._repeated(latent), 1.0
 
     def _repeated(self, latent: Link) -> Link:
-        return latent if self.batch == 1 else Link(self._add("RepeatLatentBatch", samples=latent, amount=self.batch), 0)
+        return (
+            latent
+            if self.batch == 1
+            else Link(self._add("RepeatLatentBatch", samples=latent, amount=self.batch), 0)
+        )

@@ -81,7 +81,13 @@ def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[st
     }
 
 
-def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS, extra: int = 0) -> None:
+def make_pipeline(
+    folder: str | Path,
+    family: Family,
+    seed: int,
+    channels: tuple[int, ...] = CHANNELS,
+    extra: int = 0,
+) -> None:
     """Writes a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE
     (factor 8, 4 channels), scheduler.
 
@@ -96,7 +102,9 @@ def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple
             nn.init.normal_(unet.conv_in.weight[:, 4:])
         _save(unet, folder / "unet")
         _save(_vae(family), folder / "vae")
-        for suffix, sizes, pad in zip(("", *second), TEXT_ENCODERS[family], PAD_TOKENS[family], strict=True):
+        for suffix, sizes, pad in zip(
+            ("", *second), TEXT_ENCODERS[family], PAD_TOKENS[family], strict=True
+        ):
             _save(_text_encoder(sizes, projected=bool(suffix)), folder / f"text_encoder{suffix}")
             _tokenizer(pad).save_pretrained(folder / f"tokenizer{suffix}")
     _scheduler(family).save_pretrained(folder / "scheduler")
@@ -109,31 +117,59 @@ def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHAN
     """
     folder = Path(folder)
     width = TEXT_ENCODERS["sdxl"][1]["hidden_size"]
-    sizes = {"cross_attention_dim": width, "projection_class_embeddings_input_dim": 5 * ADDED_TIME_WIDTH + width}
+    sizes = {
+        "cross_attention_dim": width,
+        "projection_class_embeddings_input_dim": 5 * ADDED_TIME_WIDTH + width,
+    }
     with _seeded(seed):
         _save(UNet2DConditionModel(**unet_config("sdxl", channels) | sizes), folder / "unet")
         _save(_vae("sdxl"), folder / "vae")
-        _save(_text_encoder(TEXT_ENCODERS["sdxl"][1], projected=True, pooled_width=width), folder / "text_encoder_2")
+        _save(
+            _text_encoder(TEXT_ENCODERS["sdxl"][1], projected=True, pooled_width=width),
+            folder / "text_encoder_2",
+        )
         _tokenizer("!").save_pretrained(folder / "tokenizer_2")
     _scheduler("sdxl").save_pretrained(folder / "scheduler")
-    index = {name: part for name, part in _model_index("sdxl").items() if name not in ("text_encoder", "tokenizer")}
+    index = {
+        name: part
+        for name, part in _model_index("sdxl").items()
+        if name not in ("text_encoder", "tokenizer")
+    }
     (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
-def make_controlnet(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
+def make_controlnet(
+    folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS
+) -> None:
     """Writes a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions
     are random.
     """
     with _seeded(seed):
-        taken = {name: value for name, value in unet_config(family, channels).items() if name not in ("sample_size", "up_block_types")}
+        taken = {
+            name: value
+            for name, value in unet_config(family, channels).items()
+            if name not in ("sample_size", "up_block_types")
+        }
         model = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12))
-        for layer in (*model.controlnet_down_blocks, model.controlnet_mid_block, model.controlnet_cond_embedding.conv_out):
+        for layer in (
+            *model.controlnet_down_blocks,
+            model.controlnet_mid_block,
+            model.controlnet_cond_embedding.conv_out,
+        ):
             nn.init.normal_(layer.weight, std=0.1)
             nn.init.normal_(layer.bias, std=0.02)
         _save(model, Path(folder))
 
 
-def make_lora(path: str | Path, family: Family, rank: int, alpha: float, naming: Naming, seed: int, text_encoder: bool) -> None:
+def make_lora(
+    path: str | Path,
+    family: Family,
+    rank: int,
+    alpha: float,
+    naming: Naming,
+    seed: int,
+    text_encoder: bool,
+) -> None:
     """Writes a LoRA for `make_pipeline`'s UNet (linear layers, 1x1 and 3x3 convolutions) and, if
     asked, its text encoders.
 
@@ -142,10 +178,16 @@ def make_lora(path: str | Path, family: Family, rank: int, alpha: float, naming:
     """
     with torch.device("meta"):
         unet = UNet2DConditionModel(**unet_config(family))
-        encoders = [_text_encoder(sizes, projected=bool(index)) for index, sizes in enumerate(TEXT_ENCODERS[family])]
+        encoders = [
+            _text_encoder(sizes, projected=bool(index))
+            for index, sizes in enumerate(TEXT_ENCODERS[family])
+        ]
     parts: list[tuple[str, nn.Module, re.Pattern[str]]] = [("unet", unet, UNET_TARGETS)]
     if text_encoder:
-        parts += [(f"text_encoder{'_2' * index}", encoder, TEXT_TARGETS) for index, encoder in enumerate(encoders)]
+        parts += [
+            (f"text_encoder{'_2' * index}", encoder, TEXT_TARGETS)
+            for index, encoder in enumerate(encoders)
+        ]
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, Any] = {}
     generator = torch.Generator().manual_seed(seed)
@@ -155,11 +197,22 @@ def make_lora(path: str | Path, family: Family, rank: int, alpha: float, naming:
             down, up = _factors(module, rank, generator)
             if naming == "kohya":
                 key = _kohya_name(part, name, family)
-                tensors |= {f"{key}.lora_down.weight": down, f"{key}.lora_up.weight": up, f"{key}.alpha": torch.tensor(float(alpha))}
+                tensors |= {
+                    f"{key}.lora_down.weight": down,
+                    f"{key}.lora_up.weight": up,
+                    f"{key}.alpha": torch.tensor(float(alpha)),
+                }
             else:
                 first, second = _factor_names(part, naming)
-                tensors |= {f"{part}.{name}.{first}.weight": down, f"{part}.{name}.{second}.weight": up}
-        metadata |= {f"{part}.r": rank, f"{part}.lora_alpha": alpha, f"{part}.target_modules": [name for name, _ in modules]}
+                tensors |= {
+                    f"{part}.{name}.{first}.weight": down,
+                    f"{part}.{name}.{second}.weight": up,
+                }
+        metadata |= {
+            f"{part}.r": rank,
+            f"{part}.lora_alpha": alpha,
+            f"{part}.target_modules": [name for name, _ in modules],
+        }
     notes = {} if naming == "kohya" else {"lora_adapter_metadata": json.dumps(metadata)}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(path), {"format": "pt"} | notes)
@@ -203,7 +256,9 @@ def _vae(family: Family) -> AutoencoderKL:
     )
 
 
-def _text_encoder(sizes: dict[str, Any], projected: bool, pooled_width: int = POOLED_WIDTH) -> CLIPTextModel | CLIPTextModelWithProjection:
+def _text_encoder(
+    sizes: dict[str, Any], projected: bool, pooled_width: int = POOLED_WIDTH
+) -> CLIPTextModel | CLIPTextModelWithProjection:
     config = CLIPTextConfig(
         **sizes,
         vocab_size=VOCABULARY,
@@ -221,9 +276,17 @@ def _text_encoder(sizes: dict[str, Any], projected: bool, pooled_width: int = PO
 def _tokenizer(pad: str) -> CLIPTokenizer:
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    alphabet = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]  # GPT-2's names of bytes
+    # GPT-2's names of bytes
+    alphabet = [chr(byte) for byte in printable] + [
+        chr(256 + index) for index in range(len(others))
+    ]
     tokens = [*alphabet, *(f"{letter}</w>" for letter in alphabet), START, END]
-    return CLIPTokenizer(vocab={token: index for index, token in enumerate(tokens)}, merges=[], pad_token=pad, model_max_length=77)
+    return CLIPTokenizer(
+        vocab={token: index for index, token in enumerate(tokens)},
+        merges=[],
+        pad_token=pad,
+        model_max_length=77,
+    )
 
 
 def _scheduler(family: Family) -> EulerDiscreteScheduler:
@@ -249,9 +312,20 @@ def _model_index(family: Family) -> dict[str, Any]:
         "feature_extractor": [None, None],
     }
     if family != "sdxl":
-        return {"_class_name": "StableDiffusionPipeline", "requires_safety_checker": False, "safety_checker": [None, None]} | shared
-    second = {"text_encoder_2": ["transformers", "CLIPTextModelWithProjection"], "tokenizer_2": ["transformers", "CLIPTokenizer"]}
-    return {"_class_name": "StableDiffusionXLPipeline", "force_zeros_for_empty_prompt": False} | shared | second
+        return {
+            "_class_name": "StableDiffusionPipeline",
+            "requires_safety_checker": False,
+            "safety_checker": [None, None],
+        } | shared
+    second = {
+        "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
+        "tokenizer_2": ["transformers", "CLIPTokenizer"],
+    }
+    return (
+        {"_class_name": "StableDiffusionXLPipeline", "force_zeros_for_empty_prompt": False}
+        | shared
+        | second
+    )
 
 
 def _factors(module: nn.Module, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -267,12 +341,19 @@ def _factors(module: nn.Module, rank: int, generator: torch.Generator) -> tuple[
 def _factor_names(part: str, naming: Naming) -> tuple[str, str]:
     if naming == "peft":
         return "lora_A", "lora_B"
-    return ("lora.down", "lora.up") if part == "unet" else ("lora_linear_layer.down", "lora_linear_layer.up")
+    return (
+        ("lora.down", "lora.up")
+        if part == "unet"
+        else ("lora_linear_layer.down", "lora_linear_layer.up")
+    )
 
 
 def _kohya_name(part: str, name: str, family: Family) -> str:
     if part != "unet":
-        prefix = {"text_encoder": "lora_te1" if family == "sdxl" else "lora_te", "text_encoder_2": "lora_te2"}[part]
+        prefix = {
+            "text_encoder": "lora_te1" if family == "sdxl" else "lora_te",
+            "text_encoder_2": "lora_te2",
+        }[part]
         return f"{prefix}_text_model_{name.removeprefix('text_model.').replace('.', '_')}"
     return "lora_unet_" + (_original_name(name) if family == "sdxl" else name).replace(".", "_")
 
@@ -280,8 +361,15 @@ def _kohya_name(part: str, name: str, family: Family) -> str:
 def _original_name(name: str) -> str:
     """Names a module as SDXL's original code does, whose names kohya's trainer uses for SDXL."""
     stride = LAYERS_PER_BLOCK + 1
-    inner = {"conv1": "in_layers.2", "conv2": "out_layers.3", "time_emb_proj": "emb_layers.1", "conv_shortcut": "skip_connection"}
-    match = re.match(r"(down|up|mid)_blocks?\.(?:(\d+)\.)?(resnets|attentions|downsamplers)\.(\d+)\.(.*)", name)
+    inner = {
+        "conv1": "in_layers.2",
+        "conv2": "out_layers.3",
+        "time_emb_proj": "emb_layers.1",
+        "conv_shortcut": "skip_connection",
+    }
+    match = re.match(
+        r"(down|up|mid)_blocks?\.(?:(\d+)\.)?(resnets|attentions|downsamplers)\.(\d+)\.(.*)", name
+    )
     if match is None:
         raise ValueError(f"no original name for {name}")
     side, block, kind, layer, rest = match[1], int(match[2] or 0), match[3], int(match[4]), match[5]
@@ -291,4 +379,5 @@ def _original_name(name: str) -> str:
         return f"middle_block.{1 if kind == 'attentions' else 2 * layer}.{rest}"
     if side == "up":
         return f"output_blocks.{block * stride + layer}.{place}.{rest}"
-    return f"input_blocks.{block * stride + 1 + (LAYERS_PER_BLOCK if kind == 'downsamplers' else layer)}.{place}.{rest}"
+    within = LAYERS_PER_BLOCK if kind == "downsamplers" else layer
+    return f"input_blocks.{block * stride + 1 + within}.{place}.{rest}"

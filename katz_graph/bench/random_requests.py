@@ -71,9 +71,17 @@ class Case:
     def name(self) -> str:
         """Names the checkpoint and counts the nodes of interest."""
         types = [call.type for call in self.drawn.graph.nodes.values()]
-        told = ("CLIPTextEncode", "ConditioningSetArea", "ConditioningSetMask", "ControlNetLoader", "LoraLoader")
+        told = (
+            "CLIPTextEncode",
+            "ConditioningSetArea",
+            "ConditioningSetMask",
+            "ControlNetLoader",
+            "LoraLoader",
+        )
         checkpoint = self.drawn.graph.nodes["1"].inputs["ckpt_name"]
-        return f"{checkpoint}, " + ", ".join(f"{types.count(kind)} {kind}" for kind in told if kind in types)
+        return f"{checkpoint}, " + ", ".join(
+            f"{types.count(kind)} {kind}" for kind in told if kind in types
+        )
 
 
 def run(seed: int | None = None, count: int = COUNT) -> BenchResult:
@@ -93,7 +101,9 @@ class Search:
         self._registry, _ = load_registry()
         self._local = _Collecting(folder)
         launchers = {name: WorkerThreads() for name in WORKERS}
-        self._pair = DeviceEngine([WorkerConfig(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers)
+        self._pair = DeviceEngine(
+            [WorkerConfig(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers
+        )
 
     def __enter__(self) -> Search:
         return self
@@ -112,7 +122,9 @@ class Search:
 
     def _compared(self, seed: int, drawn: Drawn) -> Case:
         region = self._region(drawn)
-        split, batched = (self._plan(self._local, region, batching=batching) for batching in (False, True))
+        split, batched = (
+            self._plan(self._local, region, batching=batching) for batching in (False, True)
+        )
         expected = self._sampled(self._local, split)
         scattered = self._plan(self._pair, region, None, _scattered(split, Random(seed)))
         return Case(
@@ -133,13 +145,21 @@ class Search:
         return self._local.regions.pop()
 
     def _plan(
-        self, engine: DeviceEngine, region: Region, batching: bool | None, places: dict[str, tuple[str, ...]] | None = None
+        self,
+        engine: DeviceEngine,
+        region: Region,
+        batching: bool | None,
+        places: dict[str, tuple[str, ...]] | None = None,
     ) -> Program:
         devices, links = engine.cluster.devices, engine.cluster.links
-        return plan_region(region, Target(devices, links, places or {}, batching=batching), engine.counts)
+        return plan_region(
+            region, Target(devices, links, places or {}, batching=batching), engine.counts
+        )
 
     def _sampled(self, engine: DeviceEngine, program: Program) -> Tensor:
-        return engine.cluster.run(program, RunContext(engine, self._folders, self._folders.output)).samples
+        return engine.cluster.run(
+            program, RunContext(engine, self._folders, self._folders.output)
+        ).samples
 
 
 class _Collecting(DeviceEngine):
@@ -157,12 +177,18 @@ class _Collecting(DeviceEngine):
 
 def _scattered(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
     """Places every stage of every branch on a worker by chance."""
-    stages = dict.fromkeys(op.id for variant in program.variants for op in variant.operations if stage_of(op).costed)
+    stages = dict.fromkeys(
+        op.id for variant in program.variants for op in variant.operations if stage_of(op).costed
+    )
     return {name: (chance.choice(WORKERS),) for name in stages}
 
 
 def _moved(latent: Tensor, expected: Tensor) -> float:
-    return difference(latent, expected) if bool(latent.isfinite().all() and expected.isfinite().all()) else nan
+    return (
+        difference(latent, expected)
+        if bool(latent.isfinite().all() and expected.isfinite().all())
+        else nan
+    )
 
 
 def _result(cases: Iterable[Case]) -> BenchResult:
@@ -182,8 +208,14 @@ def _result(cases: Iterable[Case]) -> BenchResult:
     shown = sorted(cases, key=lambda case: max(case.batched, case.scattered), reverse=True)[:SHOWN]
     told = {case.seed: case for case in (*wrong, *shown)}
     rows = [[f"{seed}: {case.name}", case.batched, case.scattered] for seed, case in told.items()]
-    notes = [f"katz bench requests --seed {case.seed} {case.problem}\n{json.dumps(to_api(case.drawn.graph))}" for case in wrong]
-    return BenchResult("requests", not wrong, metrics, bounds, ("seed", "batched", "scattered"), rows, notes=notes)
+    notes = [
+        f"katz bench requests --seed {case.seed} "
+        f"{case.problem}\n{json.dumps(to_api(case.drawn.graph))}"
+        for case in wrong
+    ]
+    return BenchResult(
+        "requests", not wrong, metrics, bounds, ("seed", "batched", "scattered"), rows, notes=notes
+    )
 
 
 def _worst(cases: Iterable[Case], how: str) -> float:

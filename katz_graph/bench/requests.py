@@ -39,14 +39,31 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
         lora = Lora(file_identity(path), strength)
         model, clip = model.with_lora(lora), clip.with_lora(lora)
     uses = tuple(
-        ControlUse(controlnet_recipe(control.folder), Picture.of(case.image), control.strength, control.start, control.end)
+        ControlUse(
+            controlnet_recipe(control.folder),
+            Picture.of(case.image),
+            control.strength,
+            control.start,
+            control.end,
+        )
         for control in case.controls
     )
     latent: dict[str, Any] = {"samples": case.latent}
     if case.mask is not None:
-        latent["noise_mask"] = case.mask.repeat_interleave(8, -2).repeat_interleave(8, -1)[None, None]
-    positive, negative = ((ConditioningEntry(Prompt(clip, text), uses),) for text in (case.prompt, case.negative))
-    expansion = expand_sampling(begin, {**inputs, "model": model, "latent_image": latent}, model, positive, negative, case.guidance)
+        latent["noise_mask"] = case.mask.repeat_interleave(8, -2).repeat_interleave(8, -1)[
+            None, None
+        ]
+    positive, negative = (
+        (ConditioningEntry(Prompt(clip, text), uses),) for text in (case.prompt, case.negative)
+    )
+    expansion = expand_sampling(
+        begin,
+        {**inputs, "model": model, "latent_image": latent},
+        model,
+        positive,
+        negative,
+        case.guidance,
+    )
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
@@ -57,7 +74,13 @@ def bind(graph: Graph, end: str) -> Region:
 
 def sampler_region(case: Case) -> Region:
     """Makes the region of a KSampler."""
-    inputs = {"sampler_name": case.sampler, "scheduler": "normal", "steps": case.steps, "seed": case.seed, "denoise": case.denoise}
+    inputs = {
+        "sampler_name": case.sampler,
+        "scheduler": "normal",
+        "steps": case.steps,
+        "seed": case.seed,
+        "denoise": case.denoise,
+    }
     return region_of("StepBegin", inputs, case)
 
 
@@ -76,7 +99,9 @@ def local_engine(
     """Starts an engine on one device of this process, with as many threads as are set here unless
     told otherwise.
     """
-    config = WorkerConfig(device, device, threads or torch.get_num_threads(), model_bytes=model_bytes)
+    config = WorkerConfig(
+        device, device, threads or torch.get_num_threads(), model_bytes=model_bytes
+    )
     return start_here(config, Choices(batching=batching), cache)
 
 

@@ -29,7 +29,14 @@ class BenchResult:
 
     def line(self) -> str:
         """Writes the last line of `--json`."""
-        return json.dumps({"bench": self.bench, "ok": self.ok, "metrics": dict(self.metrics), "bounds": dict(self.bounds)})
+        return json.dumps(
+            {
+                "bench": self.bench,
+                "ok": self.ok,
+                "metrics": dict(self.metrics),
+                "bounds": dict(self.bounds),
+            }
+        )
 
 
 def report(result: BenchResult, as_json: bool = False) -> None:
@@ -42,11 +49,22 @@ def report(result: BenchResult, as_json: bool = False) -> None:
     for number, column in enumerate(result.columns):
         table.add_column(column, justify="left" if number == 0 else "right")
     for row in result.table:
-        table.add_row(*(cell if isinstance(cell, str) else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+        table.add_row(
+            *(
+                cell
+                if isinstance(cell, str)
+                else f"{cell:.4g}"
+                if isinstance(cell, float)
+                else str(cell)
+                for cell in row
+            )
+        )
     console.print(table)
     for name, bound in result.bounds.items():
         value = result.metrics.get(name)
-        console.print(f"{name}: {f'{value:.4g}' if isinstance(value, float) else value} (bound: {bound})")
+        console.print(
+            f"{name}: {f'{value:.4g}' if isinstance(value, float) else value} (bound: {bound})"
+        )
     for note in result.notes:
         console.print(note, soft_wrap=True)
     console.print("ok" if result.ok else "NOT within bounds")

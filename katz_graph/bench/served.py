@@ -62,12 +62,27 @@ class Served:
         """Starts the server. RunError with what it printed last when it does not become ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
         places = {name: self.folder / name for name in ("data", "output", "input")}
-        command = [sys.executable, "-m", "katz_graph.cli.main", "serve", "--port", str(self.port), *self._options]
+        command = [
+            sys.executable,
+            "-m",
+            "katz_graph.cli.main",
+            "serve",
+            "--port",
+            str(self.port),
+            *self._options,
+        ]
         for name, place in places.items():
             command += [f"--{name}", str(place)]
         environment = {**os.environ, "KATZ_CACHE": str(self._cache)}
         with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=self.folder)
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                cwd=self.folder,
+            )
         if wait:
             try:
                 self.wait_until_ready()
@@ -118,9 +133,13 @@ class Served:
 
     def post(self, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         data = None if body is None else json.dumps(body).encode()
-        return self._ask("POST", path, data, {"Content-Type": "application/json", **(headers or {})})
+        return self._ask(
+            "POST", path, data, {"Content-Type": "application/json", **(headers or {})}
+        )
 
-    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    def _ask(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             started = time.perf_counter()
@@ -159,19 +178,31 @@ class Served:
             if all(identifier in history for identifier in ids):
                 return history
             time.sleep(0.1)
-        raise RunError(f"{sum(identifier not in history for identifier in ids)} of {len(ids)} jobs did not end within {seconds} s")
+        raise RunError(
+            f"{sum(identifier not in history for identifier in ids)} of {len(ids)} jobs did not "
+            f"end within {seconds} s"
+        )
 
     def pictures(self, entry: Mapping[str, Any]) -> list[bytes]:
         """Returns the pictures that a history entry names."""
-        images = [image for output in entry["outputs"].values() for image in output.get("images", ())]
-        return [self.get(f"/view?filename={one['filename']}&subfolder={one['subfolder']}&type={one['type']}").body for one in images]
+        images = [
+            image for output in entry["outputs"].values() for image in output.get("images", ())
+        ]
+        return [
+            self.get(
+                f"/view?filename={one['filename']}&subfolder={one['subfolder']}&type={one['type']}"
+            ).body
+            for one in images
+        ]
 
     def family(self) -> list[int]:
         """Returns its process and all below it."""
         parents = {pid: _parent(pid) for pid in _processes()}
         found = [self.pid]
         for pid in found:
-            found += [child for child, parent in parents.items() if parent == pid and child not in found]
+            found += [
+                child for child, parent in parents.items() if parent == pid and child not in found
+            ]
         return found
 
 
@@ -192,7 +223,11 @@ def resident(pids: Sequence[int]) -> int:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+        total += sum(
+            int(line.split()[1]) * 1024
+            for line in lines
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:"))
+        )
     return total
 
 
@@ -211,7 +246,10 @@ def processor_seconds(pid: int) -> float:
     """Sums the seconds of a process's threads, to the nanosecond: `stat` counts whole ticks, and
     charges one to whoever wakes with the timer.
     """
-    counts = (Path(entry, "schedstat").read_text().split()[0] for entry in Path(f"/proc/{pid}/task").iterdir())
+    counts = (
+        Path(entry, "schedstat").read_text().split()[0]
+        for entry in Path(f"/proc/{pid}/task").iterdir()
+    )
     return sum(map(int, counts)) / 1e9
 
 
@@ -220,18 +258,38 @@ def alive(pids: Sequence[int]) -> list[int]:
     return [pid for pid in pids if _state(pid) not in ("", "Z", "X")]
 
 
-def painting(seed: int, steps: int, side: int = 64, prefix: str = "bench", guidance: float = 4.0) -> dict[str, Any]:
+def painting(
+    seed: int, steps: int, side: int = 64, prefix: str = "bench", guidance: float = 4.0
+) -> dict[str, Any]:
     """Makes a text-to-picture graph on the miniature models."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "katz-mini"}},
-        "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a large red star at the top left on grass"}},
+        "2": {
+            "class_type": "CLIPTextEncode",
+            "inputs": {"clip": ["1", 1], "text": "a large red star at the top left on grass"},
+        },
         "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": ""}},
-        "4": {"class_type": "EmptyLatentImage", "inputs": {"width": side, "height": side, "batch_size": 1}},
+        "4": {
+            "class_type": "EmptyLatentImage",
+            "inputs": {"width": side, "height": side, "batch_size": 1},
+        },
         "5": {
             "class_type": "KSampler",
             "inputs": {
-                **{"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0]},
-                **{"seed": seed, "steps": steps, "cfg": guidance, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0},
+                **{
+                    "model": ["1", 0],
+                    "positive": ["2", 0],
+                    "negative": ["3", 0],
+                    "latent_image": ["4", 0],
+                },
+                **{
+                    "seed": seed,
+                    "steps": steps,
+                    "cfg": guidance,
+                    "sampler_name": "euler",
+                    "scheduler": "normal",
+                    "denoise": 1.0,
+                },
             },
         },
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},

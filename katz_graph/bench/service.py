@@ -53,7 +53,10 @@ def run(scale: Scale | None = None) -> BenchResult:
             brief = _timed(server, socket, painting(1, scale.short, scale.side, guidance=1.0))
             whole = _timed(server, socket, painting(2, scale.long, scale.side, guidance=1.0))
             steps = scale.long - scale.short
-            step, cost = (whole.seconds - brief.seconds) / steps, (whole.processor - brief.processor) / steps
+            step, cost = (
+                (whole.seconds - brief.seconds) / steps,
+                (whole.processor - brief.processor) / steps,
+            )
             asked = [server.get("/queue").seconds for _ in range(scale.asked)]
             stops = [_stopped(server, socket, number, scale) for number in range(scale.cancels)]
         server.stop()
@@ -75,14 +78,28 @@ def run(scale: Scale | None = None) -> BenchResult:
         "queue_p50": f"< {QUEUE_BOUND}",
         "stop_beyond_a_step": f"<= {STOP_BOUND}",
     }
-    ok = metrics["server_share_of_a_step"] < COST_BOUND and metrics["queue_p50"] < QUEUE_BOUND and beyond <= STOP_BOUND
-    return BenchResult("service", ok, metrics, bounds, ("what", "figure"), [[what, value] for what, value in metrics.items()])
+    ok = (
+        metrics["server_share_of_a_step"] < COST_BOUND
+        and metrics["queue_p50"] < QUEUE_BOUND
+        and beyond <= STOP_BOUND
+    )
+    return BenchResult(
+        "service",
+        ok,
+        metrics,
+        bounds,
+        ("what", "figure"),
+        [[what, value] for what, value in metrics.items()],
+    )
 
 
 def _nothing() -> dict[str, Any]:
     """Makes a graph that needs no model."""
     return {
-        "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
+        "1": {
+            "class_type": "EmptyImage",
+            "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0},
+        },
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
     }
 
@@ -116,18 +133,30 @@ def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> 
         event = json.loads(message)
         if event["type"] == "executing" and event["data"]["node"] == "5":
             started = time.perf_counter()
-        if event["type"] == "executing" and event["data"]["node"] is None and event["data"]["prompt_id"] == identifier:
-            return _Timed(time.perf_counter() - started, processor_seconds(server.pid) - before, messages)
+        if (
+            event["type"] == "executing"
+            and event["data"]["node"] is None
+            and event["data"]["prompt_id"] == identifier
+        ):
+            return _Timed(
+                time.perf_counter() - started, processor_seconds(server.pid) - before, messages
+            )
 
 
 def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale) -> float:
     """Returns the seconds from cancelling a job, by its route or by an interrupt, until it is told
     to be over.
     """
-    identifier = server.submit(painting(100 + number, LONG, scale.side), client_id="bench").data["prompt_id"]
+    identifier = server.submit(painting(100 + number, LONG, scale.side), client_id="bench").data[
+        "prompt_id"
+    ]
     _until(socket, lambda event: event["type"] == "progress" and event["data"]["value"] >= 3)
     asked = time.perf_counter()
-    answer = server.post("/interrupt", {"prompt_id": identifier}) if number % 2 else server.post(f"/api/jobs/{identifier}/cancel")
+    answer = (
+        server.post("/interrupt", {"prompt_id": identifier})
+        if number % 2
+        else server.post(f"/api/jobs/{identifier}/cancel")
+    )
     assert answer.status == 200, answer
     _until(socket, lambda event: event["type"] == "execution_interrupted")
     seconds = time.perf_counter() - asked

@@ -34,18 +34,30 @@ def run(scale: Scale | None = None) -> BenchResult:
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = Models.make(folder, scale, CONTROLS)
-        regions = [models.request(scale, guidance=1.0, controls=CONTROLS, seed=seed) for seed in (7, 8)]
+        regions = [
+            models.request(scale, guidance=1.0, controls=CONTROLS, seed=seed) for seed in (7, 8)
+        ]
         expected = [reference(region) for region in regions]
-        with DeviceEngine([WorkerConfig(device) for device in (*BASES, SHARED)], cache=folder) as engine:
+        with DeviceEngine(
+            [WorkerConfig(device) for device in (*BASES, SHARED)], cache=folder
+        ) as engine:
             tracks = [
-                Track(f"request on {base}, at once", engine, partial(plan, engine, region, pins(base, SHARED)))
+                Track(
+                    f"request on {base}, at once",
+                    engine,
+                    partial(plan, engine, region, pins(base, SHARED)),
+                )
                 for base, region in zip(BASES, regions, strict=True)
             ]
             apart, together = _rounds(tracks, scale.runs)
     outcomes = [track.outcomes for track in tracks]
     shares = [service(pair) for pair in zip(*outcomes, strict=True)]
     uneven = median(max(pair) / min(pair) - 1 for pair in shares)
-    moved = max(difference(outcome.samples, picture) for track, picture in zip(outcomes, expected, strict=True) for outcome in track)
+    moved = max(
+        difference(outcome.samples, picture)
+        for track, picture in zip(outcomes, expected, strict=True)
+        for outcome in track
+    )
     attempts = max(outcome.attempts for track in outcomes for outcome in track)
     metrics = {
         "requests_per_second": len(tracks) / median(together),
@@ -58,7 +70,10 @@ def run(scale: Scale | None = None) -> BenchResult:
     bounds = {"uneven": f"<= {SPLIT_BOUND}", "difference": "0", "attempts": "1"}
     ok = uneven <= SPLIT_BOUND and moved == 0 and attempts == 1
     rows = [track.row() for track in tracks]
-    rows += [[f"both, {how}", "", median(times), min(times), max(times)] for how, times in (("in turn", apart), ("at once", together))]
+    rows += [
+        [f"both, {how}", "", median(times), min(times), max(times)]
+        for how, times in (("in turn", apart), ("at once", together))
+    ]
     return BenchResult("sharing", ok, metrics, bounds, COLUMNS, rows)
 
 
@@ -84,6 +99,12 @@ def service(outcomes: Sequence[Outcome]) -> list[float]:
     """Returns the seconds of evaluations on the shared worker for each request, until one of them
     has had all of its own.
     """
-    served = [[span for span in outcome.timings[SHARED].spans if span.evaluation is not None] for outcome in outcomes]
+    served = [
+        [span for span in outcome.timings[SHARED].spans if span.evaluation is not None]
+        for outcome in outcomes
+    ]
     end = min(spans[-1].start + spans[-1].seconds for spans in served)
-    return [sum(max(0.0, min(span.start + span.seconds, end) - span.start) for span in spans) for spans in served]
+    return [
+        sum(max(0.0, min(span.start + span.seconds, end) - span.start) for span in spans)
+        for spans in served
+    ]

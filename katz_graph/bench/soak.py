@@ -65,14 +65,18 @@ def run(scale: Scale | None = None) -> BenchResult:
     steady = metrics["descriptor_growth"] <= 0 and metrics["shared_memory_growth"] <= 0
     ok = metrics["memory_growth"] < GROWTH_BOUND and steady and not left and status == 0
     rows = [[number, memory / 2**20, files, shared] for number, memory, files, shared in looks]
-    return BenchResult("soak", ok, metrics, bounds, ("jobs", "MiB", "descriptors", "shared memory"), rows)
+    return BenchResult(
+        "soak", ok, metrics, bounds, ("jobs", "MiB", "descriptors", "shared memory"), rows
+    )
 
 
 def _carry_out(server: Served, seeds: range, scale: Scale) -> None:
     """Submits jobs as fast as the queue takes them; all have ended well afterwards."""
     ids = []
     for seed in seeds:
-        while (answer := server.submit(painting(seed, scale.steps, scale.side, "soak"))).status == 429:
+        while (
+            answer := server.submit(painting(seed, scale.steps, scale.side, "soak"))
+        ).status == 429:
             time.sleep(0.05)
         ids.append(answer.data["prompt_id"])
         if len(ids) % IN_QUEUE == 0:
@@ -84,4 +88,6 @@ def _carry_out(server: Served, seeds: range, scale: Scale) -> None:
 
 def _shared(family: list[int]) -> int:
     """Counts descriptors of memory files, and entries of the machine's shared memory."""
-    return sum("memfd:" in target for target in descriptors(family)) + sum(1 for _ in Path("/dev/shm").iterdir())
+    return sum("memfd:" in target for target in descriptors(family)) + sum(
+        1 for _ in Path("/dev/shm").iterdir()
+    )

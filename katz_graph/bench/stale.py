@@ -47,8 +47,11 @@ STEPS = 20
 SCENES = {"silhouette": 5, "edges": 6}  # seeds of what is asked for
 POINTS = 0.02  # that a share may be away from the synchronous one
 COLOURS = {"silhouette": "#1f6fb4", "edges": "#e8801a"}
-PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(("unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",))
-SLOW = NetworkLink(1e9, 1.0)  # what the link is said to be, so that waiting for residuals never pays
+PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(
+    ("unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)
+)
+# what the link is said to be, so that waiting for residuals never pays
+SLOW = NetworkLink(1e9, 1.0)
 
 WAYS = ("without", "synchronous", "stale")
 
@@ -104,22 +107,34 @@ class ListeningEngine(DeviceEngine):
         return super().sample(heard, replace(context, types={**context.types, **ears}))
 
 
-def listened(region: Region, similarities: dict[int, list[float]]) -> tuple[Region, dict[str, NodeType]]:
+def listened(
+    region: Region, similarities: dict[int, list[float]]
+) -> tuple[Region, dict[str, NodeType]]:
     """Puts an ear between every ControlNet of a region and its readers; returns the types of these
     nodes, too.
     """
     ears = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
 
     def hear(value: Any) -> Any:
-        return Ref(ears[value.operation]) if isinstance(value, Ref) and value.operation in ears else value
+        return (
+            Ref(ears[value.operation])
+            if isinstance(value, Ref) and value.operation in ears
+            else value
+        )
 
     operations: list[Operation] = []
     types: dict[str, NodeType] = {}
     for operation in region.operations:
-        operations.append(replace(operation, inputs={name: hear(value) for name, value in operation.inputs.items()}))
+        operations.append(
+            replace(
+                operation, inputs={name: hear(value) for name, value in operation.inputs.items()}
+            )
+        )
         if operation.id in ears:
             name = ears[operation.id]
-            types[name] = NodeType(name, "Ear", "", "", {}, (Output("heard", "RESIDUALS"),), False, Ear(similarities))
+            types[name] = NodeType(
+                name, "Ear", "", "", {}, (Output("heard", "RESIDUALS"),), False, Ear(similarities)
+            )
             operations.append(Operation(name, NODE, name, {"residuals": Ref(operation.id)}))
     return replace(region, operations=tuple(operations)), types
 
@@ -135,15 +150,23 @@ def run(number: int = PROMPTS) -> BenchResult:
         for kind, one in asked.items():
             with ListeningEngine() as engine:
                 paint = EnginePaint(engine)
-                pictures[kind] = {"without": one.painted(paint, controlled=False), "synchronous": one.painted(paint)}
+                pictures[kind] = {
+                    "without": one.painted(paint, controlled=False),
+                    "synchronous": one.painted(paint),
+                }
                 similarities[kind] = engine.similarities
         choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=True)
-        with DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], choices, link=SLOW) as cluster:
+        with DeviceEngine(
+            [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], choices, link=SLOW
+        ) as cluster:
             paint = EnginePaint(cluster)
             for kind, one in asked.items():
                 pictures[kind]["stale"] = one.painted(paint)
             delayed = sum(bool(program.delayed) for program in paint.measured.programs)
-        found = {kind: compared(one, model, pictures[kind], similarities[kind]) for kind, one in asked.items()}
+        found = {
+            kind: compared(one, model, pictures[kind], similarities[kind])
+            for kind, one in asked.items()
+        }
     return _result(found, delayed, number)
 
 
@@ -173,11 +196,16 @@ class Asked:
         """Returns shares of right attributes, their mean, and mean overlap of silhouettes."""
         verdicts = judge(model, pictures, 1)
         right = attributes(verdicts, self.scenes)
-        overlaps = [overlap(verdict.silhouette, mask) for verdict, mask in zip(verdicts, self.wanted, strict=True)]
+        overlaps = [
+            overlap(verdict.silhouette, mask)
+            for verdict, mask in zip(verdicts, self.wanted, strict=True)
+        ]
         return {**right, "attributes": fmean(right.values()), "overlap": fmean(overlaps)}
 
 
-def compared(asked: Asked, model: Judge, pictures: Mapping[str, Tensor], similarities: Similarities) -> Figures:
+def compared(
+    asked: Asked, model: Judge, pictures: Mapping[str, Tensor], similarities: Similarities
+) -> Figures:
     """Compares by the judge, and with the synchronous ones."""
     exact = pictures["synchronous"]
 
@@ -188,7 +216,12 @@ def compared(asked: Asked, model: Judge, pictures: Mapping[str, Tensor], similar
             if way != "synchronous"
         }
 
-    return Figures({way: asked.judged(model, pictures[way]) for way in WAYS}, likeness(ssim), likeness(psnr), similarities)
+    return Figures(
+        {way: asked.judged(model, pictures[way]) for way in WAYS},
+        likeness(ssim),
+        likeness(psnr),
+        similarities,
+    )
 
 
 def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchResult:
@@ -201,19 +234,36 @@ def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchRes
     rows: list[tuple[str, ...]] = []
     for kind, figures in found.items():
         curve = {evaluation: fmean(values) for evaluation, values in figures.similarities.items()}
-        metrics[kind] = {"judged": figures.judged, "ssim": figures.ssim, "psnr": figures.psnr, "cosine_similarity": curve}
+        metrics[kind] = {
+            "judged": figures.judged,
+            "ssim": figures.ssim,
+            "psnr": figures.psnr,
+            "cosine_similarity": curve,
+        }
         for name in figures.judged["stale"]:
             rows.append((f"{kind}: {name}", *(f"{figures.judged[way][name]:.3f}" for way in WAYS)))
-        rows.append((f"{kind}: SSIM", f"{figures.ssim['without']:.4f}", "", f"{figures.ssim['stale']:.4f}"))
-        rows.append((f"{kind}: PSNR, dB", f"{figures.psnr['without']:.1f}", "", f"{figures.psnr['stale']:.1f}"))
+        rows.append(
+            (f"{kind}: SSIM", f"{figures.ssim['without']:.4f}", "", f"{figures.ssim['stale']:.4f}")
+        )
+        rows.append(
+            (
+                f"{kind}: PSNR, dB",
+                f"{figures.psnr['without']:.1f}",
+                "",
+                f"{figures.psnr['stale']:.1f}",
+            )
+        )
         rows.append((f"{kind}: cosine similarity, mean", "", f"{fmean(curve.values()):.4f}", ""))
-        rows.append((f"{kind}: cosine similarity, least step", "", f"{min(curve.values()):.4f}", ""))
+        rows.append(
+            (f"{kind}: cosine similarity, least step", "", f"{min(curve.values()):.4f}", "")
+        )
     requests = number * len(found)
     return BenchResult(
         "stale",
         delayed == requests and all(abs(change) <= POINTS for change in bounded.values()),
         metrics,
-        {"delayed": f"all of {requests} requests"} | dict.fromkeys(bounded, f"within {POINTS} of 0"),
+        {"delayed": f"all of {requests} requests"}
+        | dict.fromkeys(bounded, f"within {POINTS} of 0"),
         ("figure", *WAYS),
         rows,
         svg=_picture({kind: figures.similarities for kind, figures in found.items()}),
@@ -227,12 +277,26 @@ def _picture(similarities: Mapping[str, Similarities]) -> str:
     curves = []
     for kind, by_evaluation in similarities.items():
         for name, of, dashes in ((kind, fmean, ""), (f"{kind}, least of all", min, "2 3")):
-            points = [(float(evaluation + 1), of(values)) for evaluation, values in sorted(by_evaluation.items())]
+            points = [
+                (float(evaluation + 1), of(values))
+                for evaluation, values in sorted(by_evaluation.items())
+            ]
             curves.append(Curve(name, points, COLOURS[kind], dashes))
     lowest = min(y for curve in curves for _, y in curve.points)
     below = lowest - 0.4 * (1 - lowest)  # room for the names
     title = "ControlNet outputs of adjacent steps"
-    return line_chart([Panel(title, "step", "cosine similarity with the step before", curves, logarithmic=False, bottom=below)])
+    return line_chart(
+        [
+            Panel(
+                title,
+                "step",
+                "cosine similarity with the step before",
+                curves,
+                logarithmic=False,
+                bottom=below,
+            )
+        ]
+    )
 
 
 def psnr(one: Tensor, other: Tensor) -> float:
@@ -249,7 +313,9 @@ def ssim(one: Tensor, other: Tensor) -> float:
     """
     a, b = (picture.double().cpu().numpy() for picture in (one, other))
 
-    def windowed(values: numpy.typing.NDArray[numpy.float64]) -> numpy.typing.NDArray[numpy.float64]:
+    def windowed(
+        values: numpy.typing.NDArray[numpy.float64],
+    ) -> numpy.typing.NDArray[numpy.float64]:
         blurred = gaussian_filter(values, DEVIATION, axes=(0, 1), radius=RADIUS)
         return numpy.asarray(blurred[RADIUS:-RADIUS, RADIUS:-RADIUS])
 
@@ -266,4 +332,8 @@ def cosine_similarity(one: Residuals, other: Residuals) -> float:
     (Katz, Figure 10).
     """
     pairs = zip((*one.down, one.mid), (*other.down, other.mid), strict=True)
-    return float(torch.stack([torch.cosine_similarity(a.double(), b.double(), dim=1).mean() for a, b in pairs]).mean())
+    return float(
+        torch.stack(
+            [torch.cosine_similarity(a.double(), b.double(), dim=1).mean() for a, b in pairs]
+        ).mean()
+    )

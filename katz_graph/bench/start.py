@@ -52,18 +52,30 @@ def run(scale: Scale | None = None) -> BenchResult:
         quiet = [_started(Path(name), number) for number in range(scale.starts)]
         with computing(scale.others):
             busy = [_started(Path(name), number) for number in range(scale.busy)]
-    metrics: dict[str, Any] = {"starts": len(quiet) + len(busy), "without_picture": (quiet + busy).count(None)}
+    metrics: dict[str, Any] = {
+        "starts": len(quiet) + len(busy),
+        "without_picture": (quiet + busy).count(None),
+    }
     metrics |= _medians("", quiet) | _medians("busy_", busy)
     limits = {"without_picture": 0.0} | {name: bound for name, bound in BOUNDS.items() if quiet}
     limits |= {f"busy_{name}": BUSY * bound for name, bound in BOUNDS.items() if busy}
     ok = all(metrics.get(name, math.inf) <= limit for name, limit in limits.items())
     rows = [[name, value] for name, value in metrics.items()]
-    return BenchResult("start", ok, metrics, {name: f"<= {limit:g}" for name, limit in limits.items()}, ("what", "figure"), rows)
+    return BenchResult(
+        "start",
+        ok,
+        metrics,
+        {name: f"<= {limit:g}" for name, limit in limits.items()},
+        ("what", "figure"),
+        rows,
+    )
 
 
 def _started(folder: Path, seed: int) -> _Start | None:
     """Runs one life of a server; None where it refused something, or no picture came in time."""
-    workflow: dict[str, Any] = json.loads(files("katz_graph.workflows").joinpath("txt2img.json").read_text())
+    workflow: dict[str, Any] = json.loads(
+        files("katz_graph.workflows").joinpath("txt2img.json").read_text()
+    )
     for node in workflow.values():
         node["inputs"] |= {"seed": seed} if "seed" in node["inputs"] else {}
     server, began = Served(folder), time.perf_counter()
@@ -84,5 +96,8 @@ def _medians(prefix: str, starts: Sequence[_Start | None]) -> dict[str, float]:
     there = [start for start in starts if start is not None]
     if not there:
         return {}
-    medians = {f"{prefix}{name}": median(getattr(start, name) for start in there) for name in _Start.__slots__}
+    medians = {
+        f"{prefix}{name}": median(getattr(start, name) for start in there)
+        for name in _Start.__slots__
+    }
     return medians | {f"{prefix}slowest_picture": max(start.first_picture for start in there)}

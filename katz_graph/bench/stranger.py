@@ -39,7 +39,9 @@ class Seen:
     picture: bytes
 
 
-def visit(address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float) -> Seen:
+def visit(
+    address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float
+) -> Seen:
     """Waits for the port, then uses the server. `since` is of `time.perf_counter`. urllib's
     HTTPError for any answer but 200.
     """
@@ -52,7 +54,9 @@ def visit(address: str, port: int, prompt: Mapping[str, Any], since: float, pati
         for path in ("/system_stats", "/queue", "/api/settings", "/api/extensions"):
             json.loads(_ask(base + path))
         json.loads(_uploaded(f"{base}/upload/image", PIXEL))
-        asked = json.loads(_ask(f"{base}/prompt", json.dumps({"prompt": prompt, "client_id": client}).encode()))
+        asked = json.loads(
+            _ask(f"{base}/prompt", json.dumps({"prompt": prompt, "client_id": client}).encode())
+        )
         image = _shown(watched, asked["prompt_id"], since + patience)
     picture = _ask(f"{base}/view?{urllib.parse.urlencode(image)}")
     return Seen(opened - since, known - since, time.perf_counter() - since, picture)
@@ -69,14 +73,19 @@ def _wait_for_port(address: str, port: int, until: float) -> None:
 
 
 def _ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
-    with urllib.request.urlopen(urllib.request.Request(url, body, dict(headers or {})), timeout=ANSWER) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, body, dict(headers or {})), timeout=ANSWER
+    ) as answer:
         data: bytes = answer.read()
     return data
 
 
 def _uploaded(url: str, picture: bytes) -> bytes:
     edge = uuid.uuid4().hex
-    part = f'--{edge}\r\nContent-Disposition: form-data; name="image"; filename="pixel.png"\r\nContent-Type: image/png\r\n\r\n'
+    part = (
+        f'--{edge}\r\nContent-Disposition: form-data; name="image"; '
+        'filename="pixel.png"\r\nContent-Type: image/png\r\n\r\n'
+    )
     body = part.encode() + picture + f"\r\n--{edge}--\r\n".encode()
     return _ask(url, body, {"Content-Type": f"multipart/form-data; boundary={edge}"})
 
@@ -90,5 +99,9 @@ def _shown(watched: ClientConnection, prompt: str, until: float) -> dict[str, st
         data = event.get("data", {})
         if event.get("type") == "executed" and data["prompt_id"] == prompt:
             image = image or data["output"]["images"][0]
-        if event.get("type") == "executing" and data["node"] is None and data["prompt_id"] == prompt:
+        if (
+            event.get("type") == "executing"
+            and data["node"] is None
+            and data["prompt_id"] == prompt
+        ):
             return image

@@ -77,7 +77,10 @@ class Struck:
         attempt = len(self.noticed)
         if attempt > len(self.recovered):
             self.recovered.append(time.monotonic())
-        if attempt == len(self.hit) < len(self.blows) and event.value >= self.blows[attempt].evaluation:
+        if (
+            attempt == len(self.hit) < len(self.blows)
+            and event.value >= self.blows[attempt].evaluation
+        ):
             blow = self.blows[attempt]
             self.hit.append(time.monotonic())
             os.kill(self.pids[blow.device], blow.signal)
@@ -133,7 +136,9 @@ def bystander(engine: DeviceEngine, program: Program) -> Iterator[list[Outcome]]
             running.result()
 
 
-def strike(engine: DeviceEngine, folder: Path, scale: Scale, repeats: int, seed: int) -> tuple[list[Strike], Undisturbed | None]:
+def strike(
+    engine: DeviceEngine, folder: Path, scale: Scale, repeats: int, seed: int
+) -> tuple[list[Strike], Undisturbed | None]:
     """Strikes each of the first two devices with `repeats` blows of each signal, one request each,
     in random evaluations of its first half.
 
@@ -141,7 +146,10 @@ def strike(engine: DeviceEngine, folder: Path, scale: Scale, repeats: int, seed:
     """
     base, control, *others = engine.cluster.assignments
     models = Models.make(folder, scale)
-    region, other = models.request(scale, GUIDANCE), models.request(scale, GUIDANCE, controls=0, seed=8)
+    region, other = (
+        models.request(scale, GUIDANCE),
+        models.request(scale, GUIDANCE, controls=0, seed=8),
+    )
     program, expected = plan(engine, region, pins(base, control), batching=False), reference(region)
     draw = random.Random(seed)
 
@@ -150,12 +158,24 @@ def strike(engine: DeviceEngine, folder: Path, scale: Scale, repeats: int, seed:
         struck = Struck(engine, [Blow(sent, device, draw.randint(1, scale.steps // 2))])
         outcome = struck.run(program)
         (hit,), (noticed,), (recovered,) = struck.hit, struck.noticed, struck.recovered
-        return Strike(sent.name, device, noticed - hit, recovered - hit, outcome.attempts, difference(outcome.samples, expected))
+        return Strike(
+            sent.name,
+            device,
+            noticed - hit,
+            recovered - hit,
+            outcome.attempts,
+            difference(outcome.samples, expected),
+        )
 
-    kinds = [(sent, device) for _ in range(repeats) for sent in SIGNALS for device in (base, control)]
+    kinds = [
+        (sent, device) for _ in range(repeats) for sent in SIGNALS for device in (base, control)
+    ]
     if not others:
         return [one(*kind) for kind in kinds], None
-    beside, picture = plan(engine, other, pins(others[0], others[0]), batching=False), reference(other)
+    beside, picture = (
+        plan(engine, other, pins(others[0], others[0]), batching=False),
+        reference(other),
+    )
     with bystander(engine, beside) as outcomes:
         strikes = [one(*kind) for kind in kinds]
     apart = max(difference(outcome.samples, picture) for outcome in outcomes)

@@ -19,11 +19,20 @@ from katz_graph.models.loading.residency import Residency
 REQUESTS = 55_000  # of each service
 CAPACITIES = {"controlnets": (1, 2, 3, 4, 5, 6, 8, 10, 15, 20), "loras": (1, 2, 5, 10, 20, 50, 100)}
 ELIMINATED = {"A": 5, "B": 8}  # ControlNets in memory that the paper finds to be enough
-FEW = 0.2  # misses a request, which each bring two loads: of the rare one, and of the popular one that went for it
-LORAS_KEPT, PUBLISHED, TOLERANCE = 10, {"lru": 0.54, "lfu": 0.57}, 0.05  # misses of service B (§3.2)
+# misses a request, which each bring two loads: of the rare one, and of the popular one that went
+# for it
+FEW = 0.2
+# misses of service B (§3.2)
+LORAS_KEPT, PUBLISHED, TOLERANCE = 10, {"lru": 0.54, "lfu": 0.57}, 0.05
 COLOURS = {"controlnets": "#1f6fb4", "loras": "#e8801a"}
 DASHES = {"lru": "", "lfu": "6 3", "optimum": "2 3"}
-WORDS = {"controlnets": "ControlNets", "loras": "LoRAs", "lru": "LRU", "lfu": "LFU", "optimum": "optimum"}
+WORDS = {
+    "controlnets": "ControlNets",
+    "loras": "LoRAs",
+    "lru": "LRU",
+    "lfu": "LFU",
+    "optimum": "optimum",
+}
 
 Curves = Mapping[tuple[str, str, str], Mapping[int, float]]
 """By service, kind of adapter and policy: misses by capacity."""
@@ -47,7 +56,11 @@ class Optimum:
         self._next_use[key] = next(self._following)
 
     def victim(self, spared: frozenset[Hashable]) -> Hashable | None:
-        return max((key for key in self._next_use if key not in spared), key=self._next_use.__getitem__, default=None)
+        return max(
+            (key for key in self._next_use if key not in spared),
+            key=self._next_use.__getitem__,
+            default=None,
+        )
 
     def removed(self, key: Hashable) -> None:
         del self._next_use[key]
@@ -60,25 +73,45 @@ def run(number: int = REQUESTS) -> BenchResult:
         for service in SERVICES
         for made in [requests(service, number)]
         for kind in CAPACITIES
-        for policy, curve in replayed([getattr(request, kind) for request in made], CAPACITIES[kind]).items()
+        for policy, curve in replayed(
+            [getattr(request, kind) for request in made], CAPACITIES[kind]
+        ).items()
     }
     above = max(
-        curves[service, kind, "optimum"][kept] - misses for (service, kind, _), curve in curves.items() for kept, misses in curve.items()
+        curves[service, kind, "optimum"][kept] - misses
+        for (service, kind, _), curve in curves.items()
+        for kept, misses in curve.items()
     )
     bounds: dict[str, tuple[float, float, float]] = {"optimum above a policy": (above, 0.0, 0.0)}
     for service, kept in ELIMINATED.items():
-        bounds[f"{service}, {kept} ControlNets, LRU"] = (curves[service, "controlnets", "lru"][kept], 0.0, FEW)
+        bounds[f"{service}, {kept} ControlNets, LRU"] = (
+            curves[service, "controlnets", "lru"][kept],
+            0.0,
+            FEW,
+        )
     for policy, expected in PUBLISHED.items():
         found = curves["B", "loras", policy][LORAS_KEPT]
-        bounds[f"B, {LORAS_KEPT} LoRAs, {WORDS[policy]}"] = (found, expected - TOLERANCE, expected + TOLERANCE)
+        bounds[f"B, {LORAS_KEPT} LoRAs, {WORDS[policy]}"] = (
+            found,
+            expected - TOLERANCE,
+            expected + TOLERANCE,
+        )
     return BenchResult(
         "trace",
         all(least <= value <= most for value, least, most in bounds.values()),
-        {name: value for name, (value, _, _) in bounds.items()} | {".".join(key): dict(curve) for key, curve in curves.items()},
-        {name: f"{least:.2f} to {most:.2f}" if least else f"<= {most:g}" for name, (_, least, most) in bounds.items()},
+        {name: value for name, (value, _, _) in bounds.items()}
+        | {".".join(key): dict(curve) for key, curve in curves.items()},
+        {
+            name: f"{least:.2f} to {most:.2f}" if least else f"<= {most:g}"
+            for name, (_, least, most) in bounds.items()
+        },
         ("service, adapters", "kept", *(WORDS[policy] for policy in DASHES)),
         [
-            (f"{service.name}, {WORDS[kind]}", kept, *(f"{curves[service.name, kind, policy][kept]:.3f}" for policy in DASHES))
+            (
+                f"{service.name}, {WORDS[kind]}",
+                kept,
+                *(f"{curves[service.name, kind, policy][kept]:.3f}" for policy in DASHES),
+            )
             for service in SERVICES
             for kind in CAPACITIES
             for kept in CAPACITIES[kind]
@@ -87,14 +120,19 @@ def run(number: int = REQUESTS) -> BenchResult:
     )
 
 
-def replayed(wanted: Sequence[tuple[str, ...]], capacities: Sequence[int]) -> dict[str, dict[int, float]]:
+def replayed(
+    wanted: Sequence[tuple[str, ...]], capacities: Sequence[int]
+) -> dict[str, dict[int, float]]:
     """Returns by policy and capacity: misses a request, over requests that want others than the
     request before (as the paper counts).
     """
     uses = [item for items in wanted for item in items]
     changes = 1 + sum(items != before for before, items in pairwise(wanted))
     policies: dict[str, Callable[[], Policy]] = {**POLICIES, "optimum": lambda: Optimum(uses)}
-    return {name: {kept: _loads(uses, kept, policy()) / changes for kept in capacities} for name, policy in policies.items()}
+    return {
+        name: {kept: _loads(uses, kept, policy()) / changes for kept in capacities}
+        for name, policy in policies.items()
+    }
 
 
 def _loads(uses: Sequence[Hashable], kept: int, policy: Policy) -> int:
@@ -113,7 +151,12 @@ def _picture(curves: Curves) -> str:
                 "adapters kept in memory",
                 "misses a request",
                 [
-                    Curve(f"{WORDS[kind]}, {WORDS[policy]}", list(curves[service.name, kind, policy].items()), COLOURS[kind], dashes)
+                    Curve(
+                        f"{WORDS[kind]}, {WORDS[policy]}",
+                        list(curves[service.name, kind, policy].items()),
+                        COLOURS[kind],
+                        dashes,
+                    )
                     for kind in CAPACITIES
                     for policy, dashes in DASHES.items()
                 ],

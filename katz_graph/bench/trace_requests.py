@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 DAYS = 20
 REQUESTS = 275_000  # of a service in these days; about 550,000 of both
 SECONDS_APART = DAYS * 86_400 / REQUESTS
-CONTROLNET_HEAD, CONTROLNET_TAIL, LORA_HEAD, LORA_TAIL = 0.8, 1.0, 0.3, 0.4  # exponents of Zipf's law
+# exponents of Zipf's law
+CONTROLNET_HEAD, CONTROLNET_TAIL, LORA_HEAD, LORA_TAIL = 0.8, 1.0, 0.3, 0.4
 COMMON_SHARE = 0.55  # of a service's LoRA uses that go to its few common ones
 SESSION = 2.0  # requests that somebody makes with the same adapters, on average
 CONCURRENT = 6  # people at a time
@@ -104,7 +105,12 @@ def _controlnet_shares(service: Service) -> NDArray[np.float64]:
 
 def _lora_shares(service: Service) -> NDArray[np.float64]:
     rest = service.loras - service.common_loras
-    return np.concatenate([COMMON_SHARE * _zipf(service.common_loras, LORA_HEAD), (1 - COMMON_SHARE) * _zipf(rest, LORA_TAIL)])
+    return np.concatenate(
+        [
+            COMMON_SHARE * _zipf(service.common_loras, LORA_HEAD),
+            (1 - COMMON_SHARE) * _zipf(rest, LORA_TAIL),
+        ]
+    )
 
 
 def _zipf(number: int, exponent: float) -> NDArray[np.float64]:
@@ -113,7 +119,9 @@ def _zipf(number: int, exponent: float) -> NDArray[np.float64]:
     return shares
 
 
-def _chosen(random: np.random.Generator, number: int, used: tuple[float, ...], shares: NDArray[np.float64]) -> list[tuple[int, ...]]:
+def _chosen(
+    random: np.random.Generator, number: int, used: tuple[float, ...], shares: NDArray[np.float64]
+) -> list[tuple[int, ...]]:
     """Chooses for each session its number of different items, every item with its share of the
     uses.
 

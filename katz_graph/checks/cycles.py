@@ -52,7 +52,10 @@ def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def describe_cycle(cycle: Sequence[str], nodes: Mapping[str, NodeCall]) -> str:
     """Writes `1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
-    names = [f"{shorten(identifier)} ({shorten(nodes[identifier].type)})" for identifier in (*cycle, cycle[0])]
+    names = [
+        f"{shorten(identifier)} ({shorten(nodes[identifier].type)})"
+        for identifier in (*cycle, cycle[0])
+    ]
     if len(names) > SHOWN:
         names[SHOWN - 2 : -1] = [f"... {len(names) - SHOWN + 1:,} more ..."]
     return " -> ".join(names)

@@ -32,7 +32,10 @@ def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> An
         return value
     plain = PLAIN.get(expected.socket)
     if plain is None and not expected.knob and expected.check is None:
-        raise LiteralError("link_expected", f"got {show(value)}, expected a link to an output of type {expected.socket}")
+        raise LiteralError(
+            "link_expected",
+            f"got {show(value)}, expected a link to an output of type {expected.socket}",
+        )
     try:
         taken = value if plain is None else plain(value)
         checked = taken if expected.check is None else expected.check(taken)
@@ -58,7 +61,9 @@ def _fault(value: Any, expected: Input) -> LiteralFault:
         return "wrong_type"
     if expected.minimum is not None and number <= expected.minimum:
         return "too_small"
-    return "too_large" if expected.maximum is not None and number >= expected.maximum else "wrong_type"
+    return (
+        "too_large" if expected.maximum is not None and number >= expected.maximum else "wrong_type"
+    )
 
 
 def expectation(expected: Input) -> str:
@@ -68,10 +73,18 @@ def expectation(expected: Input) -> str:
     if expected.folder:
         return f"the name of a file in {expected.folder}"
     kind = KIND_IN_WORDS.get(expected.socket, expected.socket)
-    low, high = (None if bound is None else _written(bound) for bound in (expected.minimum, expected.maximum))
+    low, high = (
+        None if bound is None else _written(bound) for bound in (expected.minimum, expected.maximum)
+    )
     if low is not None and high is not None:
         return f"{kind} from {low} to {high}"
-    return f"{kind} of at least {low}" if low is not None else f"{kind} of at most {high}" if high is not None else kind
+    return (
+        f"{kind} of at least {low}"
+        if low is not None
+        else f"{kind} of at most {high}"
+        if high is not None
+        else kind
+    )
 
 
 def _boolean(value: Any) -> bool:
@@ -114,8 +127,18 @@ def _text(value: Any) -> str:
     return value
 
 
-PLAIN: Mapping[str, Callable[[Any], Any]] = {"BOOLEAN": _boolean, "INT": _whole, "FLOAT": _number, "STRING": _text}
-KIND_IN_WORDS = {"BOOLEAN": "true or false", "INT": "a whole number", "FLOAT": "a number", "STRING": "text"}
+PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    "BOOLEAN": _boolean,
+    "INT": _whole,
+    "FLOAT": _number,
+    "STRING": _text,
+}
+KIND_IN_WORDS = {
+    "BOOLEAN": "true or false",
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "STRING": "text",
+}
 
 
 def _chosen(value: Any, expected: Input) -> Any:

@@ -38,7 +38,8 @@ ProblemKind = (
     | LiteralFault
 )
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
-WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # sockets that also take what another one gives
+# sockets that also take what another one gives
+WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}
 Types = Mapping[str, NodeType]
 Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
 RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
@@ -67,7 +68,8 @@ class Problem:
     def __str__(self) -> str:
         if not self.node:
             return one_line(self.message)
-        return one_line(f"{node_name(self.node, self.type, self.title)}{f', {shorten(self.input)}' if self.input else ''}: {self.message}")
+        where = f", {shorten(self.input)}" if self.input else ""
+        return one_line(f"{node_name(self.node, self.type, self.title)}{where}: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,19 @@ class Checked:
         return self.graph
 
 
-def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: Mapping[ProblemKind, Rule] = RULES) -> list[Problem]:
+def validate(
+    graph: Graph,
+    types: Types,
+    folders: Folders | None = None,
+    rules: Mapping[ProblemKind, Rule] = RULES,
+) -> list[Problem]:
     """Returns all problems of a graph, in the order of the file."""
     return list(check(graph, types, folders, rules).problems)
 
 
-def check_node(graph: Graph, types: Types, folders: Folders | None, identifier: str) -> tuple[NodeCall, list[Problem]]:
+def check_node(
+    graph: Graph, types: Types, folders: Folders | None, identifier: str
+) -> tuple[NodeCall, list[Problem]]:
     """Checks one node by itself and the links that it reads; returns the node with checked
     literals, and its problems.
     """
@@ -126,28 +135,67 @@ def check(
     """
     order = {identifier: number for number, identifier in enumerate(graph.nodes)}
     single = _SingleNodes(graph, types, folders)
-    checked = Graph({identifier: single.node(identifier, call) for identifier, call in graph.nodes.items()})
+    checked = Graph(
+        {identifier: single.node(identifier, call) for identifier, call in graph.nodes.items()}
+    )
     wanted = _wanted(graph, types, single, targets)
     cycles = list(find_cycles(single.sources))
     found = single.problems + [_cycle_problem(graph, cycle) for cycle in cycles]
     unsound = single.unsound.union(*cycles)
     needed = upstream(single.sources, wanted)
     broken = downstream(single.sources, unsound)
-    sound = upstream(single.sources, (target for target in wanted if target not in broken)) if broken else needed
+    sound = (
+        upstream(single.sources, (target for target in wanted if target not in broken))
+        if broken
+        else needed
+    )
     wrong = {problem.node for problem in found if problem.severity == "error"}
-    own = [node for node, call in graph.nodes.items() if call.type in types and types[call.type].check is not None]
-    found += (problem for node in own if node in sound and node not in wrong for problem in _own_problems(node, graph, checked, types))
+    own = [
+        node
+        for node, call in graph.nodes.items()
+        if call.type in types and types[call.type].check is not None
+    ]
+    found += (
+        problem
+        for node in own
+        if node in sound and node not in wrong
+        for problem in _own_problems(node, graph, checked, types)
+    )
     if sound:
-        whole = checked if not unsound else Graph({identifier: checked.nodes[identifier] for identifier in order if identifier in sound})
+        whole = (
+            checked
+            if not unsound
+            else Graph(
+                {
+                    identifier: checked.nodes[identifier]
+                    for identifier in order
+                    if identifier in sound
+                }
+            )
+        )
         for rule_kind, rule in rules.items():
-            found += [Problem(rule_kind, node, graph.nodes[node].type, name, message) for node, name, message in rule(whole, types)]
-    problems = [problem if problem.node in needed else replace(problem, severity="warning") for problem in found]
+            found += [
+                Problem(rule_kind, node, graph.nodes[node].type, name, message)
+                for node, name, message in rule(whole, types)
+            ]
+    problems = [
+        problem if problem.node in needed else replace(problem, severity="warning")
+        for problem in found
+    ]
     if not wanted:
         problems.append(_no_output(types))
-    failing = downstream(single.sources, {problem.node for problem in problems if problem.severity == "error" and problem.node})
+    failing = downstream(
+        single.sources,
+        {problem.node for problem in problems if problem.severity == "error" and problem.node},
+    )
     refused = tuple(target for target in wanted if target in failing)
     runnable = tuple(target for target in wanted if target not in failing)
-    return Checked(checked, tuple(sorted(problems, key=lambda problem: order.get(problem.node, len(order)))), runnable, refused)
+    return Checked(
+        checked,
+        tuple(sorted(problems, key=lambda problem: order.get(problem.node, len(order)))),
+        runnable,
+        refused,
+    )
 
 
 def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
@@ -196,14 +244,25 @@ class _SingleNodes:
     def node(self, identifier: str, call: NodeCall) -> NodeCall:
         """Returns the node with checked literals."""
 
-        def report(fault: ProblemKind, name: str, message: str, severity: Literal["error", "warning"] = "error") -> None:
-            self.problems.append(Problem(fault, identifier, call.type, name, message, severity, call.title))
+        def report(
+            fault: ProblemKind,
+            name: str,
+            message: str,
+            severity: Literal["error", "warning"] = "error",
+        ) -> None:
+            self.problems.append(
+                Problem(fault, identifier, call.type, name, message, severity, call.title)
+            )
 
         kind = self.types.get(call.type)
         if kind is None:
             self.unsound.add(identifier)
             near = self._suggest(call.type, self.types)
-            report("unknown_type", "", f"there is no node type of this name{near}; `katz nodes` lists what there is")
+            report(
+                "unknown_type",
+                "",
+                f"there is no node type of this name{near}; `katz nodes` lists what there is",
+            )
         inputs: dict[str, Any] = {}
         sources = self.sources[identifier] = []
         for name, value in call.inputs.items():
@@ -211,27 +270,44 @@ class _SingleNodes:
             if isinstance(value, Link):
                 if value.node in self.graph.nodes:
                     sources.append(value.node)
-                for fault, message in self._link(identifier, value, None if kind is not None and kind.links_unchecked else expected):
+                for fault, message in self._link(
+                    identifier,
+                    value,
+                    None if kind is not None and kind.links_unchecked else expected,
+                ):
                     report(fault, name, message)
                 inputs[name] = value
             elif expected is not None and (value is not None or expected.required):
                 try:
-                    inputs[name] = self._literal(value, expected, kind is not None and name in kind.unchecked)
+                    inputs[name] = self._literal(
+                        value, expected, kind is not None and name in kind.unchecked
+                    )
                 except LiteralError as error:
                     report(error.fault, name, str(error))
                 except InputError as error:
-                    report("not_a_choice" if expected.socket == "COMBO" else "refused", name, str(error))
+                    report(
+                        "not_a_choice" if expected.socket == "COMBO" else "refused",
+                        name,
+                        str(error),
+                    )
             elif kind and expected is None and kind.takes(name, value):
                 inputs[name] = value
             if kind and not kind.takes(name, value):
                 near = self._suggest(name, kind.inputs)
-                report("unknown_input", name, f"{call.type} has no input of this name{near}; it takes no part", "warning")
+                report(
+                    "unknown_input",
+                    name,
+                    f"{call.type} has no input of this name{near}; it takes no part",
+                    "warning",
+                )
         for name, missing in kind.inputs.items() if kind else ():
             if missing.required and name not in call.inputs:
                 report("missing_input", name, f"is missing; expected {_expected_source(missing)}")
         return NodeCall(call.type, inputs, call.title)
 
-    def _link(self, reader: str, link: Link, expected: Input | None) -> Iterator[tuple[ProblemKind, str]]:
+    def _link(
+        self, reader: str, link: Link, expected: Input | None
+    ) -> Iterator[tuple[ProblemKind, str]]:
         source = self.graph.nodes.get(link.node)
         if source is None:
             self.unsound.add(reader)
@@ -242,12 +318,21 @@ class _SingleNodes:
             return
         if not 0 <= link.output < len(kind.outputs):
             self.unsound.add(reader)
-            outputs = ", ".join(f"{number} ({output.name})" for number, output in enumerate(kind.outputs))
+            outputs = ", ".join(
+                f"{number} ({output.name})" for number, output in enumerate(kind.outputs)
+            )
             name = node_name(link.node, source.type, source.title)
-            yield "dead_link", f"links to output {link.output} of {name}, which has {outputs or 'no outputs'}"
+            yield (
+                "dead_link",
+                f"links to output {link.output} of {name}, which has {outputs or 'no outputs'}",
+            )
         elif expected and not connects(kind.outputs[link.output].socket, expected.socket):
             came, name = kind.outputs[link.output], node_name(link.node, source.type, source.title)
-            yield "link_type", f"got {came.socket} from output {link.output} ({came.name}) of {name}, expected {expected.socket}"
+            yield (
+                "link_type",
+                f"got {came.socket} from output {link.output} ({came.name}) of {name}, expected "
+                f"{expected.socket}",
+            )
 
     def _literal(self, value: Any, expected: Input, unchecked: bool) -> Any:
         checked = check_literal(value, expected, within_bounds=not unchecked)
@@ -291,11 +376,16 @@ def _expected_source(missing: Input) -> str:
 def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
     call = graph.nodes[cycle[0]]
     path = describe_cycle(cycle, graph.nodes)
-    message = f"stands in a cycle: {path}; remove a link (a loop over steps uses the slots of StepBegin and StepEnd)"
+    message = (
+        f"stands in a cycle: {path}; remove a link (a loop over steps uses the slots of "
+        "StepBegin and StepEnd)"
+    )
     return Problem("cycle", cycle[0], call.type, "", message, "error", call.title, tuple(cycle))
 
 
-def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[str] | None) -> list[str]:
+def _wanted(
+    graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[str] | None
+) -> list[str]:
     """Returns the targets; without any told the output nodes, and those that may be one: a node of
     unknown type that reads and is not read.
     """
@@ -303,13 +393,24 @@ def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[
         wanted = list(dict.fromkeys(targets))
         for target in wanted:
             if target not in graph.nodes:
-                raise InputError(f"node {show(target)} is to be run, but it is not in the workflow{suggest(target, graph.nodes)}")
+                raise InputError(
+                    f"node {show(target)} is to be run, but it is not in the "
+                    f"workflow{suggest(target, graph.nodes)}"
+                )
         return wanted
 
     def may_be_output(identifier: str, kind: NodeType | None) -> bool:
-        return bool(single.sources[identifier]) and identifier not in single.read if kind is None else kind.is_output
+        return (
+            bool(single.sources[identifier]) and identifier not in single.read
+            if kind is None
+            else kind.is_output
+        )
 
-    return [identifier for identifier, call in graph.nodes.items() if may_be_output(identifier, types.get(call.type))]
+    return [
+        identifier
+        for identifier, call in graph.nodes.items()
+        if may_be_output(identifier, types.get(call.type))
+    ]
 
 
 def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iterator[Problem]:
@@ -320,17 +421,26 @@ def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iter
     assert own_check is not None
     literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
     literals |= {name: node for name, what in type_.hidden.items() if what == "UNIQUE_ID"}
-    sockets = {name: types[graph.nodes[link.node].type].outputs[link.output].socket for name, link in call.links()}
+    sockets = {
+        name: types[graph.nodes[link.node].type].outputs[link.output].socket
+        for name, link in call.links()
+    }
     kind: ProblemKind = "refused"
     try:
         found = list(own_check(literals, sockets))
     except (Exception, SystemExit) as error:
-        kind, found = "check_failed", [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")]
+        kind, found = (
+            "check_failed",
+            [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")],
+        )
     for name, message in found:
         yield Problem(kind, node, call.type, name, message, "error", call.title)
 
 
 def _no_output(types: Types) -> Problem:
     outputs = listed(sorted(name for name, kind in types.items() if kind.is_output))
-    message = f"the workflow has no output node, so nothing would run; add one of {outputs or 'those that packs bring'}"
+    message = (
+        "the workflow has no output node, so nothing would run; add one of "
+        f"{outputs or 'those that packs bring'}"
+    )
     return Problem("no_output", "", "", "", message)

@@ -48,9 +48,15 @@ def convert(source: Path, target: Path, options: ConvertOptions) -> None:
         raise InputError(f"{source}: {error}") from None
     unknown = unknown_types(workflow.graph, known)
     around = {"run options": workflow.run, "parts beside the graph": workflow.extra}
-    lost = [f"the API format has no place for {name}; they were left out" for name, part in around.items() if part and to == "api"]
+    lost = [
+        f"the API format has no place for {name}; they were left out"
+        for name, part in around.items()
+        if part and to == "api"
+    ]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for line in dict.fromkeys([*map(str, problems), *workflow.notes, *([unknown] if unknown else []), *lost]):
+    for line in dict.fromkeys(
+        [*map(str, problems), *workflow.notes, *([unknown] if unknown else []), *lost]
+    ):
         console.print(f"[yellow]warning:[/] {escape(line)}")
     _write(target, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 

@@ -23,7 +23,16 @@ from katz_graph.node import Input, NodeType
 from katz_graph.options import FolderOptions
 from katz_graph.packs import load_registry
 
-MODEL_KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "loras", "controlnet", "embeddings", "upscale_models")
+MODEL_KINDS = (
+    "checkpoints",
+    "diffusion_models",
+    "text_encoders",
+    "vae",
+    "loras",
+    "controlnet",
+    "embeddings",
+    "upscale_models",
+)
 CHOICES_SHOWN = 50
 
 
@@ -35,9 +44,17 @@ def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
     if name is not None and name not in registry:
-        raise InputError(f"there is no node {name!r}{suggest(name, registry)}; `katz nodes` lists them")
+        raise InputError(
+            f"there is no node {name!r}{suggest(name, registry)}; `katz nodes` lists them"
+        )
     if as_json:
-        print(json.dumps(nodes_json(registry.values(), folders) if name is None else node_json(registry[name], folders)))
+        print(
+            json.dumps(
+                nodes_json(registry.values(), folders)
+                if name is None
+                else node_json(registry[name], folders)
+            )
+        )
         return
     Console().print(node_list(registry) if name is None else node_page(registry[name], folders))
 
@@ -64,7 +81,11 @@ def node_list(types: Mapping[str, NodeType]) -> Table:
         table.add_row(Text(category or "(no category)", style="italic"))
         for kind in kinds:
             summary = kind.description.split("\n")[0]
-            table.add_row(Text(f"  {kind.name}"), Text(kind.pack), Text(summary + (" (output)" if kind.is_output else "")))
+            table.add_row(
+                Text(f"  {kind.name}"),
+                Text(kind.pack),
+                Text(summary + (" (output)" if kind.is_output else "")),
+            )
     return table
 
 
@@ -72,18 +93,36 @@ def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
     """Describes one node type: its work, inputs and outputs."""
     called = f" ({kind.display_name})" if kind.display_name != kind.name else ""
     source = ", ".join(
-        part for part in (kind.category, f"pack {kind.pack}" if kind.pack else "", "output node" if kind.is_output else "") if part
+        part
+        for part in (
+            kind.category,
+            f"pack {kind.pack}" if kind.pack else "",
+            "output node" if kind.is_output else "",
+        )
+        if part
     )
     head = Text.assemble(
-        (kind.name, "bold"), called, f"\n{source}" if source else "", f"\n\n{kind.description}" if kind.description else ""
+        (kind.name, "bold"),
+        called,
+        f"\n{source}" if source else "",
+        f"\n\n{kind.description}" if kind.description else "",
     )
     knobs = Table("knob", "takes", "default", "", box=None, pad_edge=False, header_style="bold")
     for knob in (port for port in kind.inputs.values() if port.knob):
         knobs.add_row(*map(Text, (knob.name, _takes(knob, folders), _default(knob), knob.help)))
     wires = Table("wire", "takes", "", box=None, pad_edge=False, header_style="bold")
     for wire in (port for port in kind.inputs.values() if not port.knob):
-        notes = [note for note, holds in (("optional", not wire.required), ("evaluated only when asked for", wire.lazy)) if holds]
-        wires.add_row(*map(Text, (wire.name, wire.socket, ", ".join(filter(None, (*notes, wire.help))))))
+        notes = [
+            note
+            for note, holds in (
+                ("optional", not wire.required),
+                ("evaluated only when asked for", wire.lazy),
+            )
+            if holds
+        ]
+        wires.add_row(
+            *map(Text, (wire.name, wire.socket, ", ".join(filter(None, (*notes, wire.help)))))
+        )
     outputs = Table("output", "gives", box=None, pad_edge=False, header_style="bold")
     for number, output in enumerate(kind.outputs):
         outputs.add_row(*map(Text, (f"{number} {output.name}", output.socket)))
@@ -107,7 +146,9 @@ def node_json(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
 
 def nodes_json(kinds: Iterable[NodeType], folders: Folders | None = None) -> dict[str, Any]:
     """Builds the output of `katz nodes --json`."""
-    return {kind.name: node_json(kind, folders) for kind in sorted(kinds, key=lambda kind: kind.name)}
+    return {
+        kind.name: node_json(kind, folders) for kind in sorted(kinds, key=lambda kind: kind.name)
+    }
 
 
 def _takes(knob: Input, folders: Folders | None) -> str:
@@ -124,7 +165,11 @@ def _default(knob: Input) -> str:
 
 
 def _input_json(port: Input, folders: Folders | None) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": port.socket, "kind": "knob" if port.knob else "wire", "required": port.required}
+    described: dict[str, Any] = {
+        "type": port.socket,
+        "kind": "knob" if port.knob else "wire",
+        "required": port.required,
+    }
     choices = folders.choices(port.folder) if port.folder and folders else port.choices
     optional = {
         "default": port.default if port.knob and not port.required else None,

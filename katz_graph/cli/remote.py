@@ -36,7 +36,9 @@ class Unreachable(RunError):
 class _NoRedirects(HTTPRedirectHandler):
     """Follows no redirect: it would carry the token to whatever address it names."""
 
-    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
         return None
 
 
@@ -45,8 +47,16 @@ class RemoteServer:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
-            raise InputError(f"--server {one_line(url)}: expected an address like http://127.0.0.1:8188")
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+            or "@" in parts.netloc
+        ):
+            raise InputError(
+                f"--server {one_line(url)}: expected an address like http://127.0.0.1:8188"
+            )
         if token is not None and not (token.isascii() and token.isprintable() and token):
             raise InputError("--token: holds what a header cannot carry")
         self.root = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
@@ -62,10 +72,14 @@ class RemoteServer:
         with self._open(Request(f"{self.root}{path}")) as answer:
             return self._parsed(answer.read(LIMIT))
 
-    def post(self, path: str, document: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
+    def post(
+        self, path: str, document: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Any:
         """Returns parsed JSON, None for an empty answer."""
         sent = {"Content-Type": "application/json", **(headers or {})}
-        with self._open(Request(f"{self.root}{path}", json.dumps(document).encode(), sent, method="POST")) as answer:
+        with self._open(
+            Request(f"{self.root}{path}", json.dumps(document).encode(), sent, method="POST")
+        ) as answer:
             data = answer.read(LIMIT)
         return self._parsed(data) if data else None
 
@@ -73,7 +87,10 @@ class RemoteServer:
         """Downloads an answer into a file, which is there whole or not at all."""
         partial = target.with_name(f".{target.name}.partial")
         try:
-            with self._open(Request(f"{self.root}{path}?{urlencode(query)}")) as answer, partial.open("wb") as file:
+            with (
+                self._open(Request(f"{self.root}{path}?{urlencode(query)}")) as answer,
+                partial.open("wb") as file,
+            ):
                 shutil.copyfileobj(answer, file)
             partial.replace(target)
         finally:
@@ -85,17 +102,25 @@ class RemoteServer:
         if status in (401, 403):
             return InputError(f"--server {self.root}: {lines[0]}; is --token right?")
         if status in (429, 503):
-            wait = f"; try again in {retry_after} s" if retry_after and retry_after.isdecimal() else ""
+            wait = (
+                f"; try again in {retry_after} s" if retry_after and retry_after.isdecimal() else ""
+            )
             return RunError(f"{self.root}: {lines[0]}{wait}")
         if status == 400:
             return InputError("\n".join(lines[:SHOWN]))
-        return RunError(f"{self.root}: " + ("sends elsewhere; give that address" if 300 <= status < 400 else lines[0]))
+        return RunError(
+            f"{self.root}: "
+            + ("sends elsewhere; give that address" if 300 <= status < 400 else lines[0])
+        )
 
     def unreachable(self, error: Exception) -> Unreachable:
         """Turns a failed or lost connection into an error."""
         reason = error.reason if isinstance(error, URLError) else error
         text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        return Unreachable(f"--server {self.root}: {one_line(shorten(text, 200))}", isinstance(reason, ConnectionRefusedError))
+        return Unreachable(
+            f"--server {self.root}: {one_line(shorten(text, 200))}",
+            isinstance(reason, ConnectionRefusedError),
+        )
 
     def _open(self, request: Request) -> Any:
         for name, value in self.headers.items():
@@ -104,7 +129,9 @@ class RemoteServer:
             return self._opener.open(request, timeout=TIMEOUT)
         except HTTPError as error:
             with error:
-                raise self.refusal(error.code, error.read(LIMIT), error.headers.get("Retry-After")) from None
+                raise self.refusal(
+                    error.code, error.read(LIMIT), error.headers.get("Retry-After")
+                ) from None
         except (OSError, HTTPException) as error:
             raise self.unreachable(error) from None
 
@@ -112,7 +139,10 @@ class RemoteServer:
         try:
             return parse_json(data.decode())
         except (InputError, UnicodeDecodeError):
-            raise InputError(f"--server {self.root}: answers with something that is no JSON; is that a Katz Graph server?") from None
+            raise InputError(
+                f"--server {self.root}: answers with something that is no JSON; is that a Katz "
+                "Graph server?"
+            ) from None
 
 
 def _reasons(body: bytes) -> list[str]:
@@ -139,10 +169,15 @@ def node_problems(node_errors: Any) -> list[str]:
         errors = found.get("errors") if isinstance(found, Mapping) else None
         for error in errors if isinstance(errors, list) else ():
             if isinstance(error, Mapping):
-                lines.append(f"node {one_line(shorten(str(node)))} ({one_line(shorten(str(found.get('class_type'))))}): {_said(error)}")
+                lines.append(
+                    f"node {one_line(shorten(str(node)))} "
+                    f"({one_line(shorten(str(found.get('class_type'))))}): {_said(error)}"
+                )
     return lines
 
 
 def _said(error: Mapping[str, Any]) -> str:
     parts = (error.get("message"), error.get("details"))
-    return ": ".join(shorten(one_line(part), 500) for part in parts if isinstance(part, str) and part)
+    return ": ".join(
+        shorten(one_line(part), 500) for part in parts if isinstance(part, str) and part
+    )

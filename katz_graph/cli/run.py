@@ -42,7 +42,8 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
         check_writable(options.trace.absolute().parent, "--trace")
     with engine, EvaluationProgress(lines.console) as progress:
         reporter = _Reporter(lines, progress, options.why)
-        with contextlib.redirect_stdout(sys.stderr):  # what nodes print; standard output is for scripts
+        # what nodes print; standard output is for scripts
+        with contextlib.redirect_stdout(sys.stderr):
             result = engine.run(
                 workflow,
                 seed=options.seed,
@@ -102,7 +103,10 @@ def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> 
         lines.say(f"wrote {file}")
     if predicted is not None:
         sampling = seconds["prepare"] + seconds["denoise"]
-        lines.say(f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s; the whole run took {total:.2f} s")
+        lines.say(
+            f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s; the whole run took "
+            f"{total:.2f} s"
+        )
     if as_json:
         print(
             json.dumps(
@@ -125,7 +129,9 @@ def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
         compiled = engine.plan(workflow, seed=options.seed, set=options.sets, after=options.after)
     if svg is not None:
         if not compiled.programs[0].segments:
-            raise InputError("--svg draws segments; use it without --after, or with --after segment or emit")
+            raise InputError(
+                "--svg draws segments; use it without --after, or with --after segment or emit"
+            )
         try:
             svg.write_text(compiled.as_svg())
         except OSError as error:
@@ -141,9 +147,13 @@ def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
     """
     spans = [(part.node, span) for part in timelines for span in part.segments]
     origin = min((span.start for _, span in spans), default=0.0)
-    lanes = {device: number for number, device in enumerate(dict.fromkeys(span.device for _, span in spans), start=1)}
+    lanes = {
+        device: number
+        for number, device in enumerate(dict.fromkeys(span.device for _, span in spans), start=1)
+    }
     names: list[dict[str, Any]] = [
-        {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": device}} for device, number in lanes.items()
+        {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": device}}
+        for device, number in lanes.items()
     ]
     events = [
         {
@@ -154,7 +164,8 @@ def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
             "tid": lanes[span.device],
             "ts": (span.start - origin) * 1e6,
             "dur": span.seconds * 1e6,
-            "args": {"node": node} | ({} if span.evaluation is None else {"evaluation": span.evaluation}),
+            "args": {"node": node}
+            | ({} if span.evaluation is None else {"evaluation": span.evaluation}),
         }
         for node, span in spans
     ]

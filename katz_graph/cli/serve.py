@@ -45,7 +45,10 @@ def serve(options: ServeOptions) -> None:
     parse_places(options.place, devices.names)
     check_dtype(options.dtype or AUTO, devices)
     if devices.names and (options.devices_per_job or 1) > len(devices.names):
-        raise InputError(f"--devices-per-job {options.devices_per_job}: this server has the devices {', '.join(devices.names)} only")
+        raise InputError(
+            f"--devices-per-job {options.devices_per_job}: this server has the devices "
+            f"{', '.join(devices.names)} only"
+        )
     allowed_names(options.allow)
     parse_link(options.link)
     check_writable(options.data.absolute(), "--data")
@@ -54,7 +57,9 @@ def serve(options: ServeOptions) -> None:
     if options.frontend is not None and not (options.frontend / "index.html").is_file():
         raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
     set_up(options.json_logs)
-    with ForkServer(threads_for(devices, options.threads), echo=logging.getLogger("katz.workers").info) as workers:
+    with ForkServer(
+        threads_for(devices, options.threads), echo=logging.getLogger("katz.workers").info
+    ) as workers:
         begin = partial(_begin, devices, workers)
         begin()  # before the rest of the server is imported
         from katz_graph.web.serve import serve as serve_forever
@@ -80,13 +85,27 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
         try:
             token = file.read_text(encoding="utf-8").strip()
             if stat.S_IMODE(file.stat().st_mode) & 0o077:
-                print(f"warning: {file} can be read by others on this machine; chmod 600 keeps it yours", file=sys.stderr)
+                print(
+                    f"warning: {file} can be read by others on this machine; chmod 600 "
+                    "keeps it yours",
+                    file=sys.stderr,
+                )
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--token-file {file}: {getattr(error, 'strerror', None) or 'not text'}") from None
+            raise InputError(
+                f"--token-file {file}: {getattr(error, 'strerror', None) or 'not text'}"
+            ) from None
     if token is None:
         return None
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise InputError(f"the token has to be at least {SHORTEST_TOKEN} printable characters without spaces: openssl rand -hex 32")
+    if (
+        len(token) < SHORTEST_TOKEN
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
+        raise InputError(
+            f"the token has to be at least {SHORTEST_TOKEN} printable characters without spaces: "
+            "openssl rand -hex 32"
+        )
     return token
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class TerminalLines:
     """Prints lines for people, on standard error."""
 
-    console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True))
+    console: Console = field(
+        default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True)
+    )
 
     def say(self, message: str) -> None:
         self.console.print(escape(message))

@@ -64,7 +64,13 @@ def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
                 print(json.dumps({"job": job, "number": answer.get("number")}) if as_json else job)
             else:
                 with EvaluationProgress(console) as watcher.progress:
-                    ended = follow(server, client, line, job, Listener(watcher.listen, watcher.queued, watcher.say))
+                    ended = follow(
+                        server,
+                        client,
+                        line,
+                        job,
+                        Listener(watcher.listen, watcher.queued, watcher.say),
+                    )
                 watcher.fetch(ended)
                 watcher.tell(ended, first_seed(workflow.graph), as_json)
     except KeyboardInterrupt:
@@ -94,11 +100,15 @@ def _prepared(
     notes = [f"set {note}" for note in notes] + [f"warning: {note}" for note in workflow.notes]
     decided = [name for name in workflow.run if name != "seed"]
     if decided:
-        notes.append(f"warning: run options that are the server's to decide were left out: {listed(decided)}")
+        notes.append(
+            f"warning: run options that are the server's to decide were left out: {listed(decided)}"
+        )
     return replace(workflow, graph=graph), known, notes
 
 
-def _overridden(options: SubmitOptions, workflow: Workflow, registry: Registry) -> tuple[Any, list[str]]:
+def _overridden(
+    options: SubmitOptions, workflow: Workflow, registry: Registry
+) -> tuple[Any, list[str]]:
     graph, notes = set_inputs(workflow.graph, registry, options.sets)
     seed = options.seed if options.seed is not None else workflow.run.get("seed")
     if seed is None:
@@ -107,9 +117,12 @@ def _overridden(options: SubmitOptions, workflow: Workflow, registry: Registry) 
     return graph, [*notes, *changed]
 
 
-def _body(options: SubmitOptions, workflow: Workflow, known: Signatures, job: str, client: str) -> dict[str, Any]:
+def _body(
+    options: SubmitOptions, workflow: Workflow, known: Signatures, job: str, client: str
+) -> dict[str, Any]:
     body: dict[str, Any] = {"prompt": to_api(workflow.graph), "prompt_id": job, "client_id": client}
-    with contextlib.suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
+    # spare nodes may have links that lead nowhere, which the editor's format cannot say
+    with contextlib.suppress(InputError):
         body["extra_data"] = {"extra_pnginfo": {"workflow": to_ui(workflow, known)}}
     if options.deadline is not None:
         body["deadline_seconds"] = options.deadline
@@ -133,7 +146,9 @@ def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Map
         if isinstance(answer, Mapping) and answer.get("prompt_id") == job:
             return answer
         break
-    raise InputError(f"--server {server.root}: did not take the job in; is that a Katz Graph server?")
+    raise InputError(
+        f"--server {server.root}: did not take the job in; is that a Katz Graph server?"
+    )
 
 
 class _Watcher:
@@ -153,7 +168,14 @@ class _Watcher:
     def queued(self, before: int) -> None:
         if before != self._place:
             self._place = before
-            self.say(f"job {self._job} waits" + (f" behind {before} other{'s' if before > 1 else ''}" if before else ", and is next"))
+            self.say(
+                f"job {self._job} waits"
+                + (
+                    f" behind {before} other{'s' if before > 1 else ''}"
+                    if before
+                    else ", and is next"
+                )
+            )
 
     def listen(self, event: ClientEvent) -> None:
         match event:
@@ -185,11 +207,22 @@ class _Watcher:
         if ended.status == "completed" and ended.predicted is not None:
             sampling = seconds.get("prepare", 0.0) + seconds.get("denoise", 0.0)
             total = seconds.get("total", 0.0)
-            self.say(f"sampling took {sampling:.2f} s, predicted {ended.predicted:.2f} s; the whole run took {total:.2f} s")
+            self.say(
+                f"sampling took {sampling:.2f} s, predicted {ended.predicted:.2f} s; the whole run "
+                f"took {total:.2f} s"
+            )
         if as_json:
             plans = list(self._plans.values())
-            told = {"job": self._job, "outputs": [str(file) for file in self._files], "seed": seed, "seconds": dict(seconds)}
-            planned = {"predicted_seconds": ended.predicted, "plan": plans[0] if len(plans) == 1 else plans}
+            told = {
+                "job": self._job,
+                "outputs": [str(file) for file in self._files],
+                "seed": seed,
+                "seconds": dict(seconds),
+            }
+            planned = {
+                "predicted_seconds": ended.predicted,
+                "plan": plans[0] if len(plans) == 1 else plans,
+            }
             print(json.dumps({**told, **planned, "approximations": list(ended.approximations)}))
         if ended.status == "cancelled":
             raise RunError(f"job {self._job} was cancelled on the server")
@@ -198,8 +231,11 @@ class _Watcher:
 
     def _keep(self, event: EncodedPicture) -> None:
         """Writes a picture that a node sends instead of saving it."""
-        name = f"{self._job[:8]}_{one_line(event.display).replace('/', '_')}.{SUFFIXES.get(event.media_type, 'png')}"
-        target = _free(self._output / name)
+        node, suffix = (
+            one_line(event.display).replace("/", "_"),
+            SUFFIXES.get(event.media_type, "png"),
+        )
+        target = _free(self._output / f"{self._job[:8]}_{node}.{suffix}")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(event.image)
         self._files.append(target)
@@ -207,7 +243,10 @@ class _Watcher:
     def _local(self, entry: Mapping[str, str]) -> Path:
         parts = [*PurePosixPath(entry["subfolder"]).parts, entry["filename"]]
         if any(part in ("", ".", "..") or set(part) & set("/\\\0") for part in parts):
-            raise RunError(f"the server names a file {one_line(shorten('/'.join(parts)))}, which is outside of its folder")
+            raise RunError(
+                f"the server names a file {one_line(shorten('/'.join(parts)))}, which is outside "
+                "of its folder"
+            )
         return self._output.joinpath(*([TEMP] if entry["type"] == "temp" else []), *parts)
 
 
@@ -216,8 +255,16 @@ def _files(outputs: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterable[dict[
     for kinds in outputs.values():
         for entries in kinds.values():
             for entry in entries:
-                if isinstance(entry, Mapping) and isinstance(entry.get("filename"), str) and entry.get("type") in ("output", "temp"):
-                    yield {"filename": entry["filename"], "subfolder": str(entry.get("subfolder") or ""), "type": entry["type"]}
+                if (
+                    isinstance(entry, Mapping)
+                    and isinstance(entry.get("filename"), str)
+                    and entry.get("type") in ("output", "temp")
+                ):
+                    yield {
+                        "filename": entry["filename"],
+                        "subfolder": str(entry.get("subfolder") or ""),
+                        "type": entry["type"],
+                    }
 
 
 def _free(path: Path) -> Path:

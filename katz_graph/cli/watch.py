@@ -40,7 +40,9 @@ class Listener:
     say: Callable[[str], None]
 
 
-def follow(server: RemoteServer, client: str, line: ClientConnection, job: str, listener: Listener) -> Ended:
+def follow(
+    server: RemoteServer, client: str, line: ClientConnection, job: str, listener: Listener
+) -> Ended:
     """Follows a job and returns its end. Takes `line` over, and replaces it when it drops; plans
     and progress are told again then.
 
@@ -70,8 +72,15 @@ def follow(server: RemoteServer, client: str, line: ClientConnection, job: str, 
                 away = now
                 listener.say("the line to the server is lost; the job goes on there, trying again")
             elif now - away > PATIENCE:
-                reason = str(error) if isinstance(error, Unreachable) else f"--server {server.root}: closes every connection"
-                raise Unreachable(f"{reason}; gave up after {PATIENCE:.0f} s, job {job} goes on there", refused=False) from None
+                reason = (
+                    str(error)
+                    if isinstance(error, Unreachable)
+                    else f"--server {server.root}: closes every connection"
+                )
+                raise Unreachable(
+                    f"{reason}; gave up after {PATIENCE:.0f} s, job {job} goes on there",
+                    refused=False,
+                ) from None
             time.sleep(PAUSES[min(attempts, len(PAUSES) - 1)])
             attempts += 1
 
@@ -92,12 +101,16 @@ def open_line(server: RemoteServer, client: str) -> ClientConnection:
     except InvalidStatus as error:
         if error.response.status_code >= 500:  # while it starts or ends
             raise server.unreachable(error) from None
-        raise server.refusal(error.response.status_code, bytes(error.response.body or b"")) from None
+        raise server.refusal(
+            error.response.status_code, bytes(error.response.body or b"")
+        ) from None
     except (OSError, WebSocketException) as error:
         raise server.unreachable(error) from None
     if socket.subprotocol != SUBPROTOCOL:
         socket.close()
-        raise InputError(f"--server {server.root}: does not speak {SUBPROTOCOL}; is that a Katz Graph server?")
+        raise InputError(
+            f"--server {server.root}: does not speak {SUBPROTOCOL}; is that a Katz Graph server?"
+        )
     return socket
 
 
@@ -111,7 +124,9 @@ def _read(socket: ClientConnection) -> Mapping[str, Any]:
             return msgpack.unpackb(data) if isinstance(data, bytes) else {}
 
 
-def _events(frame: Mapping[str, Any], job: str, queued: Callable[[int], None]) -> Iterator[ClientEvent]:
+def _events(
+    frame: Mapping[str, Any], job: str, queued: Callable[[int], None]
+) -> Iterator[ClientEvent]:
     """Yields the events of a job in a frame, also from the state that `watch` asked for."""
     kind = frame.get("type")
     if kind in ("snapshot", "queue"):
@@ -132,7 +147,9 @@ def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
         yield PlanMade(node, plan)
     for node, told in state.get("nodes", {}).items():
         if told["status"] == "running":
-            yield Progress(node, display=told["display"], value=told["value"], maximum=told["maximum"])
+            yield Progress(
+                node, display=told["display"], value=told["value"], maximum=told["maximum"]
+            )
     if (ended := _parsed(known.get("result"))) is not None:
         yield ended.event
 

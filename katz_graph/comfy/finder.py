@@ -82,12 +82,16 @@ class Shims(MetaPathFinder, Loader):
         self.model_folders: dict[str, tuple[list[str], set[str]]] = {}
         self.routes: list[tuple[str, str, Callable[..., Any]]] = []
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         file = SHIMS.joinpath(*fullname.split("."))
         if file.with_suffix(".py").is_file():
             return importlib.util.spec_from_file_location(fullname, file.with_suffix(".py"))
         if (file / "__init__.py").is_file():
-            return importlib.util.spec_from_file_location(fullname, file / "__init__.py", submodule_search_locations=[])
+            return importlib.util.spec_from_file_location(
+                fullname, file / "__init__.py", submodule_search_locations=[]
+            )
         return ModuleSpec(fullname, self, is_package=True) if _is_hollow(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:

@@ -21,7 +21,19 @@ from katz_graph.node import NodeType
 EXTRA = "katz-graph[packs]"
 BROUGHT = frozenset(
     (
-        *("aiohttp", "av", "cv2", "einops", "kornia", "psutil", "requests", "sentencepiece", "spandrel", "torchaudio", "torchvision"),
+        *(
+            "aiohttp",
+            "av",
+            "cv2",
+            "einops",
+            "kornia",
+            "psutil",
+            "requests",
+            "sentencepiece",
+            "spandrel",
+            "torchaudio",
+            "torchvision",
+        ),
         *("yarl",),
     )
 )
@@ -31,14 +43,28 @@ ENTRANCES = ("NODE_CLASS_MAPPINGS", "comfy_entrypoint")  # by which a module say
 SIGNS = (*ENTRANCES, "folder_paths", "PromptServer", "comfy.", "comfy_")
 ROOTS = frozenset(
     (
-        *("app", "comfy", "comfy_api", "comfy_execution", "comfy_extras", "cuda_malloc", "execution", "folder_paths", "latent_preview"),
+        *(
+            "app",
+            "comfy",
+            "comfy_api",
+            "comfy_execution",
+            "comfy_extras",
+            "cuda_malloc",
+            "execution",
+            "folder_paths",
+            "latent_preview",
+        ),
         *("node_helpers", "nodes", "protocol", "server"),
     )
 )
 
 
 def load_foreign(
-    start: Path, load: Callable[[], ModuleType], types: Mapping[str, NodeType], folders: Folders, say: Callable[[str], None]
+    start: Path,
+    load: Callable[[], ModuleType],
+    types: Mapping[str, NodeType],
+    folders: Folders,
+    say: Callable[[str], None],
 ) -> ModuleType:
     """Loads the module of a pack. `say` is told of names that import, but have nothing behind them;
     InputError names all that do not import.
@@ -57,10 +83,15 @@ def load_foreign(
         except (ImportError, AttributeError) as error:
             raise _explained(start, error) from error
     if missed:
-        say(f"uses {', '.join(missed)}, which Katz Graph does not have; nodes that need them will fail")
+        say(
+            f"uses {', '.join(missed)}, which Katz Graph does not have; nodes that need "
+            "them will fail"
+        )
     brought = getattr(module, "NODE_CLASS_MAPPINGS", None)
     if shims is not None and isinstance(brought, Mapping):
-        shims.classes.update({str(name): kind for name, kind in brought.items() if name not in types})
+        shims.classes.update(
+            {str(name): kind for name, kind in brought.items() if name not in types}
+        )
     return module
 
 
@@ -70,7 +101,9 @@ def _explained(start: Path, error: ImportError | AttributeError) -> Exception:
         return InputError(f"imports {', '.join(unknown)}, which Katz Graph does not have")
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if module in BROUGHT:
-        return InputError(f"needs the Python package {module}, which comes with ComfyUI: pip install '{EXTRA}'")
+        return InputError(
+            f"needs the Python package {module}, which comes with ComfyUI: pip install '{EXTRA}'"
+        )
     return error
 
 
@@ -89,9 +122,12 @@ def unknown_imports(start: Path) -> list[str]:
             tree = ast.parse(_text(file))
         except (SyntaxError, ValueError):
             continue
-        own = {path.stem for path in file.parent.iterdir()}  # a file beside it may have the same name
+        # a file beside it may have the same name
+        own = {path.stem for path in file.parent.iterdir()}
         for module, name in _imports(tree):
-            if module.partition(".")[0] in ROOTS - (own - {"nodes"}) and not _is_there(module, name):
+            if module.partition(".")[0] in ROOTS - (own - {"nodes"}) and not _is_there(
+                module, name
+            ):
                 found[f"{module}.{name}" if name else module] = None
     return list(found)
 
@@ -101,7 +137,11 @@ def _files(start: Path) -> Iterator[Path]:
         yield start
         return
     yield start
-    yield from sorted(path for path in start.parent.rglob("*.py") if path != start and "node_modules" not in path.parts)
+    yield from sorted(
+        path
+        for path in start.parent.rglob("*.py")
+        if path != start and "node_modules" not in path.parts
+    )
 
 
 def _text(file: Path) -> str:

@@ -44,7 +44,9 @@ class _AbsentType(type):
             raise AttributeError(name)
         return absent(f"{cls.dotted_name}.{name}")
 
-    __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __contains__ = __add__ = __radd__ = _used
+    __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __contains__ = __add__ = (
+        __radd__
+    ) = _used
     __enter__ = __exit__ = __int__ = __float__ = __index__ = _used
 
     def __repr__(cls) -> str:

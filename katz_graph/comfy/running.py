@@ -24,7 +24,8 @@ def compute_device() -> torch.device:
     if now is None or now.context.engine is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(now.context.engine.device.torch_name)
-    elsewhere = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()  # on another machine of a cluster
+    # on another machine of a cluster
+    elsewhere = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
     return torch.device("cpu") if elsewhere else device
 
 

@@ -12,7 +12,13 @@ from katz_graph.comfy.facades.conditioning import ConditioningList, from_list, t
 from katz_graph.comfy.facades.control import ControlNetFacade
 from katz_graph.comfy.facades.model import ModelFacade, patched_recipe
 from katz_graph.comfy.facades.vae import VaeFacade
-from katz_graph.recipe import ClipRecipe, ConditioningEntry, ControlNetRecipe, ModelRecipe, VaeRecipe
+from katz_graph.recipe import (
+    ClipRecipe,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ModelRecipe,
+    VaeRecipe,
+)
 
 CONDITIONING = "CONDITIONING"
 
@@ -28,7 +34,9 @@ def to_pack(value: Any, socket: str) -> Any:
             return VaeFacade(value)
         case ControlNetRecipe():
             return ControlNetFacade(value)
-        case tuple() if socket == CONDITIONING or (value and all(isinstance(entry, ConditioningEntry) for entry in value)):
+        case tuple() if socket == CONDITIONING or (
+            value and all(isinstance(entry, ConditioningEntry) for entry in value)
+        ):
             return to_list(value)
     return value
 
@@ -50,5 +58,8 @@ def from_pack(value: Any, socket: str) -> Any:
 
 
 def _is_conditioning(value: list[Any]) -> bool:
-    pairs = all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[1], Mapping) for pair in value)
+    pairs = all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[1], Mapping)
+        for pair in value
+    )
     return bool(value) and pairs and all("pooled_output" in pair[1] for pair in value)

@@ -30,11 +30,18 @@ class WeightFile(dict[str, Any]):
         super().__setitem__(name, value)
 
     def is_as_in_file(self) -> bool:
-        return not self._was_set and len(self) == len(self._original) and all(self.get(name) is self._original[name] for name in self)
+        return (
+            not self._was_set
+            and len(self) == len(self._original)
+            and all(self.get(name) is self._original[name] for name in self)
+        )
 
 
 def file_of(weights: Any, purpose: str) -> Path:
     """Returns the file of these weights. InputError when a pack made them up or changed them."""
     if isinstance(weights, WeightFile) and weights.is_as_in_file():
         return weights.path
-    raise InputError(f"{purpose} takes weights as comfy.utils.load_torch_file gives them; the pack made or changed these")
+    raise InputError(
+        f"{purpose} takes weights as comfy.utils.load_torch_file gives them; the pack made or "
+        "changed these"
+    )

@@ -28,7 +28,8 @@ PICKLED = (
 MINI = Path(__file__).parents[1] / "mini" / "weights"
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)  # a name that says which folder of people's files it lies in
+# a name that says which folder of people's files it lies in
+ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)
 TEMP = "temp"  # inside the output folder: what is only looked at
 OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # how a name begins that is no relative one
 LONGEST_NAME = 100  # characters that are kept of a fetched file's name
@@ -61,11 +62,34 @@ KINDS: Mapping[str, FolderKind] = {
     "latents": FolderKind(("",), (".latent",)),
 }
 USUAL = (
-    *("checkpoints", "loras", "vae", "clip", "unet", "controlnet", "embeddings", "clip_vision", "style_models", "upscale_models"),
-    *("hypernetworks", "gligen", "configs", "vae_approx", "photomaker", "diffusers", "classifiers", "model_patches", "audio_encoders"),
+    *(
+        "checkpoints",
+        "loras",
+        "vae",
+        "clip",
+        "unet",
+        "controlnet",
+        "embeddings",
+        "clip_vision",
+        "style_models",
+        "upscale_models",
+    ),
+    *(
+        "hypernetworks",
+        "gligen",
+        "configs",
+        "vae_approx",
+        "photomaker",
+        "diffusers",
+        "classifiers",
+        "model_patches",
+        "audio_encoders",
+    ),
 )
-SAME_AS = {"text_encoders": "clip", "diffusion_models": "unet", "t2i_adapter": "controlnet"}  # other names of kinds
-PEOPLES_FILES = ("input", "latents")  # kinds that lie in the input folder unless their name says otherwise: `x.png [output]`
+# other names of kinds
+SAME_AS = {"text_encoders": "clip", "diffusion_models": "unet", "t2i_adapter": "controlnet"}
+# kinds that lie in the input folder unless their name says otherwise: `x.png [output]`
+PEOPLES_FILES = ("input", "latents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +133,10 @@ class Folders:
             return self._fetched(kind, name)
         annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
         if annotated:
-            name, kind = annotated[1], kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]"
+            name, kind = (
+                annotated[1],
+                kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]",
+            )
         found = self._local(kind, name)
         if found is not None:
             return found
@@ -127,7 +154,9 @@ class Folders:
             return Path(name)
         if "\0" in name or ".." in re.split(r"[/\\]", name) or OUTSIDE.match(name):
             folder = f", or a folder that holds {marker}" if self.paths and marker else ""
-            raise InputError(f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}")
+            raise InputError(
+                f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}"
+            )
         return None
 
     def _fetched(self, kind: str, url: str) -> Path:
@@ -135,36 +164,65 @@ class Folders:
         names apart.
         """
         if not self.paths or not _kind(kind).fetched:
-            raise InputError(f"{show(url)}: {kind} cannot be named by a URL here: use a name inside the {kind} folders")
+            raise InputError(
+                f"{show(url)}: {kind} cannot be named by a URL here: use a name inside the "
+                f"{kind} folders"
+            )
         path = unquote(urlsplit(url).path)
         if path.lower().endswith(PICKLES):
             raise InputError(f"{show(url)} {PICKLED}")
         if urlsplit(url).scheme.lower() == "file":
             return Path(path)
         if self.downloads is None:
-            raise InputError(f"{show(url)}: there is no folder to fetch it to: use a name inside the {kind} folders")
-        name = re.sub(r"[^\w.-]", "_", path.rpartition("/")[2])[-LONGEST_NAME:].removesuffix(WEIGHTS[0]) or "file"
-        return self.downloads / hashlib.sha256(url.encode()).hexdigest()[:16] / f"{name}{WEIGHTS[0]}"
+            raise InputError(
+                f"{show(url)}: there is no folder to fetch it to: use a name inside the "
+                f"{kind} folders"
+            )
+        name = (
+            re.sub(r"[^\w.-]", "_", path.rpartition("/")[2])[-LONGEST_NAME:].removesuffix(
+                WEIGHTS[0]
+            )
+            or "file"
+        )
+        return (
+            self.downloads / hashlib.sha256(url.encode()).hexdigest()[:16] / f"{name}{WEIGHTS[0]}"
+        )
 
     def _may_be_on_hub(self, kind: str, name: str) -> bool:
         is_file = name.endswith((*WEIGHTS, *PICKLES))
-        return self.paths and _kind(kind).marker is not None and not is_file and HUB_ID.fullmatch(name) is not None
+        return (
+            self.paths
+            and _kind(kind).marker is not None
+            and not is_file
+            and HUB_ID.fullmatch(name) is not None
+        )
 
     def _unknown(self, kind: str, name: str) -> str:
         if name.lower().endswith(PICKLES) and _base(kind) not in PEOPLES_FILES:
             return f"{show(name)} {PICKLED}"
         choices = self.choices(kind)
-        suggestion = suggest(name, choices) or (f"; there is {listed(choices)}" if choices else "; there is none")
+        suggestion = suggest(name, choices) or (
+            f"; there is {listed(choices)}" if choices else "; there is none"
+        )
         searched = ", ".join(map(str, self._roots(kind))) or "nothing: no model folder is given"
-        return f"{show(name)} is not in {kind}{suggestion}" + (f" (searched {searched})" if self.paths else "")
+        return f"{show(name)} is not in {kind}{suggestion}" + (
+            f" (searched {searched})" if self.paths else ""
+        )
 
     def _roots(self, kind: str) -> list[Path]:
         if _base(kind) in PEOPLES_FILES:
             place = kind.removeprefix(_base(kind)).strip(" []") or "input"
             return [{"input": self.input, "output": self.output, "temp": self.output / TEMP}[place]]
         folders = _kind(kind).folders
-        before, after = ([path for folder in folders for path in extra.get(folder, ())] for extra in (self.extra.before, self.extra.after))
-        return [*before, *(_models_of(root) / folder for root in self.models for folder in folders), *after]
+        before, after = (
+            [path for folder in folders for path in extra.get(folder, ())]
+            for extra in (self.extra.before, self.extra.after)
+        )
+        return [
+            *before,
+            *(_models_of(root) / folder for root in self.models for folder in folders),
+            *after,
+        ]
 
     def searched(self, kind: str) -> tuple[Path, ...]:
         """Returns the folders that are searched for a kind, in order; they need not exist."""
@@ -173,7 +231,12 @@ class Folders:
     def kinds(self) -> tuple[str, ...]:
         """Returns all kinds of models that have a folder, or usually have one."""
         there = [entry.name for root in self.models for entry in _folders_in(_models_of(root))]
-        return tuple(dict.fromkeys(SAME_AS.get(kind, kind) for kind in (*USUAL, *self.extra.before, *self.extra.after, *there)))
+        return tuple(
+            dict.fromkeys(
+                SAME_AS.get(kind, kind)
+                for kind in (*USUAL, *self.extra.before, *self.extra.after, *there)
+            )
+        )
 
     def _files(self, kind: str) -> Mapping[str, Path]:
         kind = SAME_AS.get(kind, kind)
@@ -214,7 +277,10 @@ def _models_of(root: Path) -> Path:
 
 def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        return sorted((entry for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."), key=lambda entry: entry.name)
+        return sorted(
+            (entry for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."),
+            key=lambda entry: entry.name,
+        )
     except OSError:
         return []
 
@@ -226,7 +292,9 @@ def _holds(folder: Path, marker: str) -> bool:
         return False
 
 
-def _walk(root: Path, kind: FolderKind, visited: list[tuple[Path, int]]) -> Iterator[tuple[str, Path]]:
+def _walk(
+    root: Path, kind: FolderKind, visited: list[tuple[Path, int]]
+) -> Iterator[tuple[str, Path]]:
     """Yields choices below `root`. Follows each link to a folder once, so that a loop ends."""
     pending = [root]
     seen: set[tuple[int, int]] = set()
@@ -234,7 +302,11 @@ def _walk(root: Path, kind: FolderKind, visited: list[tuple[Path, int]]) -> Iter
         folder = pending.pop()
         try:
             state = folder.stat()
-            entries = [] if (state.st_dev, state.st_ino) in seen else sorted(os.scandir(folder), key=lambda entry: entry.name)
+            entries = (
+                []
+                if (state.st_dev, state.st_ino) in seen
+                else sorted(os.scandir(folder), key=lambda entry: entry.name)
+            )
         except OSError:
             visited.append((folder, 0))
             continue
@@ -255,7 +327,10 @@ def _walk(root: Path, kind: FolderKind, visited: list[tuple[Path, int]]) -> Iter
 
 
 def _current(listing: _Listing) -> bool:
-    return all(_changed_ns(folder) == then and listing.taken - then / 1e9 > SETTLED for folder, then in listing.visited)
+    return all(
+        _changed_ns(folder) == then and listing.taken - then / 1e9 > SETTLED
+        for folder, then in listing.visited
+    )
 
 
 def _changed_ns(folder: Path) -> int:
@@ -270,8 +345,14 @@ def _shipped(kind: str) -> Iterator[tuple[str, Path]]:
     if kind == "checkpoints" and (MINI / "pipeline").is_dir():
         yield "katz-mini", MINI / "pipeline"
     elif kind == "controlnet":
-        yield from ((f"katz-mini-{folder.name}", folder) for folder in sorted((MINI / kind).glob("*")) if folder.is_dir())
+        yield from (
+            (f"katz-mini-{folder.name}", folder)
+            for folder in sorted((MINI / kind).glob("*"))
+            if folder.is_dir()
+        )
     elif kind == "loras":
-        yield from ((f"katz-mini-{file.name}", file) for file in sorted((MINI / kind).glob("*.safetensors")))
+        yield from (
+            (f"katz-mini-{file.name}", file) for file in sorted((MINI / kind).glob("*.safetensors"))
+        )
     elif kind == "input":
         yield from ((file.name, file) for file in sorted((MINI / "examples").glob("*.png")))

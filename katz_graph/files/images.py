@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy
 import torch
@@ -17,9 +17,11 @@ from torch import Tensor
 from katz_graph.errors import InputError, RunError
 from katz_graph.files.output_files import filled_prefix, write_numbered
 
-DEEP = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}  # grey of more than 8 bits: the value of white
+# grey of more than 8 bits: the value of white
+DEEP = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}
 STILL = ("MPO",)  # formats whose further frames are other views of the same picture
-MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # of all frames together; Pillow's own bound for one
+# of all frames together; Pillow's own bound for one
+MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 WITHOUT_ALPHA = 64  # side of the empty mask of pictures without transparency
 SAVED_BANDS = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -73,7 +75,11 @@ def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
 def _colours(frame: Image.Image) -> Tensor:
     """Returns [H, W, 3]."""
     if frame.mode in DEEP:
-        grey = torch.from_numpy(numpy.array(frame).astype(numpy.float32)).div(DEEP[frame.mode]).clamp(0, 1)
+        grey = (
+            torch.from_numpy(numpy.array(frame).astype(numpy.float32))
+            .div(DEEP[frame.mode])
+            .clamp(0, 1)
+        )
         return grey.unsqueeze(-1).repeat(1, 1, 3)
     return torch.from_numpy(numpy.array(frame.convert("RGB"))).float().div(255)
 
@@ -89,7 +95,9 @@ def _alpha(frame: Image.Image) -> Tensor:
     return torch.from_numpy(numpy.array(frame.convert("RGBA").getchannel("A"))).float().div(255)
 
 
-def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]) -> Iterator[Path]:
+def save_images(
+    images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]
+) -> Iterator[Path]:
     """Writes each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from the files there;
     yields each path as soon as it is written.
 
@@ -99,7 +107,11 @@ def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[
     height, width = images.shape[1:3]
     for number, image in enumerate(images):
         name = filled_prefix(prefix, width, height, number)
-        yield write_numbered(directory, name, ".png", lambda file, image=image: file.write(png(image, metadata)))  # type: ignore[misc]
+
+        def write(file: IO[bytes], image: Tensor = image) -> None:
+            file.write(png(image, metadata))
+
+        yield write_numbered(directory, name, ".png", write)
 
 
 def check_pictures(images: Tensor) -> None:
@@ -107,7 +119,10 @@ def check_pictures(images: Tensor) -> None:
     infinite.
     """
     if images.ndim != 4 or images.shape[-1] not in SAVED_BANDS or 0 in images.shape:
-        raise InputError(f"got pictures of shape {list(images.shape)}, expected [batch, height, width, channels] of 1, 3 or 4 channels")
+        raise InputError(
+            f"got pictures of shape {list(images.shape)}, expected [batch, height, width, "
+            "channels] of 1, 3 or 4 channels"
+        )
     if not torch.isfinite(images).all():
         raise RunError("the picture holds NaN or infinity, so it was not saved")
 
@@ -125,7 +140,9 @@ def png(image: Tensor, metadata: Mapping[str, str]) -> bytes:
 def to_pillow(image: Tensor) -> Image.Image:
     """Converts [H, W, C] of 1, 3 or 4 channels to 8 bits. Truncates values, as ComfyUI does."""
     pixels = (image.detach().cpu().float().clamp(0, 1) * 255).to(torch.uint8).numpy()
-    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else numpy.ascontiguousarray(pixels))
+    return Image.fromarray(
+        pixels[..., 0] if pixels.shape[-1] == 1 else numpy.ascontiguousarray(pixels)
+    )
 
 
 def resize(image: Tensor, width: int, height: int, method: str, crop: str = "disabled") -> Tensor:
@@ -139,7 +156,9 @@ def resize(image: Tensor, width: int, height: int, method: str, crop: str = "dis
         return torch.stack([_lanczos(picture, width, height) for picture in image]).to(image.device)
     moved = image.movedim(-1, 1)
     align = {"align_corners": False} if method in ("bilinear", "bicubic") else {}
-    return torch.nn.functional.interpolate(moved, size=(height, width), mode=method, **align).movedim(1, -1)
+    return torch.nn.functional.interpolate(
+        moved, size=(height, width), mode=method, **align
+    ).movedim(1, -1)
 
 
 def middle(image: Tensor, width: int, height: int) -> Tensor:
@@ -155,6 +174,16 @@ def _lanczos(picture: Tensor, width: int, height: int) -> Tensor:
     the last one.
     """
     channels = picture.shape[-1]
-    bands = [picture] if channels in SAVED_BANDS else [picture[..., band : band + 1] for band in range(channels)]
+    bands = (
+        [picture]
+        if channels in SAVED_BANDS
+        else [picture[..., band : band + 1] for band in range(channels)]
+    )
     resized = [to_pillow(band).resize((width, height), Image.Resampling.LANCZOS) for band in bands]
-    return torch.cat([torch.from_numpy(numpy.array(band)).reshape(height, width, -1) for band in resized], dim=-1).float() / 255
+    return (
+        torch.cat(
+            [torch.from_numpy(numpy.array(band)).reshape(height, width, -1) for band in resized],
+            dim=-1,
+        ).float()
+        / 255
+    )

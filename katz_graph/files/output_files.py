@@ -44,7 +44,9 @@ def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
     return prefix
 
 
-def write_numbered(directory: Path, prefix: str, ending: str, write: Callable[[IO[bytes]], object]) -> Path:
+def write_numbered(
+    directory: Path, prefix: str, ending: str, write: Callable[[IO[bytes]], object]
+) -> Path:
     """Has `write` fill a file below `directory`, numbered on from the files there. The prefix may
     hold a subfolder.
 
@@ -72,7 +74,10 @@ def _target(directory: Path, prefix: str) -> tuple[Path, str]:
     if not target.is_relative_to(directory.resolve()) or target == directory.resolve():
         raise InputError(f"filename_prefix {prefix!r} leads out of the output folder")
     if any(part.startswith(".") for part in target.relative_to(directory.resolve()).parts):
-        raise InputError(f"filename_prefix {prefix!r} names a hidden file or folder; leave out the dot that a name begins with")
+        raise InputError(
+            f"filename_prefix {prefix!r} names a hidden file or folder; leave out the dot that a "
+            "name begins with"
+        )
     return target.parent, target.name
 
 
@@ -95,7 +100,8 @@ def take(temporary: Path, path: Path) -> bool:
         return True
     except FileExistsError:
         return False
-    except OSError:  # a file system without hard links: take the name first, then put the file there
+    # a file system without hard links: take the name first, then put the file there
+    except OSError:
         with suppress(FileExistsError):
             path.touch(exist_ok=False)
             temporary.replace(path)

@@ -65,7 +65,9 @@ class Settings:
 
     def folders(self) -> Folders:
         """Returns model folders, and those of pictures."""
-        return Folders(self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched")
+        return Folders(
+            self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched"
+        )
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
@@ -76,8 +78,13 @@ def prepare_to_compute(threads: int | None = None) -> None:
     if not any(variable in os.environ for variable in WAITING):
         os.environ.update(WAITING)
     if threads is not None:
-        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)))
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of addresses that have no names
+        os.environ.update(
+            dict.fromkeys(
+                ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
+            )
+        )
+        # it warns of addresses that have no names
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def waiting_is_ours() -> bool:
@@ -98,4 +105,6 @@ def _one(variable: str) -> Path | None:
 
 
 def _listed(variable: str) -> tuple[Path, ...]:
-    return tuple(Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part)
+    return tuple(
+        Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part
+    )

@@ -17,11 +17,17 @@ LITERAL = "__value__"  # {"__value__": [...]} is a list that is no link
 def from_api(document: Any) -> Graph:
     """Reads a parsed API document's graph. InputError with one line for each malformed node."""
     if not isinstance(document, dict):
-        raise InputError(f'is {show(document)}, not an object of nodes like {{"1": {{"class_type": ..., "inputs": ...}}}}')
+        raise InputError(
+            f'is {show(document)}, not an object of nodes like {{"1": {{"class_type": ..., '
+            f'"inputs": ...}}}}'
+        )
     if not document:
         raise InputError("holds no nodes")
     problems: list[str] = []
-    nodes = {str(identifier): _node(str(identifier), node, problems) for identifier, node in document.items()}
+    nodes = {
+        str(identifier): _node(str(identifier), node, problems)
+        for identifier, node in document.items()
+    }
     if problems:
         raise InputError("\n".join(problems))
     return Graph(nodes)
@@ -52,7 +58,9 @@ def _node(identifier: str, node: Any, problems: list[str]) -> NodeCall:
         if holds_infinite(value):
             report(f": input {show(key)} holds NaN or infinity")
     title = meta.get("title") if isinstance(meta, dict) else None
-    return NodeCall(kind if isinstance(kind, str) else "", values, title if isinstance(title, str) else "")
+    return NodeCall(
+        kind if isinstance(kind, str) else "", values, title if isinstance(title, str) else ""
+    )
 
 
 def _value(value: Any) -> Any:
@@ -61,7 +69,12 @@ def _value(value: Any) -> Any:
     if not isinstance(value, list) or len(value) != 2:
         return value
     node, output = value
-    is_link = isinstance(node, (str, int)) and isinstance(output, int) and not isinstance(node, bool) and not isinstance(output, bool)
+    is_link = (
+        isinstance(node, (str, int))
+        and isinstance(output, int)
+        and not isinstance(node, bool)
+        and not isinstance(output, bool)
+    )
     return Link(str(node), output) if is_link else value
 
 
@@ -84,7 +97,10 @@ def holds_infinite(data: Any) -> bool:
 
 
 def _written(call: NodeCall) -> dict[str, Any]:
-    node: dict[str, Any] = {"class_type": call.type, "inputs": {name: _literal(value) for name, value in call.inputs.items()}}
+    node: dict[str, Any] = {
+        "class_type": call.type,
+        "inputs": {name: _literal(value) for name, value in call.inputs.items()},
+    }
     return node | {"_meta": {"title": call.title}} if call.title else node
 
 

@@ -48,7 +48,12 @@ def workflow_from_picture(data: bytes) -> Any:
     if found is None:
         raise InputError("is no PNG or WebP picture")
     document, editor = found.document, found.editor
-    if editor is None or not isinstance(document, Mapping) or is_native(document) or is_ui(document):
+    if (
+        editor is None
+        or not isinstance(document, Mapping)
+        or is_native(document)
+        or is_ui(document)
+    ):
         return document
     return {"format": FORMAT, "version": VERSION, "graph": document, "workflow": editor}
 
@@ -70,7 +75,9 @@ def carried(stream: BinaryIO) -> Carried | None:
         return None
     prompt, beside = texts.get("prompt"), texts.get("workflow")
     if not (prompt or beside):
-        raise InputError(f"is a {kind} without a workflow; only pictures saved with their metadata carry one")
+        raise InputError(
+            f"is a {kind} without a workflow; only pictures saved with their metadata carry one"
+        )
     around = _mapping(beside or "")
     if around and around.get("format") == FORMAT:
         return Carried(around)
@@ -83,7 +90,9 @@ def carried(stream: BinaryIO) -> Carried | None:
 
 def inside(error: InputError) -> InputError:
     """Rewords an error for a workflow that a picture carries."""
-    return InputError("\n".join(f"the workflow inside the picture {line}" for line in str(error).split("\n")))
+    return InputError(
+        "\n".join(f"the workflow inside the picture {line}" for line in str(error).split("\n"))
+    )
 
 
 def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:

@@ -30,7 +30,11 @@ def read_object_info(source: str) -> dict[str, Signature]:
     InputError when it cannot be had.
     """
     try:
-        data = _fetched(source) if urlsplit(source).scheme in ("http", "https") else _loaded(Path(source))
+        data = (
+            _fetched(source)
+            if urlsplit(source).scheme in ("http", "https")
+            else _loaded(Path(source))
+        )
         if len(data) > LIMIT:
             raise InputError(f"is larger than {LIMIT // 2**20} MB")
         return from_object_info(parse_json(data.decode("utf-8-sig")))
@@ -38,8 +42,13 @@ def read_object_info(source: str) -> dict[str, Signature]:
         problem = str(error)
     except UnicodeDecodeError:
         problem = "is not UTF-8 text, expected the JSON that a server gives at /object_info"
-    except (OSError, ValueError, HTTPException) as error:  # urllib's errors are OSErrors; a malformed URL is a ValueError
-        reason = error.reason if isinstance(error, URLError) else getattr(error, "strerror", None) or error
+    # urllib's errors are OSErrors; a malformed URL is a ValueError
+    except (OSError, ValueError, HTTPException) as error:
+        reason = (
+            error.reason
+            if isinstance(error, URLError)
+            else getattr(error, "strerror", None) or error
+        )
         problem = one_line(str(reason))
     raise InputError(f"--object-info {one_line(source)}: {problem}")
 
@@ -47,7 +56,10 @@ def read_object_info(source: str) -> dict[str, Signature]:
 def from_object_info(document: Any) -> dict[str, Signature]:
     """Reads the signatures in a parsed description. InputError names the malformed node type."""
     if not isinstance(document, Mapping):
-        raise InputError(f"is {show(document)}, expected an object of node types, as a server gives it at /object_info")
+        raise InputError(
+            f"is {show(document)}, expected an object of node types, as a server gives it at "
+            "/object_info"
+        )
     return {str(name): _signature(str(name), described) for name, described in document.items()}
 
 
@@ -65,7 +77,10 @@ def _fetched(url: str) -> bytes:
 
 def _signature(name: str, described: Any) -> Signature:
     if not isinstance(described, Mapping) or not isinstance(described.get("input", {}), Mapping):
-        raise InputError(f'node type {show(name)} is {show(described)}, expected an object with "input" and "output"')
+        raise InputError(
+            f'node type {show(name)} is {show(described)}, expected an object with "input" '
+            'and "output"'
+        )
     wires: list[Port] = []
     widgets: list[WidgetSlot] = []
     for port, declared in _declared(described.get("input", {}), described.get("input_order")):
@@ -76,9 +91,14 @@ def _signature(name: str, described: Any) -> Signature:
             wires.append(found)
     sockets = _list(described.get("output"))
     names = _list(described.get("output_name"))
-    outputs = [Port(str(names[number]) if number < len(names) else _socket(kind), _socket(kind)) for number, kind in enumerate(sockets)]
+    outputs = [
+        Port(str(names[number]) if number < len(names) else _socket(kind), _socket(kind))
+        for number, kind in enumerate(sockets)
+    ]
     title = described.get("display_name")
-    return Signature(tuple(wires), tuple(widgets), tuple(outputs), title if isinstance(title, str) else "")
+    return Signature(
+        tuple(wires), tuple(widgets), tuple(outputs), title if isinstance(title, str) else ""
+    )
 
 
 def _declared(groups: Any, order: Any = None) -> list[tuple[str, Any]]:
@@ -99,12 +119,20 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
     options = parts[1] if len(parts) > 1 and isinstance(parts[1], Mapping) else {}
     socket = _socket(kind)
     first = socket if options.get("widgetType") is None else str(options["widgetType"])
-    is_widget = first in (*WIDGETS, DYNAMIC) or options.get("widgetType") is not None or bool(options.get("socketless"))
+    is_widget = (
+        first in (*WIDGETS, DYNAMIC)
+        or options.get("widgetType") is not None
+        or bool(options.get("socketless"))
+    )
     if not is_widget or options.get("forceInput"):
         return Port(name, socket)
     choices = kind if isinstance(kind, list) else _list(options.get("options"))
     further = _further(name, choices, depth) if socket == DYNAMIC and depth < DEPTH else {}
-    plain = list(further) if further else [choice for choice in choices if isinstance(choice, (str, int, float))]
+    plain = (
+        list(further)
+        if further
+        else [choice for choice in choices if isinstance(choice, (str, int, float))]
+    )
     several = bool(options.get("multi_select") or options.get("multiselect"))
     return WidgetSlot(
         name,
@@ -122,7 +150,10 @@ def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[Widge
     brought: dict[str, tuple[WidgetSlot, ...]] = {}
     for choice in choices:
         if isinstance(choice, Mapping) and isinstance(choice.get("key"), str):
-            ports = [_port(f"{name}.{inner}", declared, depth + 1) for inner, declared in _declared(choice.get("inputs"))]
+            ports = [
+                _port(f"{name}.{inner}", declared, depth + 1)
+                for inner, declared in _declared(choice.get("inputs"))
+            ]
             brought[choice["key"]] = tuple(port for port in ports if isinstance(port, WidgetSlot))
     return brought
 

@@ -22,7 +22,12 @@ NOTHING = object()  # what has no place in JSON
 
 def object_info_json(types: Mapping[str, NodeType], folders: Folders | None = None) -> bytes:
     """Writes the whole description as UTF-8. Equal node types and files give equal bytes."""
-    text = json.dumps(object_info(types.values(), folders), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        object_info(types.values(), folders),
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
+    )
     return text.encode("utf-8", "replace")
 
 
@@ -37,9 +42,13 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
     """Describes one type: its inputs by group, its outputs, and its other properties."""
     groups: dict[str, dict[str, Any]] = {"required": {}}
     for name, port in kind.inputs.items():
-        groups.setdefault("required" if _counts_as_required(kind, port) else "optional", {})[name] = input_config(port, folders)
+        groups.setdefault("required" if _counts_as_required(kind, port) else "optional", {})[
+            name
+        ] = input_config(port, folders)
     if kind.hidden or kind.unlisted:
-        groups["hidden"] = {_hidden_name(name, what): what for name, what in kind.hidden.items()} | plain(kind.unlisted)
+        groups["hidden"] = {
+            _hidden_name(name, what): what for name, what in kind.hidden.items()
+        } | plain(kind.unlisted)
     said = {name: plain(value) for name, value in kind.about.items()}
     return {
         "input": groups,
@@ -56,8 +65,16 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
         "output_node": kind.is_output,
         "has_intermediate_output": bool(said.get("has_intermediate_output")),
         "search_aliases": _texts(said.get("search_aliases")),
-        **({"output_tooltips": _texts(said["output_tooltips"])} if said.get("output_tooltips") else {}),
-        **({"essentials_category": said["essentials_category"]} if said.get("essentials_category") else {}),
+        **(
+            {"output_tooltips": _texts(said["output_tooltips"])}
+            if said.get("output_tooltips")
+            else {}
+        ),
+        **(
+            {"essentials_category": said["essentials_category"]}
+            if said.get("essentials_category")
+            else {}
+        ),
         **{flag: True for flag in FLAGS if said.get(flag)},
     }
 
@@ -82,7 +99,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Enum):
         return plain(value.value, depth)
     if isinstance(value, str):
-        return str.__str__(value)  # packs compare types by subclasses of str that are equal to everything
+        # packs compare types by subclasses of str that are equal to everything
+        return str.__str__(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -109,14 +127,23 @@ def _native_options(port: Input) -> dict[str, Any]:
         "default": plain(port.default) if port.knob and port.default is not None else NOTHING,
         "min": NOTHING if port.minimum is None else port.minimum,
         "max": NOTHING if port.maximum is None else port.maximum,
-        "step": NOTHING if widget.step is None else int(widget.step) if port.socket == "INT" else widget.step,
+        "step": NOTHING
+        if widget.step is None
+        else int(widget.step)
+        if port.socket == "INT"
+        else widget.step,
         "tooltip": port.help or NOTHING,
         "multiline": widget.multiline or NOTHING,
         "dynamicPrompts": widget.dynamic_prompts or NOTHING,
-        "control_after_generate": widget.control_after_generate or (port.knob and is_seed(port.name, port.socket)) or NOTHING,
+        "control_after_generate": widget.control_after_generate
+        or (port.knob and is_seed(port.name, port.socket))
+        or NOTHING,
         "image_upload": widget.upload or NOTHING,
         "lazy": port.lazy or NOTHING,
-        "forceInput": (not port.knob and port.socket in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")) or NOTHING,
+        "forceInput": (
+            not port.knob and port.socket in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
+        )
+        or NOTHING,
     }
     return {name: value for name, value in said.items() if value is not NOTHING}
 

@@ -57,31 +57,49 @@ def prompt_error(checked: Checked) -> dict[str, Any] | None:
         return None
     nothing_wanted = not checked.refused
     unknown = [
-        problem for problem in checked.problems if problem.kind == "unknown_type" and (nothing_wanted or problem.severity == "error")
+        problem
+        for problem in checked.problems
+        if problem.kind == "unknown_type" and (nothing_wanted or problem.severity == "error")
     ]
     details = in_lines(map(str, unknown if nothing_wanted and unknown else checked.errors))
     if unknown:
         first = unknown[0]
-        return error("missing_node_type", f"Node type {show(first.type)} is not installed", details, **_called(first))
+        return error(
+            "missing_node_type",
+            f"Node type {show(first.type)} is not installed",
+            details,
+            **_called(first),
+        )
     if nothing_wanted:
         return error(*KINDS["no_output"], details)
     return error("prompt_outputs_failed_validation", "Prompt outputs failed validation", details)
 
 
-def node_errors(checked: Checked, graph: Graph, types: Types, folders: Folders | None = None) -> dict[str, Any]:
+def node_errors(
+    checked: Checked, graph: Graph, types: Types, folders: Folders | None = None
+) -> dict[str, Any]:
     """Returns the errors by node, with the outputs that cannot run because of them. `graph` is as
     it came, with the values that were refused.
     """
     if not checked.errors:
         return {}
     wanted = (*checked.targets, *checked.refused)
-    read_by = readers({node: [link.node for _, link in call.links() if link.node in graph.nodes] for node, call in graph.nodes.items()})
+    read_by = readers(
+        {
+            node: [link.node for _, link in call.links() if link.node in graph.nodes]
+            for node, call in graph.nodes.items()
+        }
+    )
     found: dict[str, Any] = {}
     for problem in [problem for problem in checked.errors if problem.node][:TOLD]:
         if problem.node not in found:
             behind = upstream(read_by, [problem.node])
             dependent = [target for target in wanted if target in behind]
-            found[problem.node] = {"errors": [], "dependent_outputs": dependent, "class_type": problem.type}
+            found[problem.node] = {
+                "errors": [],
+                "dependent_outputs": dependent,
+                "class_type": problem.type,
+            }
         found[problem.node]["errors"].append(_node_error(problem, graph, types, folders))
     return found
 
@@ -89,16 +107,24 @@ def node_errors(checked: Checked, graph: Graph, types: Types, folders: Folders |
 def in_lines(lines: Iterable[str]) -> str:
     """Joins lines for people and counts the rest."""
     known = list(lines)
-    return "\n".join(known[:TOLD] + ([f"and {len(known) - TOLD:,} more problems"] if len(known) > TOLD else []))
+    return "\n".join(
+        known[:TOLD] + ([f"and {len(known) - TOLD:,} more problems"] if len(known) > TOLD else [])
+    )
 
 
-def _node_error(problem: Problem, graph: Graph, types: Types, folders: Folders | None) -> dict[str, Any]:
+def _node_error(
+    problem: Problem, graph: Graph, types: Types, folders: Folders | None
+) -> dict[str, Any]:
     kind, heading = KINDS[problem.kind]
     details = f"{problem.input}: {problem.message}" if problem.input else problem.message
-    return error(kind, heading, details, **_extra(problem, graph.nodes[problem.node], graph, types, folders))
+    return error(
+        kind, heading, details, **_extra(problem, graph.nodes[problem.node], graph, types, folders)
+    )
 
 
-def _extra(problem: Problem, call: NodeCall, graph: Graph, types: Types, folders: Folders | None) -> dict[str, Any]:
+def _extra(
+    problem: Problem, call: NodeCall, graph: Graph, types: Types, folders: Folders | None
+) -> dict[str, Any]:
     if problem.kind == "unknown_type":
         return _called(problem)
     if problem.kind == "cycle":
@@ -106,10 +132,16 @@ def _extra(problem: Problem, call: NodeCall, graph: Graph, types: Types, folders
     extra: dict[str, Any] = {}
     if problem.input:
         port = types[call.type].inputs.get(problem.input) if call.type in types else None
-        extra = {"input_name": problem.input, "input_config": None if port is None else _short(input_config(port, folders))}
+        extra = {
+            "input_name": problem.input,
+            "input_config": None if port is None else _short(input_config(port, folders)),
+        }
         value = call.inputs.get(problem.input)
         if isinstance(value, Link):
-            extra |= {"linked_node": [value.node, value.output], "received_type": _socket(value, graph, types)}
+            extra |= {
+                "linked_node": [value.node, value.output],
+                "received_type": _socket(value, graph, types),
+            }
         elif problem.input in call.inputs:
             extra["received_value"] = _told(value)
     if problem.kind in ("wrong_type", "check_failed"):
@@ -118,7 +150,11 @@ def _extra(problem: Problem, call: NodeCall, graph: Graph, types: Types, folders
 
 
 def _called(problem: Problem) -> dict[str, Any]:
-    return {"node_id": problem.node, "class_type": problem.type, "node_title": problem.title or problem.type}
+    return {
+        "node_id": problem.node,
+        "class_type": problem.type,
+        "node_title": problem.title or problem.type,
+    }
 
 
 def _short(config: Sequence[Any]) -> list[Any] | None:

@@ -32,7 +32,9 @@ FOREIGN = {
 
 
 def read_workflow(
-    path: str | Path, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None
+    path: str | Path,
+    types: Mapping[str, NodeType] | None = None,
+    foreign: Mapping[str, Signature] | None = None,
 ) -> Workflow:
     """Reads a workflow file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that
     carries one.
@@ -51,7 +53,11 @@ def read_workflow(
     return replace(workflow, source=str(path))
 
 
-def parse_workflow(document: Any, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None) -> Workflow:
+def parse_workflow(
+    document: Any,
+    types: Mapping[str, NodeType] | None = None,
+    foreign: Mapping[str, Signature] | None = None,
+) -> Workflow:
     """Reads a workflow from parsed JSON of any format; `types` and `foreign` as for
     `read_workflow`.
     """
@@ -97,7 +103,9 @@ def _read(stream: BinaryIO, known: Signatures) -> Workflow:
         if head.startswith(magic):
             raise InputError(f"is {meaning}")
     if b"\0" in head:
-        raise InputError("is a binary file, expected a workflow: JSON text, or a PNG or WebP that carries one")
+        raise InputError(
+            "is a binary file, expected a workflow: JSON text, or a PNG or WebP that carries one"
+        )
     data = head + stream.read(LIMIT + 1 - len(head))
     if len(data) > LIMIT:
         raise InputError(f"is larger than {LIMIT // 2**20} MB; no workflow is")
@@ -109,7 +117,9 @@ def _utf8(data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"is not UTF-8 text (line {line}, byte {error.start:,}); save it as UTF-8") from None
+        raise InputError(
+            f"is not UTF-8 text (line {line}, byte {error.start:,}); save it as UTF-8"
+        ) from None
 
 
 def _of_picture(found: Carried, known: Signatures) -> Workflow:
@@ -120,13 +130,21 @@ def _of_picture(found: Carried, known: Signatures) -> Workflow:
     return workflow if found.editor is None else _with_surroundings(workflow, found.editor, known)
 
 
-def _with_surroundings(workflow: Workflow, editor: Mapping[str, Any], known: Signatures) -> Workflow:
+def _with_surroundings(
+    workflow: Workflow, editor: Mapping[str, Any], known: Signatures
+) -> Workflow:
     """Adds the layout and run options of the editor's file beside it to the graph that ran."""
     try:
         beside = from_ui(editor, known)
         return replace(workflow, layout=beside.layout, run=beside.run, extra=beside.extra)
     except InputError as error:
-        return replace(workflow, notes=(*workflow.notes, f"the layout beside the graph was left out: {str(error).splitlines()[0]}"))
+        return replace(
+            workflow,
+            notes=(
+                *workflow.notes,
+                f"the layout beside the graph was left out: {str(error).splitlines()[0]}",
+            ),
+        )
 
 
 def _named(path: str, error: InputError) -> InputError:

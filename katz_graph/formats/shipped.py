@@ -26,7 +26,11 @@ beside this: `NAME-1.SUBTYPE`.
 
 def names() -> list[str]:
     """Lists workflows in the order of the index."""
-    return [template["name"] for category in json.loads(INDEX.read_text("utf-8")) for template in category["templates"]]
+    return [
+        template["name"]
+        for category in json.loads(INDEX.read_text("utf-8"))
+        for template in category["templates"]
+    ]
 
 
 def template(name: str, types: Mapping[str, NodeType]) -> dict[str, Any] | None:
@@ -34,4 +38,6 @@ def template(name: str, types: Mapping[str, NodeType]) -> dict[str, Any] | None:
     if name not in names():
         return None
     document: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    return document if is_ui(document) else to_ui(parse_workflow(document, types), signatures(types))
+    return (
+        document if is_ui(document) else to_ui(parse_workflow(document, types), signatures(types))
+    )

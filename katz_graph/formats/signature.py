@@ -17,10 +17,17 @@ from katz_graph.graph import Graph, NodeCall
 from katz_graph.messages import one_line, shorten
 from katz_graph.node import Input, NodeType
 
-STARTS: Mapping[str, Any] = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False, "COLOR": "#000000"}
+STARTS: Mapping[str, Any] = {
+    "INT": 0,
+    "FLOAT": 0.0,
+    "STRING": "",
+    "BOOLEAN": False,
+    "COLOR": "#000000",
+}
 """What widgets begin with whose type names no default."""
 
-SEEDS = ("seed", "noise_seed")  # whole numbers of these names have a control widget even where the type does not say so
+# whole numbers of these names have a control widget even where the type does not say so
+SEEDS = ("seed", "noise_seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,9 @@ Signatures = Callable[[str], Signature | None]
 """The signature of a node type by its name; None when the type is not known."""
 
 
-def signatures(types: Mapping[str, NodeType], foreign: Mapping[str, Signature] | None = None) -> Signatures:
+def signatures(
+    types: Mapping[str, NodeType], foreign: Mapping[str, Signature] | None = None
+) -> Signatures:
     """Looks up signatures: a foreign server's first (the file is from there), else loaded
     types'.
     """
@@ -109,7 +118,9 @@ def titled(graph: Graph, known: Signatures) -> Graph:
 
     def with_title(call: NodeCall) -> NodeCall:
         kind = known(call.type)
-        return replace(call, title=call.title or (kind.title if kind is not None else "") or call.type)
+        return replace(
+            call, title=call.title or (kind.title if kind is not None else "") or call.type
+        )
 
     return Graph({identifier: with_title(call) for identifier, call in graph.nodes.items()})
 
@@ -133,6 +144,10 @@ def _of_type(kind: NodeType) -> Signature:
 
 
 def _widget(knob: Input) -> WidgetSlot:
-    default = start(str(knob.options.get("widgetType") or knob.socket), knob.default, knob.choices or ())
+    default = start(
+        str(knob.options.get("widgetType") or knob.socket), knob.default, knob.choices or ()
+    )
     control = knob.widget.control_after_generate or is_seed(knob.name, knob.socket)
-    return WidgetSlot(knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline)
+    return WidgetSlot(
+        knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline
+    )

@@ -26,7 +26,9 @@ def parse_json(text: str) -> Any:
     try:
         data = json.loads(text, object_pairs_hook=_unique, parse_float=_finite)
     except json.JSONDecodeError as error:
-        raise InputError(f"broken JSON at line {error.lineno}, column {error.colno}: {_explained(error)}") from None
+        raise InputError(
+            f"broken JSON at line {error.lineno}, column {error.colno}: {_explained(error)}"
+        ) from None
     except ValueError:  # Python's own limit for the digits of an integer
         raise InputError("a whole number has thousands of digits") from None
     except RecursionError:
@@ -37,7 +39,9 @@ def parse_json(text: str) -> Any:
         try:
             json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise InputError(r"a text holds half of a surrogate pair (\ud800 to \udfff), which is no character") from None
+            raise InputError(
+                r"a text holds half of a surrogate pair (\ud800 to \udfff), which is no character"
+            ) from None
     return data
 
 
@@ -47,7 +51,13 @@ def _too_deep() -> str:
 
 def _explained(error: json.JSONDecodeError) -> str:
     rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
-    found = f", found {show(shorten(rest, 16))}" if rest else ", but the file ends here" if error.pos >= len(error.doc.rstrip()) else ""
+    found = (
+        f", found {show(shorten(rest, 16))}"
+        if rest
+        else ", but the file ends here"
+        if error.pos >= len(error.doc.rstrip())
+        else ""
+    )
     return f"{error.msg[0].lower()}{error.msg[1:]}{found}"
 
 
@@ -70,7 +80,10 @@ def _deeper_than(data: Any, limit: int) -> bool:
     layer = [data]
     for _ in range(limit):
         layer = [
-            child for value in layer if isinstance(value, (dict, list)) for child in (value.values() if isinstance(value, dict) else value)
+            child
+            for value in layer
+            if isinstance(value, (dict, list))
+            for child in (value.values() if isinstance(value, dict) else value)
         ]
         if not layer:
             return False

@@ -40,7 +40,9 @@ def from_ui(document: Mapping[str, Any], known: Signatures) -> Workflow:
     notes: list[str] = []
     scopes, members = flatten(ui, notes)
     if not members:
-        raise InputError("is a UI workflow in which no node takes part: all of them are notes, muted or bypassed")
+        raise InputError(
+            "is a UI workflow in which no node takes part: all of them are notes, muted or bypassed"
+        )
     calls, dropped, beyond = _calls(members, known)
     graph = Graph(calls)
     layout = layout_of(ui, scopes, members)
@@ -50,14 +52,26 @@ def from_ui(document: Mapping[str, Any], known: Signatures) -> Workflow:
         *notes,
         unknown_types(graph, known),
         _unnamed(graph),
-        f"inputs left open, as their source takes no part: {listed(dropped, LISTED)}" if dropped else "",
-        f"values beyond the widgets of their types were left out: {listed(beyond, LISTED)}" if beyond else "",
+        f"inputs left open, as their source takes no part: {listed(dropped, LISTED)}"
+        if dropped
+        else "",
+        f"values beyond the widgets of their types were left out: {listed(beyond, LISTED)}"
+        if beyond
+        else "",
         _stale(ui),
     ]
-    return Workflow(graph, layout, _mapping(own.get("run")), _mapping(own.get("extra")), notes=tuple(filter(None, notes)))
+    return Workflow(
+        graph,
+        layout,
+        _mapping(own.get("run")),
+        _mapping(own.get("extra")),
+        notes=tuple(filter(None, notes)),
+    )
 
 
-def _calls(members: Sequence[Member], known: Signatures) -> tuple[dict[str, NodeCall], list[str], list[str]]:
+def _calls(
+    members: Sequence[Member], known: Signatures
+) -> tuple[dict[str, NodeCall], list[str], list[str]]:
     """Returns the nodes; the inputs whose link ends at a node that takes no part, with the reason;
     nodes with more values than widgets.
     """
@@ -68,14 +82,19 @@ def _calls(members: Sequence[Member], known: Signatures) -> tuple[dict[str, Node
     for member in members:
         node, scope = member.node, member.scope
         inputs: dict[str, Any] = widget_values(node, known(node.type))
-        if known(node.type) is not None and any(map(is_unnamed, inputs)):  # what the node shows, or another version of it
+        # what the node shows, or another version of it
+        if known(node.type) is not None and any(map(is_unnamed, inputs)):
             inputs = {name: value for name, value in inputs.items() if not is_unnamed(name)}
             beyond.append(one_line(f"node {shorten(member.id)} ({shorten(node.type)})"))
-        inputs |= {name: value for (inner, name), value in scope.overridden.items() if inner == node.id}
+        inputs |= {
+            name: value for (inner, name), value in scope.overridden.items() if inner == node.id
+        }
         for port in node.inputs:
             if port.link is None:
                 continue
-            source = sources.of(scope, port.link, f"{scope.where(node)}, input {one_line(shorten(port.name))}")
+            source = sources.of(
+                scope, port.link, f"{scope.where(node)}, input {one_line(shorten(port.name))}"
+            )
             if isinstance(source, Removed) and not port.widget:
                 dropped.append(f"{member.id}.{port.name} ({source.why})")
             elif isinstance(source, (Link, Literal)):
@@ -87,11 +106,18 @@ def _calls(members: Sequence[Member], known: Signatures) -> tuple[dict[str, Node
 
 
 def _unnamed(graph: Graph) -> str:
-    kept = [f"{key} ({call.type})" for key, call in graph.nodes.items() if any(map(is_unnamed, call.inputs))]
+    kept = [
+        f"{key} ({call.type})"
+        for key, call in graph.nodes.items()
+        if any(map(is_unnamed, call.inputs))
+    ]
     if not kept:
         return ""
     nodes = listed(kept, LISTED)
-    return f"values that nothing here gives names for were kept as widget_0, widget_1, ... ({nodes}); katz convert --object-info names them"
+    return (
+        "values that nothing here gives names for were kept as widget_0, widget_1, ... "
+        f"({nodes}); katz convert --object-info names them"
+    )
 
 
 def _stale(ui: UiDocument) -> str:
@@ -99,7 +125,11 @@ def _stale(ui: UiDocument) -> str:
     stale = []
     for graph in (ui.root, *ui.subgraphs.values()):
         held = {port.link for node in graph.nodes.values() for port in node.inputs}
-        stale += [link for link, ends in graph.links.items() if link not in held and (not graph.exit or ends.target != graph.exit)]
+        stale += [
+            link
+            for link, ends in graph.links.items()
+            if link not in held and (not graph.exit or ends.target != graph.exit)
+        ]
     return f"links that no input holds have no effect: {listed(stale, LISTED)}" if stale else ""
 
 
@@ -109,7 +139,11 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _renamed(graph: Graph, layout: dict[str, Any], ids: Any) -> tuple[Graph, dict[str, Any]]:
     """Restores the ids from before the file was written for an editor, which has numbers only."""
-    former = {key: name for key, name in _mapping(ids).items() if key in graph.nodes and isinstance(name, str)}
+    former = {
+        key: name
+        for key, name in _mapping(ids).items()
+        if key in graph.nodes and isinstance(name, str)
+    }
     names = {key: former.get(key, key) for key in graph.nodes}
     if not former or len(set(names.values())) < len(names):
         return graph, layout
@@ -118,20 +152,31 @@ def _renamed(graph: Graph, layout: dict[str, Any], ids: Any) -> tuple[Graph, dic
         return Link(names[value.node], value.output) if isinstance(value, Link) else value
 
     calls = {
-        names[key]: replace(call, inputs={name: moved(value) for name, value in call.inputs.items()}) for key, call in graph.nodes.items()
+        names[key]: replace(
+            call, inputs={name: moved(value) for name, value in call.inputs.items()}
+        )
+        for key, call in graph.nodes.items()
     }
-    return Graph(calls), layout | {"nodes": {names[key]: look for key, look in layout.get("nodes", {}).items()}}
+    return Graph(calls), layout | {
+        "nodes": {names[key]: look for key, look in layout.get("nodes", {}).items()}
+    }
 
 
-def layout_of(document: UiDocument, scopes: Sequence[Scope], members: Iterable[Member]) -> dict[str, Any]:
+def layout_of(
+    document: UiDocument, scopes: Sequence[Scope], members: Iterable[Member]
+) -> dict[str, Any]:
     """Builds the layout of a UI document, for the flat graph of its members."""
     by_scope: dict[str, list[Member]] = {scope.prefix: [] for scope in scopes}
     for member in members:
         by_scope[member.scope.prefix].append(member)
-    nodes = {member.id: _look(member.node.raw) for of_scope in by_scope.values() for member in of_scope}
+    nodes = {
+        member.id: _look(member.node.raw) for of_scope in by_scope.values() for member in of_scope
+    }
     notes = [dict(node.raw) for node in document.root.nodes.values() if node.type in NOTES]
     groups = [dict(group) for group in document.groups]
-    left, _, _, bottom = bounds([*(nodes[member.id] for member in by_scope[""]), *map(_look, notes)])
+    left, _, _, bottom = bounds(
+        [*(nodes[member.id] for member in by_scope[""]), *map(_look, notes)]
+    )
     for scope in scopes[1:]:
         looks = [nodes[member.id] for member in by_scope[scope.prefix]]
         if looks:
@@ -140,10 +185,17 @@ def layout_of(document: UiDocument, scopes: Sequence[Scope], members: Iterable[M
             for look in looks:
                 look["pos"] = [look["pos"][0] + shift[0], look["pos"][1] + shift[1]]
             bounding = [left - 20, bottom + GAP, right - x + 40, lowest - y + TITLE + 20]
-            groups.append({"title": scope.graph.name, "bounding": bounding, "color": "#3f789e", "flags": {}})
+            groups.append(
+                {"title": scope.graph.name, "bounding": bounding, "color": "#3f789e", "flags": {}}
+            )
             bottom = bounding[1] + bounding[3]
     view = document.extra.get("ds")
-    layout = {"nodes": nodes, "notes": notes, "groups": groups, "view": view if isinstance(view, Mapping) else {}}
+    layout = {
+        "nodes": nodes,
+        "notes": notes,
+        "groups": groups,
+        "view": view if isinstance(view, Mapping) else {},
+    }
     return {name: part for name, part in layout.items() if part}
 
 
@@ -152,7 +204,12 @@ def bounds(looks: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, flo
     boxes = [(*look["pos"], *(pair(look.get("size")) or PLAIN)) for look in looks]
     if not boxes:
         return 0.0, 0.0, 0.0, 0.0
-    return min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[0] + b[2] for b in boxes), max(b[1] + b[3] for b in boxes)
+    return (
+        min(b[0] for b in boxes),
+        min(b[1] for b in boxes),
+        max(b[0] + b[2] for b in boxes),
+        max(b[1] + b[3] for b in boxes),
+    )
 
 
 def pair(value: Any) -> tuple[float, float] | None:
@@ -161,10 +218,19 @@ def pair(value: Any) -> tuple[float, float] | None:
     if not isinstance(numbers, (list, tuple)) or len(numbers) < 2:
         return None
     first, second = numbers[:2]
-    sound = all(isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n) and abs(n) < FAR for n in (first, second))
+    sound = all(
+        isinstance(n, (int, float))
+        and not isinstance(n, bool)
+        and math.isfinite(n)
+        and abs(n) < FAR
+        for n in (first, second)
+    )
     return (first, second) if sound else None
 
 
 def _look(raw: Mapping[str, Any]) -> dict[str, Any]:
     look = {name: raw[name] for name in LOOKS if raw.get(name) not in (None, {}, [])}
-    return look | {"pos": list(pair(raw.get("pos")) or (0.0, 0.0)), "size": list(pair(raw.get("size")) or PLAIN)}
+    return look | {
+        "pos": list(pair(raw.get("pos")) or (0.0, 0.0)),
+        "size": list(pair(raw.get("size")) or PLAIN),
+    }

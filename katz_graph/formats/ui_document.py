@@ -97,29 +97,44 @@ def parse_ui(document: Mapping[str, Any]) -> UiDocument:
     """Parses a UI file into its parts. InputError with a line for each malformed node and link."""
     version = document.get("version")
     if isinstance(version, (int, float)) and version > NEWEST:
-        raise InputError(f"is a UI workflow of version {show(version)}, newer than what this one reads (0.4 and 1.0)")
+        raise InputError(
+            f"is a UI workflow of version {show(version)}, newer than what this one reads "
+            "(0.4 and 1.0)"
+        )
     problems: list[str] = []
     definitions = document.get("definitions") or {}
     listed = definitions.get("subgraphs") or [] if isinstance(definitions, Mapping) else definitions
     if not isinstance(listed, list):
-        problems.append(f"definitions is {show(listed)}, expected an object with a list of subgraphs")
+        problems.append(
+            f"definitions is {show(listed)}, expected an object with a list of subgraphs"
+        )
         listed = []
     subgraphs: dict[str, UiGraph] = {}
     for number, definition in enumerate(listed):
         identifier = definition.get("id") if isinstance(definition, Mapping) else None
         if not isinstance(definition, Mapping) or not isinstance(identifier, str):
-            problems.append(f"subgraph {number} is {show(definition)}, expected an object with an id")
+            problems.append(
+                f"subgraph {number} is {show(definition)}, expected an object with an id"
+            )
         elif identifier in subgraphs:
             problems.append(f"subgraph {one_line(shorten(identifier))}: this id stands twice")
         else:
             name = definition.get("name")
             called = name if isinstance(name, str) and name else identifier
-            subgraphs[identifier] = _Reader(f'subgraph "{one_line(shorten(called))}": ', problems).graph(definition, called)
+            subgraphs[identifier] = _Reader(
+                f'subgraph "{one_line(shorten(called))}": ', problems
+            ).graph(definition, called)
     reader = _Reader("", problems)
     root = reader.graph(document, "")
-    groups = [group for group in reader.list(document.get("groups"), "groups") if isinstance(group, Mapping)]
+    groups = [
+        group
+        for group in reader.list(document.get("groups"), "groups")
+        if isinstance(group, Mapping)
+    ]
     extra = document.get("extra")
-    if holds_infinite([value for key, value in document.items() if key not in ("nodes", "definitions")]):
+    if holds_infinite(
+        [value for key, value in document.items() if key not in ("nodes", "definitions")]
+    ):
         problems.append("holds NaN or infinity outside of the nodes")
     if problems:
         more = [f"and {len(problems) - SHOWN:,} more problems"] if len(problems) > SHOWN else []
@@ -145,23 +160,51 @@ class _Reader:
             elif node:
                 nodes[node.id] = node
         inner = raw if name else {}
-        inputs = tuple(self.input(port, f"input {n}") for n, port in enumerate(self.slots(inner.get("inputs"), "inputs")))
-        outputs = tuple(self.output(port, f"output {n}") for n, port in enumerate(self.slots(inner.get("outputs"), "outputs")))
+        inputs = tuple(
+            self.input(port, f"input {n}")
+            for n, port in enumerate(self.slots(inner.get("inputs"), "inputs"))
+        )
+        outputs = tuple(
+            self.output(port, f"output {n}")
+            for n, port in enumerate(self.slots(inner.get("outputs"), "outputs"))
+        )
         entry = self.boundary(raw, "inputNode", "-10") if name else ""
         exit = self.boundary(raw, "outputNode", "-20") if name else ""
         links = self.links(raw.get("links"))
-        results = {link.target_slot: identifier for identifier, link in reversed(links.items()) if name and link.target == exit}
-        graph = UiGraph(nodes, links, name, inputs, outputs, entry, exit, results, _widgets(nodes, links, inputs, entry))
+        results = {
+            link.target_slot: identifier
+            for identifier, link in reversed(links.items())
+            if name and link.target == exit
+        }
+        graph = UiGraph(
+            nodes,
+            links,
+            name,
+            inputs,
+            outputs,
+            entry,
+            exit,
+            results,
+            _widgets(nodes, links, inputs, entry),
+        )
         self.check_links(graph)
         return graph
 
     def node(self, number: int, raw: Any) -> UiNode | None:
         identifier = _id(raw.get("id")) if isinstance(raw, Mapping) else None
         if not isinstance(raw, Mapping) or identifier is None:
-            self.report(f"node number {number} is {show(raw)}, expected an object with an id (a number or a short text)")
+            self.report(
+                f"node number {number} is {show(raw)}, expected an object with an id (a number or "
+                "a short text)"
+            )
             return None
         where = f"node {one_line(shorten(identifier))}"
-        kind, mode, values, named = raw.get("type"), raw.get("mode", 0), raw.get("widgets_values"), raw.get("widgets_values_named")
+        kind, mode, values, named = (
+            raw.get("type"),
+            raw.get("mode", 0),
+            raw.get("widgets_values"),
+            raw.get("widgets_values_named"),
+        )
         if not isinstance(kind, str) or not kind:
             self.report(f"{where}: type is {show(kind)}, expected a name")
             return None
@@ -182,8 +225,14 @@ class _Reader:
             kind,
             mode,
             title if isinstance(title, str) else "",
-            tuple(self.input(port, f"{where}, input {n}") for n, port in enumerate(self.slots(raw.get("inputs"), f"{where}: inputs"))),
-            tuple(self.output(port, f"{where}, output {n}") for n, port in enumerate(self.slots(raw.get("outputs"), f"{where}: outputs"))),
+            tuple(
+                self.input(port, f"{where}, input {n}")
+                for n, port in enumerate(self.slots(raw.get("inputs"), f"{where}: inputs"))
+            ),
+            tuple(
+                self.output(port, f"{where}, output {n}")
+                for n, port in enumerate(self.slots(raw.get("outputs"), f"{where}: outputs"))
+            ),
             values or (),
             named,
             raw,
@@ -196,8 +245,16 @@ class _Reader:
             return UiInput("", "*")
         link = raw.get("link")
         if link is not None and _id(link) is None:
-            self.report(f"{where} ({one_line(shorten(name))}): link is {show(link)}, expected the id of a link")
-        return UiInput(name, _socket(raw.get("type")), None if link is None else _id(link), isinstance(raw.get("widget"), Mapping))
+            self.report(
+                f"{where} ({one_line(shorten(name))}): link is {show(link)}, expected the "
+                "id of a link"
+            )
+        return UiInput(
+            name,
+            _socket(raw.get("type")),
+            None if link is None else _id(link),
+            isinstance(raw.get("widget"), Mapping),
+        )
 
     def output(self, raw: Any, where: str) -> UiOutput:
         name = raw.get("name") if isinstance(raw, Mapping) else None
@@ -211,17 +268,32 @@ class _Reader:
         for number, described in enumerate(self.list(raw, "links")):
             if described is None:
                 continue
-            parts = [described.get(key) for key in LINK_KEYS] if isinstance(described, Mapping) else described
+            parts = (
+                [described.get(key) for key in LINK_KEYS]
+                if isinstance(described, Mapping)
+                else described
+            )
             if not isinstance(parts, list) or len(parts) < len(LINK_KEYS):
                 self.report(
-                    f"link number {number} is {show(described)}, expected [id, node, output, node, input, type] or an object of these"
+                    f"link number {number} is {show(described)}, expected [id, node, output, node, "
+                    "input, type] or an object of these"
                 )
                 continue
             identifier, origin, target = _id(parts[0]), _id(parts[1]), _id(parts[3])
             origin_slot, target_slot = _slot(parts[2]), _slot(parts[4])
-            if identifier is None or origin is None or target is None or origin_slot is None or target_slot is None:
-                ends = f"from {show(parts[1])}, {show(parts[2])} to {show(parts[3])}, {show(parts[4])}"
-                self.report(f"link {show(parts[0])} goes {ends}; expected ids of nodes and numbers of slots")
+            if (
+                identifier is None
+                or origin is None
+                or target is None
+                or origin_slot is None
+                or target_slot is None
+            ):
+                ends = (
+                    f"from {show(parts[1])}, {show(parts[2])} to {show(parts[3])}, {show(parts[4])}"
+                )
+                self.report(
+                    f"link {show(parts[0])} goes {ends}; expected ids of nodes and numbers of slots"
+                )
                 continue
             link = UiLink(origin, origin_slot, target, target_slot)
             if links.setdefault(identifier, link) != link:
@@ -233,7 +305,11 @@ class _Reader:
         for node in graph.nodes.values():
             for port in node.inputs:
                 if port.link is not None:
-                    self.check_link(graph, port.link, f"{node_name(node.id, node.type)}, input {show(port.name)}")
+                    self.check_link(
+                        graph,
+                        port.link,
+                        f"{node_name(node.id, node.type)}, input {show(port.name)}",
+                    )
         for slot, identifier in graph.results.items():
             self.check_link(graph, identifier, f"output {slot}")
 
@@ -244,9 +320,15 @@ class _Reader:
             self.report(f"{reader}: link {name} is not among the links")
         elif graph.name and link.origin == graph.entry:
             if link.origin_slot >= len(graph.inputs):
-                self.report(f"{reader}: link {name} comes from input {link.origin_slot} of the subgraph, which has {len(graph.inputs)}")
+                self.report(
+                    f"{reader}: link {name} comes from input {link.origin_slot} of the subgraph, "
+                    f"which has {len(graph.inputs)}"
+                )
         elif link.origin not in graph.nodes:
-            self.report(f"{reader}: link {name} comes from node {one_line(shorten(link.origin))}, which is not in the workflow")
+            self.report(
+                f"{reader}: link {name} comes from node {one_line(shorten(link.origin))}, which is "
+                "not in the workflow"
+            )
 
     def boundary(self, raw: Mapping[str, Any], key: str, usual: str) -> str:
         described = raw.get(key)
@@ -267,9 +349,14 @@ class _Reader:
         return raw
 
 
-def _widgets(nodes: Mapping[str, UiNode], links: Mapping[str, UiLink], inputs: Sequence[UiInput], entry: str) -> tuple[str, ...]:
+def _widgets(
+    nodes: Mapping[str, UiNode], links: Mapping[str, UiLink], inputs: Sequence[UiInput], entry: str
+) -> tuple[str, ...]:
     entering = (link for link in links.values() if link.origin == entry and link.target in nodes)
-    held = ((link.origin_slot, nodes[link.target].inputs[link.target_slot : link.target_slot + 1]) for link in entering)
+    held = (
+        (link.origin_slot, nodes[link.target].inputs[link.target_slot : link.target_slot + 1])
+        for link in entering
+    )
     leading = {slot for slot, ports in held if any(port.widget for port in ports)}
     return tuple(port.name for slot, port in enumerate(inputs) if slot in leading)
 
@@ -279,7 +366,11 @@ def _id(value: Any) -> str | None:
         value = int(value)
     if isinstance(value, str):
         return value if 0 < len(value) <= ID_LENGTH else None
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < FAR else None
+    return (
+        str(value)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < FAR
+        else None
+    )
 
 
 def _slot(value: Any) -> int | None:
@@ -290,4 +381,6 @@ def _slot(value: Any) -> int | None:
 
 def _socket(value: Any) -> str:
     """Returns a slot's type; old files list a choice's values there; -1 or 0 stands for any."""
-    return value if isinstance(value, str) and value else "COMBO" if isinstance(value, list) else "*"
+    return (
+        value if isinstance(value, str) and value else "COMBO" if isinstance(value, list) else "*"
+    )

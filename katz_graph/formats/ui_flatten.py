@@ -54,17 +54,25 @@ class Scope:
     prefix: str = ""
     parent: Scope | None = None
     instance: UiNode | None = None
-    promoted: Mapping[str, Any] = field(default_factory=dict)  # values that the instance's widgets give its inputs
-    overridden: Mapping[tuple[str, str], Any] = field(default_factory=dict)  # (member, widget) -> value that a widget outside shows
+    # values that the instance's widgets give its inputs
+    promoted: Mapping[str, Any] = field(default_factory=dict)
+    # (member, widget) -> value that a widget outside shows
+    overridden: Mapping[tuple[str, str], Any] = field(default_factory=dict)
     inside: dict[str, Scope] = field(default_factory=dict)  # instance -> its scope
     set_nodes: dict[str, UiNode] = field(init=False)
     deeper: dict[str, dict[tuple[str, str], Any]] = field(init=False)
     ports: dict[str, str | None] = field(init=False)  # the instance's inputs and their links
 
     def __post_init__(self) -> None:
-        self.set_nodes = {name: node for node in self.graph.nodes.values() if node.type == SET and (name := _label(node))}
+        self.set_nodes = {
+            name: node
+            for node in self.graph.nodes.values()
+            if node.type == SET and (name := _label(node))
+        }
         self.deeper = by_instance(self.overridden)
-        self.ports = {port.name: port.link for port in self.instance.inputs} if self.instance else {}
+        self.ports = (
+            {port.name: port.link for port in self.instance.inputs} if self.instance else {}
+        )
 
     def where(self, node: UiNode) -> str:
         return one_line(f"node {shorten(self.prefix + node.id)} ({shorten(node.type)})")
@@ -96,7 +104,9 @@ def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[M
             continue
         seen += 1
         if seen > NODES:
-            raise InputError(f"is a UI workflow of more than {NODES:,} nodes with its subgraphs written out")
+            raise InputError(
+                f"is a UI workflow of more than {NODES:,} nodes with its subgraphs written out"
+            )
         inner = document.subgraphs.get(node.type)
         if node.mode in (MUTED, BYPASSED) or (inner is None and node.type in VIRTUAL):
             continue
@@ -104,9 +114,18 @@ def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[M
             members.append(Member(scope.prefix + node.id, node, scope))
             continue
         if len(pending) > NESTED:
-            raise InputError(f"{scope.where(node)}: subgraphs nested more than {NESTED} levels deep")
+            raise InputError(
+                f"{scope.where(node)}: subgraphs nested more than {NESTED} levels deep"
+            )
         promoted = promoted_values(node, inner, notes, scope.where(node))
-        child = Scope(inner, f"{scope.prefix}{node.id}:", scope, node, promoted, overrides(node, inner, scope.deeper.get(node.id, {})))
+        child = Scope(
+            inner,
+            f"{scope.prefix}{node.id}:",
+            scope,
+            node,
+            promoted,
+            overrides(node, inner, scope.deeper.get(node.id, {})),
+        )
         scope.inside[node.id] = child
         scopes.append(child)
         pending.append((child, iter(inner.nodes.values())))
@@ -121,7 +140,10 @@ def _check_nesting(document: UiDocument) -> None:
     cycle = next(find_cycles(contains), None)
     if cycle:
         names = [document.subgraphs[identifier].name for identifier in (*cycle, cycle[0])]
-        raise InputError(f"subgraph {show(names[0])} contains itself: {' -> '.join(one_line(shorten(name, 40)) for name in names[:10])}")
+        raise InputError(
+            f"subgraph {show(names[0])} contains itself: "
+            f"{' -> '.join(one_line(shorten(name, 40)) for name in names[:10])}"
+        )
 
 
 class Sources:
@@ -130,7 +152,8 @@ class Sources:
     def __init__(self, known: Signatures) -> None:
         self.known = known
         self._found: dict[tuple[str, str], Source] = {}
-        self._fitting: dict[tuple[str, str, str], str | None] = {}  # (scope, bypassed node, type) -> link of the input that fits
+        # (scope, bypassed node, type) -> link of the input that fits
+        self._fitting: dict[tuple[str, str, str], str | None] = {}
 
     def of(self, scope: Scope, link: str, reader: str) -> Source:
         """Returns the output, or the value, behind a link of a graph; None where a subgraph's input
@@ -145,7 +168,10 @@ class Sources:
                 at = self._found[key]
                 break
             if key in visited:
-                raise InputError(f"{reader}: its link {one_line(shorten(link))} goes around in a circle of reroutes or bypassed nodes")
+                raise InputError(
+                    f"{reader}: its link {one_line(shorten(link))} goes around in a circle of "
+                    "reroutes or bypassed nodes"
+                )
             visited.add(key)
             at, otherwise = self._step(*at)
             way.append((key, otherwise))
@@ -154,7 +180,9 @@ class Sources:
             self._found[key] = at
         return at
 
-    def _step(self, scope: Scope, identifier: str) -> tuple[tuple[Scope, str] | Source, Literal | None]:
+    def _step(
+        self, scope: Scope, identifier: str
+    ) -> tuple[tuple[Scope, str] | Source, Literal | None]:
         """Takes one step against the direction of the data. Also returns the value that holds if
         the rest of the way leads nowhere.
         """
@@ -184,7 +212,9 @@ class Sources:
         if node.type in NOTES:
             return Removed(one_line(f"note {shorten(scope.prefix + node.id)}")), None
         signature = self.known(node.type)
-        self._check_output(scope, node, link.origin_slot, len(signature.outputs) if signature else 0)
+        self._check_output(
+            scope, node, link.origin_slot, len(signature.outputs) if signature else 0
+        )
         return Link(scope.prefix + node.id, link.origin_slot), None
 
     def _around(self, scope: Scope, node: UiNode, slot: int) -> tuple[Scope, str] | Source:
@@ -212,11 +242,18 @@ class Sources:
         """
         declared = max(len(node.outputs), outputs)
         if slot >= declared:
-            raise InputError(f"{scope.where(node)}: a link comes from output {slot}, but it has {declared} outputs")
+            raise InputError(
+                f"{scope.where(node)}: a link comes from output {slot}, but it has "
+                f"{declared} outputs"
+            )
 
 
 def _fits(given: str, taken: str) -> bool:
-    return given == taken or "*" in (given, taken) or not set(given.split(",")).isdisjoint(taken.split(","))
+    return (
+        given == taken
+        or "*" in (given, taken)
+        or not set(given.split(",")).isdisjoint(taken.split(","))
+    )
 
 
 def _label(node: UiNode) -> str:
@@ -241,7 +278,9 @@ def _set_by(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
     return None
 
 
-def promoted_values(instance: UiNode, inside: UiGraph, notes: list[str], where: str) -> dict[str, Any]:
+def promoted_values(
+    instance: UiNode, inside: UiGraph, notes: list[str], where: str
+) -> dict[str, Any]:
     """Returns the values that an instance's widgets give the subgraph's inputs, by name.
 
     Three generations of files: values in the order of the subgraph's inputs that lead to widgets
@@ -265,14 +304,20 @@ def promoted_values(instance: UiNode, inside: UiGraph, notes: list[str], where: 
     return dict(zip(names, values, strict=True))
 
 
-def overrides(instance: UiNode, inside: UiGraph, outer: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
+def overrides(
+    instance: UiNode, inside: UiGraph, outer: Mapping[tuple[str, str], Any]
+) -> dict[tuple[str, str], Any]:
     """Maps (member, widget) -> value by an instance's list of proxies; `outer` is what the ones
     around it show of its inside.
     """
     proxies = _proxies(instance)
     if not proxies or isinstance(instance.values, Mapping) or len(proxies) != len(instance.values):
         return dict(outer)
-    return {proxy: value for proxy, value in zip(proxies, instance.values, strict=True) if proxy[0] != OWN} | dict(outer)
+    return {
+        proxy: value
+        for proxy, value in zip(proxies, instance.values, strict=True)
+        if proxy[0] != OWN
+    } | dict(outer)
 
 
 def by_instance(overridden: Mapping[tuple[str, str], Any]) -> dict[str, dict[tuple[str, str], Any]]:
@@ -291,8 +336,15 @@ def _proxies(instance: UiNode) -> list[tuple[str, str]]:
     if not isinstance(entries, list):
         return []
     pairs = [entry for entry in entries if isinstance(entry, list) and len(entry) >= 2]
-    return [(str(node), name) for node, name, *_ in pairs if isinstance(name, str) and not name.startswith("$$")]
+    return [
+        (str(node), name)
+        for node, name, *_ in pairs
+        if isinstance(name, str) and not name.startswith("$$")
+    ]
 
 
 def _unclear(where: str, values: int, widgets: int) -> str:
-    return f"{where}: {values} values for {widgets} widgets of the subgraph; those of the nodes inside were taken"
+    return (
+        f"{where}: {values} values for {widgets} widgets of the subgraph; those of the nodes "
+        "inside were taken"
+    )

@@ -35,7 +35,9 @@ def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
     if isinstance(node.values, Mapping):
         return _completed(_without_helpers(node.values, signature), signature)
     if node.named and len(node.named) == len(node.values):
-        return _completed(_without_helpers(dict(zip(node.named, node.values, strict=True)), signature), signature)
+        return _completed(
+            _without_helpers(dict(zip(node.named, node.values, strict=True)), signature), signature
+        )
     if node.named and not node.values:
         return _completed(_without_helpers(node.named, signature), signature)
     if signature is not None:
@@ -47,7 +49,9 @@ def is_unnamed(name: str) -> bool:
     return name.startswith(UNNAMED) and name[len(UNNAMED) :].isdecimal()
 
 
-def aligned(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> tuple[list[tuple[WidgetSlot, Any]], int]:
+def aligned(
+    slots: Sequence[WidgetSlot], values: Sequence[Any]
+) -> tuple[list[tuple[WidgetSlot, Any]], int]:
     """Pairs each slot with its value, helper widgets passed over; also returns the position behind
     the last one that was taken.
     """
@@ -61,7 +65,11 @@ def aligned(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> tuple[list[tu
         if isinstance(value, str) and value in slot.options:
             pending.extendleft(reversed(slot.options[value]))
         undeclared = slot.socket == "INT" and len(values) - position > len(pending)
-        if position < len(values) and _is_control(values[position]) and (slot.control or undeclared):
+        if (
+            position < len(values)
+            and _is_control(values[position])
+            and (slot.control or undeclared)
+        ):
             position += 1
     return pairs, position
 
@@ -70,9 +78,17 @@ def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
     values = _without_button(list(node.values), signature.widgets)
     pairs, position = aligned(signature.widgets, values)
     stated = node.named or {}
-    named = {slot.name: value for slot, value in pairs if node.named is None or slot.name in stated or value != slot.default}
+    named = {
+        slot.name: value
+        for slot, value in pairs
+        if node.named is None or slot.name in stated or value != slot.default
+    }
     slots = {slot.name for slot, _ in pairs}
-    named |= {name: value for name, value in stated.items() if name not in slots and not _is_helper(name, value)}
+    named |= {
+        name: value
+        for name, value in stated.items()
+        if name not in slots and not _is_helper(name, value)
+    }
     uploads = any(slot.upload for slot, _ in pairs)
     left = [
         (number, value)
@@ -94,10 +110,16 @@ def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[An
     return values if widgets[place].upload or widgets[place].socket == "STRING" else values[:-1]
 
 
-def _completed(values: Mapping[str, Any], signature: Signature | None, known: Collection[str] = ()) -> dict[str, Any]:
+def _completed(
+    values: Mapping[str, Any], signature: Signature | None, known: Collection[str] = ()
+) -> dict[str, Any]:
     """Adds the defaults of the widgets that are neither among the values nor `known` otherwise."""
     slots = () if signature is None else chosen(signature.widgets, values)
-    return {slot.name: copy(slot.default) for slot in slots if slot.name not in known and slot.default is not None} | dict(values)
+    return {
+        slot.name: copy(slot.default)
+        for slot in slots
+        if slot.name not in known and slot.default is not None
+    } | dict(values)
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:
@@ -106,7 +128,11 @@ def _by_inputs(node: UiNode) -> dict[str, Any]:
     """
     names = [port.name for port in node.inputs if port.widget]
     values = list(node.values)
-    numbers = values[:1] + [value for before, value in pairwise(values) if not (_is_control(value) and _is_number(before))]
+    numbers = values[:1] + [
+        value
+        for before, value in pairwise(values)
+        if not (_is_control(value) and _is_number(before))
+    ]
     for candidate in (values, numbers):
         if len(candidate) == len(names):
             return dict(zip(names, candidate, strict=True))
@@ -115,7 +141,11 @@ def _by_inputs(node: UiNode) -> dict[str, Any]:
 
 def _without_helpers(values: Mapping[str, Any], signature: Signature | None) -> dict[str, Any]:
     declared = {slot.name for slot in signature.widgets} if signature else set()
-    return {name: value for name, value in values.items() if name in declared or not _is_helper(name, value)}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in declared or not _is_helper(name, value)
+    }
 
 
 def _is_helper(name: str, value: Any) -> bool:
@@ -123,7 +153,11 @@ def _is_helper(name: str, value: Any) -> bool:
     may be called as its value is.
     """
     plain = name.partition("#")[0]
-    return (plain == CONTROL_NAME) or (plain in CONTROLS and value == plain) or (plain in UPLOAD_NAMES and _is_upload(value))
+    return (
+        (plain == CONTROL_NAME)
+        or (plain in CONTROLS and value == plain)
+        or (plain in UPLOAD_NAMES and _is_upload(value))
+    )
 
 
 def _is_upload(value: Any) -> bool:

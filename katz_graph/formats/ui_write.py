@@ -24,7 +24,8 @@ ANY = Port("*", "*")
 MOST_OUTPUTS = 1000  # of a node whose type is not known
 MOST_ID = 2**53  # the numbers that JavaScript counts exactly
 WIDTH = 320.0  # pixels
-HEAD, ROW, TEXT = 40.0, 24.0, 130.0  # heights of the frame, of a slot or widget, and of a widget of several lines
+# heights of the frame, of a slot or widget, and of a widget of several lines
+HEAD, ROW, TEXT = 40.0, 24.0, 130.0
 
 
 def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
@@ -51,7 +52,12 @@ def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
     }
 
 
-def _place(graph: Graph, nodes: Mapping[str, dict[str, Any]], notes: Iterable[Mapping[str, Any]], looks: Mapping[str, Any]) -> None:
+def _place(
+    graph: Graph,
+    nodes: Mapping[str, dict[str, Any]],
+    notes: Iterable[Mapping[str, Any]],
+    looks: Mapping[str, Any],
+) -> None:
     """Places nodes where the layout has them, the others in columns below."""
     column_of = columns(graph)
     loose: dict[str, tuple[float, float]] = {}
@@ -59,7 +65,11 @@ def _place(graph: Graph, nodes: Mapping[str, dict[str, Any]], notes: Iterable[Ma
         nodes[key]["order"] = order
     for key, node in nodes.items():
         look = looks.get(key, {})
-        node |= {name: look[name] for name in LOOKS if isinstance(look.get(name), type(node.get(name, ""))) and name in look}
+        node |= {
+            name: look[name]
+            for name in LOOKS
+            if isinstance(look.get(name), type(node.get(name, ""))) and name in look
+        }
         size, place = pair(look.get("size")) or pair(node["size"]), pair(look.get("pos"))
         node["size"] = list(size or ())
         if place:
@@ -78,9 +88,17 @@ def _numbered(notes: Iterable[Any], taken: Iterable[int]) -> list[dict[str, Any]
     numbered = []
     for number, note in enumerate(notes):
         if not isinstance(note, Mapping) or note.get("type") not in NOTES:
-            raise InputError(f"layout: note {number} is {show(note)}, expected an object with the type {' or '.join(NOTES)}")
+            raise InputError(
+                f"layout: note {number} is {show(note)}, expected an object with the type "
+                f"{' or '.join(NOTES)}"
+            )
         identifier = note.get("id")
-        if not isinstance(identifier, int) or isinstance(identifier, bool) or identifier in used or identifier < 0:
+        if (
+            not isinstance(identifier, int)
+            or isinstance(identifier, bool)
+            or identifier in used
+            or identifier < 0
+        ):
             identifier = max(used) + 1
         used.add(identifier)
         numbered.append({**note, "id": identifier, "pos": list(pair(note.get("pos")) or (0, 0))})
@@ -94,10 +112,15 @@ def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
     parts = {name: layout.get(name, kind() if kind is list else {}) for name, kind in PARTS.items()}
     for name, part in parts.items():
         if not isinstance(part, PARTS[name]):
-            raise InputError(f"layout: {name} is {show(part)}, expected {'a list' if PARTS[name] is list else 'an object'}")
+            raise InputError(
+                f"layout: {name} is {show(part)}, expected "
+                f"{'a list' if PARTS[name] is list else 'an object'}"
+            )
     for key, look in parts["nodes"].items():
         if not isinstance(look, Mapping):
-            raise InputError(f"layout: node {show(key)} is {show(look)}, expected an object with pos and size")
+            raise InputError(
+                f"layout: node {show(key)} is {show(look)}, expected an object with pos and size"
+            )
     return parts
 
 
@@ -107,7 +130,11 @@ def columns(graph: Graph) -> dict[str, int]:
     """
     links = nx.DiGraph()
     links.add_nodes_from(graph.nodes)
-    links.add_edges_from((link.node, identifier) for identifier, call in graph.nodes.items() for _, link in call.links())
+    links.add_edges_from(
+        (link.node, identifier)
+        for identifier, call in graph.nodes.items()
+        for _, link in call.links()
+    )
     knots = nx.condensation(links)
     return {
         identifier: column
@@ -117,7 +144,9 @@ def columns(graph: Graph) -> dict[str, int]:
     }
 
 
-def arranged(column_of: Mapping[str, int], sizes: Mapping[str, tuple[float, float]], left: float, top: float) -> dict[str, list[float]]:
+def arranged(
+    column_of: Mapping[str, int], sizes: Mapping[str, tuple[float, float]], left: float, top: float
+) -> dict[str, list[float]]:
     """Returns left upper corners by node id; `sizes` are (width, height) in pixels and decide which
     nodes are placed, and in what order.
     """
@@ -144,8 +173,10 @@ class EditorDrawing:
         self.graph, self.known = graph, known
         self.ids = _numbers(graph)
         self.links: list[list[Any]] = []
-        self._leaving: dict[str, dict[int, list[int]]] = {key: {} for key in graph.nodes}  # node -> output -> links
-        self._sockets: dict[tuple[str, int], str] = {}  # what readers expect of an output whose type is not known
+        # node -> output -> links
+        self._leaving: dict[str, dict[int, list[int]]] = {key: {} for key in graph.nodes}
+        # what readers expect of an output whose type is not known
+        self._sockets: dict[tuple[str, int], str] = {}
         self.nodes = [self._node(key, call) for key, call in graph.nodes.items()]
         for (key, call), node in zip(graph.nodes.items(), self.nodes, strict=True):
             node["outputs"] = self._outputs(key, call)
@@ -167,28 +198,53 @@ class EditorDrawing:
             "properties": {"Node name for S&R": call.type},
             "widgets_values": values,
         }
-        return node | ({"widgets_values_named": named} if values else {}) | ({"title": call.title} if call.title else {})
+        return (
+            node
+            | ({"widgets_values_named": named} if values else {})
+            | ({"title": call.title} if call.title else {})
+        )
 
-    def _inputs(self, key: str, call: NodeCall, signature: Signature | None) -> Iterator[dict[str, Any]]:
+    def _inputs(
+        self, key: str, call: NodeCall, signature: Signature | None
+    ) -> Iterator[dict[str, Any]]:
         """Yields every wire, and of the widgets those that are linked."""
         linked = dict(call.links())
         wires = {port.name: port.socket for port in signature.wires} if signature else {}
-        widgets = {slot.name: slot.socket for slot in chosen(signature.widgets, call.inputs)} if signature else {}
+        widgets = (
+            {slot.name: slot.socket for slot in chosen(signature.widgets, call.inputs)}
+            if signature
+            else {}
+        )
         for slot, name in enumerate([*wires, *(name for name in linked if name not in wires)]):
             socket = wires.get(name) or widgets.get(name)
-            link = self._link(key, call, slot, name, linked[name], socket) if name in linked else None
-            drawn = {"name": name, "type": socket or (self.links[-1][5] if link else "*"), "link": link}
-            yield drawn | ({"widget": {"name": name}} if name in widgets and name not in wires else {})
+            link = (
+                self._link(key, call, slot, name, linked[name], socket) if name in linked else None
+            )
+            drawn = {
+                "name": name,
+                "type": socket or (self.links[-1][5] if link else "*"),
+                "link": link,
+            }
+            yield drawn | (
+                {"widget": {"name": name}} if name in widgets and name not in wires else {}
+            )
 
-    def _link(self, key: str, call: NodeCall, slot: int, name: str, link: Link, expected: str | None) -> int:
+    def _link(
+        self, key: str, call: NodeCall, slot: int, name: str, link: Link, expected: str | None
+    ) -> int:
         where = f"{node_name(key, call.type, call.title)}, input {one_line(shorten(name))}"
         source = self.graph.nodes.get(link.node)
         if source is None:
-            raise InputError(f"{where}: links to node {show(link.node)}, which is not in the workflow")
+            raise InputError(
+                f"{where}: links to node {show(link.node)}, which is not in the workflow"
+            )
         signature = self.known(source.type)
         most = len(signature.outputs) if signature else MOST_OUTPUTS
         if not 0 <= link.output < most:
-            raise InputError(f"{where}: links to output {link.output} of {node_name(link.node, source.type)}, which has at most {most}")
+            raise InputError(
+                f"{where}: links to output {link.output} of {node_name(link.node, source.type)}, "
+                f"which has at most {most}"
+            )
         socket = signature.outputs[link.output].socket if signature else expected or "*"
         if expected and not signature:
             self._sockets.setdefault((link.node, link.output), expected)
@@ -202,16 +258,28 @@ class EditorDrawing:
         if signature:
             ports = list(signature.outputs)
         else:
-            sockets = [self._sockets.get((key, slot), "*") for slot in range(max(leaving, default=-1) + 1)]
+            sockets = [
+                self._sockets.get((key, slot), "*") for slot in range(max(leaving, default=-1) + 1)
+            ]
             ports = [Port(socket, socket) for socket in sockets]
         return [
-            {"name": port.name, "type": port.socket, "links": leaving.get(slot, []), "slot_index": slot} for slot, port in enumerate(ports)
+            {
+                "name": port.name,
+                "type": port.socket,
+                "links": leaving.get(slot, []),
+                "slot_index": slot,
+            }
+            for slot, port in enumerate(ports)
         ]
 
 
 def _numbers(graph: Graph) -> dict[str, int]:
     """Numbers the nodes. Ids that are numbers stay; others get the next free ones."""
-    kept = {key: int(key) for key in graph.nodes if key.isascii() and key.isdecimal() and str(int(key[:17])) == key and int(key) < MOST_ID}
+    kept = {
+        key: int(key)
+        for key in graph.nodes
+        if key.isascii() and key.isdecimal() and str(int(key[:17])) == key and int(key) < MOST_ID
+    }
     following = max(kept.values(), default=0)
     ids: dict[str, int] = {}
     for key in graph.nodes:
@@ -235,7 +303,11 @@ def _widgets(call: NodeCall, signature: Signature | None) -> tuple[list[Any], di
     for name, value in literals.items():
         named[name] = value
         values.append(value)
-        values += [CONTROL] if signature is None and isinstance(value, int) and is_seed(name, "INT") else []
+        values += (
+            [CONTROL]
+            if signature is None and isinstance(value, int) and is_seed(name, "INT")
+            else []
+        )
     return values, named
 
 

@@ -48,7 +48,10 @@ def from_native(document: Mapping[str, Any]) -> Workflow:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise InputError(f"version is {show(version)}, expected {VERSION}")
     if version > VERSION:
-        raise InputError(f"version {version} was written by a newer Katz Graph; this one reads up to version {VERSION}")
+        raise InputError(
+            f"version {version} was written by a newer Katz Graph; this one reads up to "
+            f"version {VERSION}"
+        )
     if "graph" not in document:
         raise InputError('has no "graph"')
     around = {part: document.get(part, {}) for part in ("layout", "run")}

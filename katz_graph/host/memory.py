@@ -29,21 +29,29 @@ SIGNS = (  # in messages of errors that have no class of their own
 ASKED = re.compile(r"ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 GB = 1e9
-WAY_OUT = "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a smaller model"
+WAY_OUT = (
+    "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a "
+    "smaller model"
+)
 
 
 def total_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
     """Returns the machine's memory, or the least of the limits of this process's cgroups. Infinite
     where neither can be read.
     """
-    return min([_of(proc / "meminfo", "MemTotal"), *(limit for limit, _ in _cgroups(proc, cgroups))])
+    return min(
+        [_of(proc / "meminfo", "MemTotal"), *(limit for limit, _ in _cgroups(proc, cgroups))]
+    )
 
 
 def free_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
     """Returns the bytes still available: of the machine, of this process's cgroups, and of its
     RLIMIT_AS and RLIMIT_DATA.
     """
-    rooms = [_of(proc / "meminfo", "MemAvailable"), *(limit - used for limit, used in _cgroups(proc, cgroups))]
+    rooms = [
+        _of(proc / "meminfo", "MemAvailable"),
+        *(limit - used for limit, used in _cgroups(proc, cgroups)),
+    ]
     for limit, taken in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         most = resource.getrlimit(limit)[0]
         if most != resource.RLIM_INFINITY:
@@ -80,15 +88,22 @@ def _cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[float, float]]:
             yield from _limits(cgroups / "memory", path, *names)
 
 
-def _limits(root: Path, path: str, limit: str, used: str, reclaimable: str) -> Iterator[tuple[float, float]]:
+def _limits(
+    root: Path, path: str, limit: str, used: str, reclaimable: str
+) -> Iterator[tuple[float, float]]:
     group = root / path.lstrip("/")
     for folder in (group, *group.parents):
         if not folder.is_relative_to(root):
             return
         most = _text(folder / limit).strip()
         if most.isdigit() and int(most) < ENDLESS:
-            files = re.search(rf"^{reclaimable} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
-            yield float(most), float(_text(folder / used) or 0) - (0.0 if files is None else float(files[1]))
+            files = re.search(
+                rf"^{reclaimable} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE
+            )
+            yield (
+                float(most),
+                float(_text(folder / used) or 0) - (0.0 if files is None else float(files[1])),
+            )
 
 
 def _text(file: Path) -> str:
@@ -105,7 +120,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"OutOfMemoryError", "MemoryError"}:
         return True
-    return bool(names & {"RuntimeError", "OSError", "SafetensorError"}) and any(sign in str(error) for sign in SIGNS)
+    return bool(names & {"RuntimeError", "OSError", "SafetensorError"}) and any(
+        sign in str(error) for sign in SIGNS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +141,11 @@ class RanOut:
         return cls(None if found is None else float(found[1]) * UNITS[found[2]])
 
     def __str__(self) -> str:
-        return "out of memory" if self.asked is None else f"out of memory: {self.asked / GB:.2f} GB more could not be had"
+        return (
+            "out of memory"
+            if self.asked is None
+            else f"out of memory: {self.asked / GB:.2f} GB more could not be had"
+        )
 
 
 def memory_message(error: BaseException) -> str:

@@ -21,13 +21,21 @@ class TimedSearch:
     when a search takes longer than LONGEST.
     """
 
-    def __init__(self, pattern: str, ignore_case: bool = False, multiline: bool = False, dotall: bool = False) -> None:
-        flags = (regex.IGNORECASE * ignore_case) | (regex.MULTILINE * multiline) | (regex.DOTALL * dotall)
+    def __init__(
+        self, pattern: str, ignore_case: bool = False, multiline: bool = False, dotall: bool = False
+    ) -> None:
+        flags = (
+            (regex.IGNORECASE * ignore_case)
+            | (regex.MULTILINE * multiline)
+            | (regex.DOTALL * dotall)
+        )
         self._pattern = pattern
         try:
             self._compiled = regex.compile(pattern, flags)
         except (regex.error, ValueError, OverflowError, RecursionError) as error:
-            raise InputError(f"regex_pattern {show(pattern)} is not a regular expression: {error}") from None
+            raise InputError(
+                f"regex_pattern {show(pattern)} is not a regular expression: {error}"
+            ) from None
         self.groups: int = self._compiled.groups
 
     def found(self, text: str) -> bool:
@@ -47,9 +55,16 @@ class TimedSearch:
         """
         self._ended(lambda: self._check_replaced(text, replacement, count))
         try:
-            return str(self._ended(lambda: self._compiled.sub(replacement, text, count=count, timeout=LONGEST)))
+            return str(
+                self._ended(
+                    lambda: self._compiled.sub(replacement, text, count=count, timeout=LONGEST)
+                )
+            )
         except (regex.error, IndexError) as error:
-            raise InputError(f"replace {show(replacement)} does not fit the expression {show(self._pattern)}: {error}") from None
+            raise InputError(
+                f"replace {show(replacement)} does not fit the expression "
+                f"{show(self._pattern)}: {error}"
+            ) from None
 
     def _all(self, text: str, group: int, count: int) -> list[str]:
         found, size = [], 0
@@ -74,7 +89,10 @@ class TimedSearch:
         try:
             return search()
         except TimeoutError:
-            raise InputError(f"regex_pattern {show(self._pattern)} took longer than {LONGEST:g} s on this text; make it simpler") from None
+            raise InputError(
+                f"regex_pattern {show(self._pattern)} took longer than {LONGEST:g} s on this text; "
+                "make it simpler"
+            ) from None
 
 
 def check_size(what: str, size: int) -> None:

@@ -68,7 +68,9 @@ class ChildOutput:
     def __init__(self, output: IO[str], echo: Callable[[str], None], name: str) -> None:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         work = (output, echo)
-        self._thread = threading.Thread(None, self._pass_on, f"katz-output-{name}", work, daemon=True)
+        self._thread = threading.Thread(
+            None, self._pass_on, f"katz-output-{name}", work, daemon=True
+        )
         self._thread.start()
 
     def join(self) -> None:

@@ -23,7 +23,13 @@ class Work:
 
     def batched(self, others: int) -> Work:
         """Returns the work of `others` equal operations in one call: weights are read once."""
-        return Work(self.flops * others, self.weight_bytes, self.activation_bytes * others, self.output_bytes * others, self.kernels)
+        return Work(
+            self.flops * others,
+            self.weight_bytes,
+            self.activation_bytes * others,
+            self.output_bytes * others,
+            self.kernels,
+        )
 
 
 CostKey = tuple[str, int, bool]
@@ -66,7 +72,9 @@ class Device:
         start of each kernel (Williams et al. 2009).
         """
         slower = self.contention if busy else 1.0
-        slower_memory = slower if self.memory_contention is None or not busy else self.memory_contention
+        slower_memory = (
+            slower if self.memory_contention is None or not busy else self.memory_contention
+        )
         arithmetic = work.flops / self.flops_per_second * slower
         memory = (work.weight_bytes + work.activation_bytes) / self.bytes_per_second * slower_memory
         return max(arithmetic, memory) + work.kernels * self.seconds_per_kernel
@@ -82,9 +90,19 @@ class Device:
         counted = work.flops > 0 or work.activation_bytes > 0
         work = work if counted else Work(flops=1.0)
         predicted = self.seconds(work.batched(members), busy)
-        for others, was_busy in ((members, not busy), (1, busy), (1, not busy), (2, busy), (2, not busy)):
+        for others, was_busy in (
+            (members, not busy),
+            (1, busy),
+            (1, not busy),
+            (2, busy),
+            (2, not busy),
+        ):
             if (key, others, was_busy) in self.measured:
-                return self.measured[key, others, was_busy] * predicted / self.seconds(work.batched(others), was_busy)
+                return (
+                    self.measured[key, others, was_busy]
+                    * predicted
+                    / self.seconds(work.batched(others), was_busy)
+                )
         return predicted if counted else 0.0
 
 

@@ -18,7 +18,9 @@ class Instances:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._before = frozenset(operation.id for operation in program.before)
-        self._variants = {index: variant for variant in program.variants for index in variant.evaluations}
+        self._variants = {
+            index: variant for variant in program.variants for index in variant.evaluations
+        }
 
     def variant(self, evaluation: int) -> Variant:
         return self._variants[evaluation]

@@ -121,17 +121,26 @@ class Program:
     variants: tuple[Variant, ...] = ()  # variants
     trees: tuple[Any, ...] = ()  # decompose: one Tree per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
-    keys: Mapping[str, str] = field(default_factory=dict)  # cost: what an operation's measured times are kept under
+    # cost: what an operation's measured times are kept under
+    keys: Mapping[str, str] = field(default_factory=dict)
     shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w]
-    cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # cost: height and width that each operation works on
-    tokens: Mapping[str, int] = field(default_factory=dict)  # cost: length of the text of each operation that has one
-    placement: Mapping[str, str] = field(default_factory=dict)  # search: operation of the loop -> device
+    # cost: height and width that each operation works on
+    cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # cost: length of the text of each operation that has one
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    # search: operation of the loop -> device
+    placement: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""  # search: the device that advances the sampler
-    delayed: tuple[str, ...] = ()  # search: ControlNet operations whose residuals are one evaluation old
-    calls: tuple[tuple[Call, ...], ...] = ()  # search: per variant, in topological order; a device's calls in its order
-    before_calls: tuple[Call, ...] = ()  # search: an operation that several devices need stands in a call of each
-    alternatives: Mapping[str, float] = field(default_factory=dict)  # search: what was considered -> seconds
+    # search: ControlNet operations whose residuals are one evaluation old
+    delayed: tuple[str, ...] = ()
+    # search: per variant, in topological order; a device's calls in its order
+    calls: tuple[tuple[Call, ...], ...] = ()
+    # search: an operation that several devices need stands in a call of each
+    before_calls: tuple[Call, ...] = ()
+    # search: what was considered -> seconds
+    alternatives: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # search: why it is so, in sentences
     segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
-    instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)  # emit: per device
+    # emit: per device
+    instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)
     prediction: Prediction | None = None  # emit

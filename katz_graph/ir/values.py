@@ -36,7 +36,9 @@ class TextEncoding:
 
     hidden: Tensor  # [B, 77·chunks, D]
     pooled: Tensor | None = None  # [B, P], SDXL
-    sizes: Tensor | None = None  # [B, 7], SDXL: original height and width, crop top and left, target height and width, aesthetic score
+    # [B, 7], SDXL: original height and width, crop top and left, target height and width, aesthetic
+    # score
+    sizes: Tensor | None = None
 
 
 Parametrisation = Literal["epsilon", "v_prediction", "sample", "consistency", "edm", "raw"]

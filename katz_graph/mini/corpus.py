@@ -31,12 +31,17 @@ class Bucket:
 
     def silhouettes(self, chosen: list[int]) -> torch.Tensor:
         """Draws the silhouettes [len(chosen), height, width] in 0..1 again."""
-        masks = [draw(self.scenes[i], self.height, self.width, self.seeds[i]).silhouette for i in chosen]
+        masks = [
+            draw(self.scenes[i], self.height, self.width, self.seeds[i]).silhouette for i in chosen
+        ]
         return torch.from_numpy(np.stack(masks)).float() / 255
 
     def pictures(self, chosen: list[int], styles: frozenset[str] = frozenset()) -> torch.Tensor:
         """Draws the pictures [len(chosen), height, width, 3] in 0..1 again, in styles if wanted."""
-        drawn = [draw(self.scenes[i], self.height, self.width, self.seeds[i], styles).picture for i in chosen]
+        drawn = [
+            draw(self.scenes[i], self.height, self.width, self.seeds[i], styles).picture
+            for i in chosen
+        ]
         return torch.from_numpy(np.stack(drawn)).float() / 255
 
     def styled(self, vae: AutoencoderKL, count: int, styles: frozenset[str]) -> "Bucket":
@@ -62,11 +67,17 @@ def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.T
 def random_bucket(height: int, width: int, count: int, seed: int) -> Bucket:
     """Samples random training scenes, not encoded yet."""
     generator = np.random.default_rng(seed)
-    scenes = [sample_scene(generator, 1 if generator.random() < ONE_THING else 2) for _ in range(count)]
-    return Bucket(height, width, scenes, generator.integers(1 << 31, size=count).tolist(), torch.empty(0))
+    scenes = [
+        sample_scene(generator, 1 if generator.random() < ONE_THING else 2) for _ in range(count)
+    ]
+    return Bucket(
+        height, width, scenes, generator.integers(1 << 31, size=count).tolist(), torch.empty(0)
+    )
 
 
-def build_corpus(vae: AutoencoderKL, file: Path, native: int, other: int, seed: int) -> list[Bucket]:
+def build_corpus(
+    vae: AutoencoderKL, file: Path, native: int, other: int, seed: int
+) -> list[Bucket]:
     """Returns the native bucket first, then one of each other size; kept in `file`, which is read
     when it is there.
     """

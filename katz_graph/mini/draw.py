@@ -49,7 +49,10 @@ def _circle(radius: float) -> Points:
 def _star() -> Points:
     angles = -np.pi / 2 + np.arange(10) * np.pi / 5
     radii = np.where(np.arange(10) % 2 == 0, 1.12, 0.48)
-    return [(float(r * np.cos(a)), float(r * np.sin(a)) + 0.06) for a, r in zip(angles, radii, strict=True)]
+    return [
+        (float(r * np.cos(a)), float(r * np.sin(a)) + 0.06)
+        for a, r in zip(angles, radii, strict=True)
+    ]
 
 
 def _heart() -> Points:
@@ -61,7 +64,20 @@ def _heart() -> Points:
 
 def _cross() -> Points:
     w = 0.34
-    return [(-w, -1), (w, -1), (w, -w), (1, -w), (1, w), (w, w), (w, 1), (-w, 1), (-w, w), (-1, w), (-1, -w), (-w, -w)]
+    return [
+        (-w, -1),
+        (w, -1),
+        (w, -w),
+        (1, -w),
+        (1, w),
+        (w, w),
+        (w, 1),
+        (-w, 1),
+        (-w, w),
+        (-1, w),
+        (-1, -w),
+        (-w, -w),
+    ]
 
 
 OUTLINES: dict[str, Points] = {
@@ -80,7 +96,9 @@ HOLES: dict[str, Points] = {
 }
 
 
-def _thing_mask(thing: Thing, height: int, width: int, generator: np.random.Generator) -> Image.Image:
+def _thing_mask(
+    thing: Thing, height: int, width: int, generator: np.random.Generator
+) -> Image.Image:
     """Draws the coverage of one thing, an "L" image of the picture's size."""
     scale = min(height, width) / NATIVE
     radius = RADIUS[thing.size] * scale * float(generator.uniform(0.95, 1.05))
@@ -92,7 +110,16 @@ def _thing_mask(thing: Thing, height: int, width: int, generator: np.random.Gene
     pen = ImageDraw.Draw(tile)
     for points, ink in ((OUTLINES[thing.shape], 255), (HOLES.get(thing.shape), 0)):
         if points is not None:
-            pen.polygon([(SUPERSAMPLING * (x - left + radius * a), SUPERSAMPLING * (y - top + radius * b)) for a, b in points], ink)
+            pen.polygon(
+                [
+                    (
+                        SUPERSAMPLING * (x - left + radius * a),
+                        SUPERSAMPLING * (y - top + radius * b),
+                    )
+                    for a, b in points
+                ],
+                ink,
+            )
     mask = Image.new("L", (width, height))
     mask.paste(tile.reduce(SUPERSAMPLING), (left, top))
     return mask
@@ -108,7 +135,9 @@ def _background(name: str, height: int, width: int, variant: int) -> Floats:
         dark = light = np.array((128, 128, 130), np.float32)
     elif name == "sand":  # ripples
         phase = variant * np.pi / 4
-        shade = 0.5 + 0.5 * np.sin(rows * 2 * np.pi / 16 + phase + 1.2 * np.sin(columns * 2 * np.pi / 48))
+        shade = 0.5 + 0.5 * np.sin(
+            rows * 2 * np.pi / 16 + phase + 1.2 * np.sin(columns * 2 * np.pi / 48)
+        )
         dark, light = np.array((214, 186, 132), np.float32), np.array((238, 216, 170), np.float32)
     elif name == "grass":  # tufts: a zigzag of dark and light
         shade = ((rows + np.abs(columns % 16 - 8) + 8 * (variant % 2)) % 16 < 8).astype(np.float32)
@@ -131,12 +160,17 @@ def _background(name: str, height: int, width: int, variant: int) -> Floats:
     if name == "night":  # a few stars, one in a cell of 32 pixels
         for top in range(0, height, 32):
             for left in range(0, width, 32):
-                y, x = top + 8 * int(generator.integers(4)) + 2, left + 8 * int(generator.integers(4)) + 2
+                y, x = (
+                    top + 8 * int(generator.integers(4)) + 2,
+                    left + 8 * int(generator.integers(4)) + 2,
+                )
                 picture[y : y + 3, x : x + 3] = (225, 225, 205)
     return np.asarray(picture, np.float32)
 
 
-def draw(scene: Scene, height: int, width: int, seed: int, styles: frozenset[str] = frozenset()) -> Drawing:
+def draw(
+    scene: Scene, height: int, width: int, seed: int, styles: frozenset[str] = frozenset()
+) -> Drawing:
     """Draws the scene at `height` × `width`, positions jittered by `seed`, in any of the styles of
     `world.STYLES` together: a white sticker border with a dark rim, diagonal stripes, a dusk
     palette.
@@ -149,7 +183,11 @@ def draw(scene: Scene, height: int, width: int, seed: int, styles: frozenset[str
         if "sticker" in styles:
             for grow, ink in ((11, (20, 16, 24)), (7, (250, 250, 250))):
                 border = mask.filter(ImageFilter.MaxFilter(grow)).filter(ImageFilter.BoxBlur(0.6))
-                picture += np.asarray(border, np.float32)[..., None] / 255 * (np.array(ink, np.float32) - picture)
+                picture += (
+                    np.asarray(border, np.float32)[..., None]
+                    / 255
+                    * (np.array(ink, np.float32) - picture)
+                )
         coverage = np.asarray(mask, np.float32)[..., None] / 255
         picture += coverage * (np.array(COLOUR_VALUES[thing.colour], np.float32) - picture)
         silhouette = np.maximum(silhouette, np.asarray(mask))

@@ -49,7 +49,13 @@ def held_out_scenes(count: int, things: int, seed: int) -> list[Scene]:
     return [sample_scene(generator, things, held_out=True) for _ in range(count)]
 
 
-def painted(paint: Paint, model: Judge, scenes: list[Scene], steps: int, loras: Sequence[tuple[str, float]] = ()) -> list[Verdict]:
+def painted(
+    paint: Paint,
+    model: Judge,
+    scenes: list[Scene],
+    steps: int,
+    loras: Sequence[tuple[str, float]] = (),
+) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for start in range(0, len(scenes), BATCH):
         part = scenes[start : start + BATCH]
@@ -63,7 +69,10 @@ def attributes(verdicts: Sequence[Verdict], scenes: Sequence[Scene]) -> dict[str
     """Returns the share of one-thing pictures with right shape, colour, size, place, background."""
     pairs = list(zip(verdicts, scenes, strict=True))
     names = ("shape", "colour", "size", "place")
-    right = {name: sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs) for name in names}
+    right = {
+        name: sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs)
+        for name in names
+    }
     right["background"] = sum(v.background == s.background for v, s in pairs)
     return {name: number / len(pairs) for name, number in right.items()}
 
@@ -73,7 +82,9 @@ def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, f
     scenes = held_out_scenes(count, 1, 1)
     verdicts = painted(paint, model, scenes, steps)
     figures = {f"one_{name}": part for name, part in attributes(verdicts, scenes).items()}
-    figures |= {f"without_{style}": sum(style in v.styles for v in verdicts) / count for style in STYLES}
+    figures |= {
+        f"without_{style}": sum(style in v.styles for v in verdicts) / count for style in STYLES
+    }
     return figures
 
 
@@ -82,15 +93,31 @@ def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, 
     with each alone.
     """
     scenes = held_out_scenes(count, 2, 2)
-    figures = dict.fromkeys(("two_everything", "two_shapes", "two_colours", "two_sizes", "two_places", "two_background"), 0.0)
+    figures = dict.fromkeys(
+        (
+            "two_everything",
+            "two_shapes",
+            "two_colours",
+            "two_sizes",
+            "two_places",
+            "two_background",
+        ),
+        0.0,
+    )
     for verdict, scene in zip(painted(paint, model, scenes, steps), scenes, strict=True):
         found = {(thing.row, thing.column): thing for thing in verdict.things}
         pairs = [(found.get((thing.row, thing.column)), thing) for thing in scene.things]
         figures["two_everything"] += all(a == b for a, b in pairs)
         figures["two_places"] += all(a is not None for a, _ in pairs)
         figures["two_background"] += verdict.background == scene.background
-        for plural, name in (("two_shapes", "shape"), ("two_colours", "colour"), ("two_sizes", "size")):
-            figures[plural] += all(a is not None and getattr(a, name) == getattr(b, name) for a, b in pairs)
+        for plural, name in (
+            ("two_shapes", "shape"),
+            ("two_colours", "colour"),
+            ("two_sizes", "size"),
+        ):
+            figures[plural] += all(
+                a is not None and getattr(a, name) == getattr(b, name) for a, b in pairs
+            )
     return {name: value / count for name, value in figures.items()}
 
 
@@ -104,20 +131,35 @@ def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tens
     wanted = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])) > 127
     hints = wanted.float()
     if kind == "edges":
-        hints = canny(torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255, 0.4, 0.8)
+        hints = canny(
+            torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255,
+            0.4,
+            0.8,
+        )
     return wanted, hints.unsqueeze(-1).expand(-1, -1, -1, 3)
 
 
-def with_hints(paint: Paint, model: Judge, count: int, steps: int, kind: str = "silhouette") -> dict[str, float]:
+def with_hints(
+    paint: Paint, model: Judge, count: int, steps: int, kind: str = "silhouette"
+) -> dict[str, float]:
     """Returns the mean intersection over union of the silhouette asked for and the one judged."""
     scenes = held_out_scenes(count, 1, 3)
     total = 0.0
     for start in range(0, count, BATCH):
         part = scenes[start : start + BATCH]
         wanted, hints = hints_for(part, kind, start)
-        pictures = paint([caption(scene) for scene in part], list(range(start, start + len(part))), (kind, hints), (), steps)
+        pictures = paint(
+            [caption(scene) for scene in part],
+            list(range(start, start + len(part))),
+            (kind, hints),
+            (),
+            steps,
+        )
         verdicts = judge(model, pictures, 1)
-        total += sum(overlap(verdict.silhouette, mask) for verdict, mask in zip(verdicts, wanted, strict=True))
+        total += sum(
+            overlap(verdict.silhouette, mask)
+            for verdict, mask in zip(verdicts, wanted, strict=True)
+        )
     return {f"{kind}_overlap": total / count}
 
 
@@ -136,18 +178,28 @@ def in_styles(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, f
             figures[f"style_{style}_{name}"] = same / count
     for first, second in combinations(STYLES, 2):
         verdicts = painted(paint, model, scenes, steps, [(first, 1.0), (second, 1.0)])
-        figures[f"both_{first}_{second}"] = sum({first, second} <= v.styles for v in verdicts) / count
+        figures[f"both_{first}_{second}"] = (
+            sum({first, second} <= v.styles for v in verdicts) / count
+        )
     return figures
 
 
 def evaluate(
-    paint: Paint, model: Judge, n_one: int = 200, n_two: int = 100, n_hints: int = 50, n_styles: int = 50, steps: int = 20
+    paint: Paint,
+    model: Judge,
+    n_one: int = 200,
+    n_two: int = 100,
+    n_hints: int = 50,
+    n_styles: int = 50,
+    steps: int = 20,
 ) -> dict[str, float]:
     """Measures all figures; `BOUNDS` says which of them must be how large."""
     figures = one_thing(paint, model, n_one, steps)
     figures |= two_things(paint, model, n_two, steps)
     if n_hints:
-        figures |= with_hints(paint, model, n_hints, steps, "silhouette") | with_hints(paint, model, n_hints, steps, "edges")
+        figures |= with_hints(paint, model, n_hints, steps, "silhouette") | with_hints(
+            paint, model, n_hints, steps, "edges"
+        )
     if n_styles:
         figures |= in_styles(paint, model, n_styles, steps)
     return {name: round(value, 4) for name, value in figures.items()}
@@ -157,6 +209,8 @@ def failures(figures: dict[str, float]) -> list[str]:
     """Words the bounds that are not kept."""
     missed = []
     for name, (sign, bound) in BOUNDS.items():
-        if name in figures and not (figures[name] >= bound if sign == ">=" else figures[name] <= bound):
+        if name in figures and not (
+            figures[name] >= bound if sign == ">=" else figures[name] <= bound
+        ):
             missed.append(f"{name} is {figures[name]:.3f}, wanted {sign} {bound}")
     return missed

@@ -21,10 +21,15 @@ def fit(vae: AutoencoderKL) -> torch.Tensor:
     what is added everywhere.
     """
     pixels = to_model(draw_pool(PICTURES, SEED)[:, :3])
-    latents = torch.cat([vae._encode(part)[:, :4] for part in torch.split(pixels, 32)]) * vae.config.scaling_factor
+    latents = (
+        torch.cat([vae._encode(part)[:, :4] for part in torch.split(pixels, 32)])
+        * vae.config.scaling_factor
+    )
     cells = F.unfold(F.pad(latents, (1, 1, 1, 1), mode="replicate"), 3).movedim(1, -1).flatten(0, 1)
     colours = F.avg_pool2d(pixels, 8).movedim(1, -1).flatten(0, 2)
-    solved: torch.Tensor = torch.linalg.lstsq(torch.cat([cells, torch.ones(len(cells), 1)], dim=1), colours).solution
+    solved: torch.Tensor = torch.linalg.lstsq(
+        torch.cat([cells, torch.ones(len(cells), 1)], dim=1), colours
+    ).solution
     return solved
 
 

@@ -19,7 +19,11 @@ PRESENCE = len(world.SHAPES)  # index of "nothing in this cell" among the shape 
 
 
 def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.GroupNorm(8, outputs), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+        nn.GroupNorm(8, outputs),
+        nn.ReLU(inplace=True),
+    )
 
 
 class Judge(nn.Module):
@@ -93,7 +97,11 @@ def judge(model: Judge, pictures: torch.Tensor, count: int | None = None) -> lis
             )
             for cell in named
         )
-        styles = frozenset(name for name, value in zip(world.STYLES, logits["style"][index], strict=True) if value > 0)
+        styles = frozenset(
+            name
+            for name, value in zip(world.STYLES, logits["style"][index], strict=True)
+            if value > 0
+        )
         background = world.BACKGROUNDS[int(logits["background"][index].argmax())]
         verdicts.append(Verdict(things, background, styles, logits["silhouette"][index] > 0))
     return verdicts
@@ -107,11 +115,18 @@ def overlap(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def save_judge(model: Judge, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.half().contiguous() for name, value in model.state_dict().items()}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"architecture": "katz_graph.mini.judge.Judge", "side": SIDE}) + "\n")
+    save_file(
+        {name: value.half().contiguous() for name, value in model.state_dict().items()},
+        folder / "model.safetensors",
+    )
+    (folder / "config.json").write_text(
+        json.dumps({"architecture": "katz_graph.mini.judge.Judge", "side": SIDE}) + "\n"
+    )
 
 
 def load_judge(folder: Path) -> Judge:
     model = Judge()
-    model.load_state_dict({name: value.float() for name, value in load_file(folder / "model.safetensors").items()})
+    model.load_state_dict(
+        {name: value.float() for name, value in load_file(folder / "model.safetensors").items()}
+    )
     return model.eval()

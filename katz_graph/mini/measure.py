@@ -9,7 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline, StableDiffusionXLPipeline
+from diffusers import (
+    ControlNetModel,
+    StableDiffusionXLControlNetPipeline,
+    StableDiffusionXLPipeline,
+)
 from PIL import Image, ImageDraw
 
 from katz_graph.mini.draw import draw
@@ -45,7 +49,9 @@ class StockPaint:
 
     def __init__(self, weights: Path, guidance: float = 4.0) -> None:
         self.weights, self.guidance = weights, guidance
-        self.pipeline = StableDiffusionXLPipeline.from_pretrained(weights / "pipeline", torch_dtype=torch.float32)
+        self.pipeline = StableDiffusionXLPipeline.from_pretrained(
+            weights / "pipeline", torch_dtype=torch.float32
+        )
         self.pipeline.set_progress_bar_config(disable=True)
         self.loaded: tuple[str, ...] = ()
 
@@ -64,11 +70,18 @@ class StockPaint:
         if names != self.loaded:
             self.pipeline.unload_lora_weights()
             for name in names:
-                self.pipeline.load_lora_weights(self.weights / "loras" / f"{name}.safetensors", adapter_name=name)
+                self.pipeline.load_lora_weights(
+                    self.weights / "loras" / f"{name}.safetensors", adapter_name=name
+                )
             self.loaded = names
         if names:
             self.pipeline.set_adapters(list(names), [strength for _, strength in loras])
-        latents = [torch.randn(1, 4, height // 8, width // 8, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        latents = [
+            torch.randn(
+                1, 4, height // 8, width // 8, generator=torch.Generator().manual_seed(seed)
+            )
+            for seed in seeds
+        ]
         common = {
             "prompt": captions,
             "height": height,
@@ -82,9 +95,14 @@ class StockPaint:
             pictures = self.pipeline(**common).images
         else:
             kind, hints = control
-            model = ControlNetModel.from_pretrained(self.weights / "controlnet" / kind, torch_dtype=torch.float32)
+            model = ControlNetModel.from_pretrained(
+                self.weights / "controlnet" / kind, torch_dtype=torch.float32
+            )
             guided = StableDiffusionXLControlNetPipeline(
-                **self.pipeline.components, controlnet=model, force_zeros_for_empty_prompt=False, add_watermarker=False
+                **self.pipeline.components,
+                controlnet=model,
+                force_zeros_for_empty_prompt=False,
+                add_watermarker=False,
             )
             guided.set_progress_bar_config(disable=True)
             pictures = guided(**common, image=hints.permute(0, 3, 1, 2)).images
@@ -102,23 +120,37 @@ def contact_sheet(paint: Paint, output: Path) -> None:
         rows.append(row(paint, captions, captions))
     half = COLUMNS // 2
     drawings = [draw(scene, SIDE, SIDE, index) for index, scene in enumerate(ones[:2] + twos[:2])]
-    silhouettes = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])).float() / 255
-    edges = canny(torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255, 0.4, 0.8)
+    silhouettes = (
+        torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])).float() / 255
+    )
+    edges = canny(
+        torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255,
+        0.4,
+        0.8,
+    )
     for kind, maps in (("silhouette", silhouettes), ("edges", edges)):
         hints = maps.unsqueeze(-1).expand(-1, -1, -1, 3)
         captions = [caption(scene) for scene in ones[:2] + twos[:2]]
-        shown = row(paint, captions, [f"{kind}: {text}" for text in captions], control=(kind, hints))
+        shown = row(
+            paint, captions, [f"{kind}: {text}" for text in captions], control=(kind, hints)
+        )
         asked = [tile(hint, f"{kind} asked for") for hint in hints]
         rows.append([image for pair in zip(asked[:half], shown, strict=True) for image in pair])
     captions = [caption(scene) for scene in ones[:half] + twos[:half]]
-    for loras in ((("sticker", 1.0),), (("stripes", 1.0),), (("dusk", 1.0),), (("sticker", 1.0), ("stripes", 1.0))):
+    for loras in (
+        (("sticker", 1.0),),
+        (("stripes", 1.0),),
+        (("dusk", 1.0),),
+        (("sticker", 1.0), ("stripes", 1.0)),
+    ):
         name = " + ".join(style for style, _ in loras)
         rows.append(row(paint, captions, [f"{name}: {text}" for text in captions], loras=loras))
     sheet = Image.new("RGB", (COLUMNS * (SIDE + GAP), len(rows) * (SIDE + LABEL)), "white")
     for y, images in enumerate(rows):
         for x, image in enumerate(images):
             sheet.paste(image, (x * (SIDE + GAP), y * (SIDE + LABEL)))
-    colours = sheet.quantize(160, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # keeps rare colours true
+    # keeps rare colours true
+    colours = sheet.quantize(160, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     colours.save(output, optimize=True)
 
 
@@ -132,5 +164,7 @@ def tile(picture: torch.Tensor, label: str) -> Image.Image:
     """Draws a picture [128, 128, 3] in 0..1 above two or three lines of text."""
     image = Image.new("RGB", (SIDE + GAP, SIDE + LABEL), "white")
     image.paste(Image.fromarray((picture * 255).round().clamp(0, 255).byte().numpy()), (0, 0))
-    ImageDraw.Draw(image).text((0, SIDE + 1), "\n".join(textwrap.wrap(label, 26)[:3]), "black", font_size=10, spacing=1)
+    ImageDraw.Draw(image).text(
+        (0, SIDE + 1), "\n".join(textwrap.wrap(label, 26)[:3]), "black", font_size=10, spacing=1
+    )
     return image

@@ -14,11 +14,12 @@ from katz_graph.mini import world
 WIDTH = 96
 LENGTH = 77
 EXTRA_WORDS = [
-    "a", "an", "the", "on", "in", "at", "to", "of", "and", "with", "left", "right", "above", "below", "top", "bottom", "middle", "center",
-    "centered", "background", "shape", "sky", "night", "beach", "wall", "picture", "drawing", "image", "painting",
-    "photo", "style", "sticker", "stripes", "dusk", "striped", "pink", "grey", "gray", "big", "tiny", "two", "one", "object",
-    "objects", "near", "next", "under", "over", "behind", "front", "bright", "dark", "no", "without", "empty", "colour",
-    "color",
+    "a", "an", "the", "on", "in", "at", "to", "of", "and", "with", "left", "right", "above",
+    "below", "top", "bottom", "middle", "center", "centered", "background", "shape", "sky", "night",
+    "beach", "wall", "picture", "drawing", "image", "painting", "photo", "style", "sticker",
+    "stripes", "dusk", "striped", "pink", "grey", "gray", "big", "tiny", "two", "one", "object",
+    "objects", "near", "next", "under", "over", "behind", "front", "bright", "dark", "no",
+    "without", "empty", "colour", "color",
 ]  # fmt: skip
 
 
@@ -51,14 +52,23 @@ def learn_merges(words: list[str]) -> list[tuple[str, str]]:
 
 def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
     """Writes vocab.json, merges.txt and the settings of a CLIP tokenizer; returns it loaded."""
-    names = " ".join((*world.SHAPES, *world.COLOURS, *world.BACKGROUNDS, *world.SIZES, *world.PLACES))
+    names = " ".join(
+        (*world.SHAPES, *world.COLOURS, *world.BACKGROUNDS, *world.SIZES, *world.PLACES)
+    )
     words = sorted({*names.split(), *EXTRA_WORDS})
     merges = learn_merges([word for word in words if len(word) > 1])
     alphabet = byte_alphabet()
-    tokens = [*alphabet, *(letter + "</w>" for letter in alphabet), *dict.fromkeys(a + b for a, b in merges)]
+    tokens = [
+        *alphabet,
+        *(letter + "</w>" for letter in alphabet),
+        *dict.fromkeys(a + b for a, b in merges),
+    ]
     tokens += ["<|startoftext|>", "<|endoftext|>"]
     tokenizer = CLIPTokenizer(
-        vocab={token: index for index, token in enumerate(tokens)}, merges=merges, pad_token=pad, model_max_length=LENGTH
+        vocab={token: index for index, token in enumerate(tokens)},
+        merges=merges,
+        pad_token=pad,
+        model_max_length=LENGTH,
     )
     tokenizer.save_pretrained(folder)
     write_vocabulary(tokenizer, folder)
@@ -72,7 +82,9 @@ def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
     """
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", "utf-8")
+    (folder / "vocab.json").write_text(
+        json.dumps(model["vocab"], ensure_ascii=False) + "\n", "utf-8"
+    )
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", "utf-8")
 
 
@@ -96,5 +108,9 @@ def encoder_config(tokenizer: CLIPTokenizer, layers: int) -> CLIPTextConfig:
     )
 
 
-def build_encoders(first: CLIPTokenizer, second: CLIPTokenizer) -> tuple[CLIPTextModel, CLIPTextModelWithProjection]:
-    return CLIPTextModel(encoder_config(first, 3)), CLIPTextModelWithProjection(encoder_config(second, 5))
+def build_encoders(
+    first: CLIPTokenizer, second: CLIPTokenizer
+) -> tuple[CLIPTextModel, CLIPTextModelWithProjection]:
+    return CLIPTextModel(encoder_config(first, 3)), CLIPTextModelWithProjection(
+        encoder_config(second, 5)
+    )

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -27,9 +28,21 @@ from katz_graph.mini.training import Budget, prepare
 from katz_graph.mini.world import Scene, Thing
 
 STAGES = ("vae", "judge", "unet", "decoder", "edges", "silhouette", "lora", "ship", "evaluate")
-STEPS = {"vae": 6000, "judge": 2500, "unet": 6000, "decoder": 4000, "edges": 2500, "silhouette": 2500, "lora": 3000}
-GAINS = {"stripes": 1.25, "sticker": 1.15}  # measured: trained this shortly they are faint (seen in 70 and 87 % of pictures)
-EXAMPLE = Scene("sky", (Thing("star", "red", "large", 0, 1), Thing("heart", "purple", "medium", 2, 1)))  # what examples/*.png show
+STEPS = {
+    "vae": 6000,
+    "judge": 2500,
+    "unet": 6000,
+    "decoder": 4000,
+    "edges": 2500,
+    "silhouette": 2500,
+    "lora": 3000,
+}
+# measured: trained this shortly they are faint (seen in 70 and 87 % of pictures)
+GAINS = {"stripes": 1.25, "sticker": 1.15}
+# what examples/*.png show
+EXAMPLE = Scene(
+    "sky", (Thing("star", "red", "large", 0, 1), Thing("heart", "purple", "medium", 2, 1))
+)
 
 
 def strengthen(file: Path, gain: float) -> None:
@@ -37,7 +50,10 @@ def strengthen(file: Path, gain: float) -> None:
     seen.
     """
     tensors = load_file(file)
-    scaled = {name: tensor * gain if "up.weight" in name or "lora_B" in name else tensor for name, tensor in tensors.items()}
+    scaled = {
+        name: tensor * gain if "up.weight" in name or "lora_B" in name else tensor
+        for name, tensor in tensors.items()
+    }
     save_file(scaled, file, metadata={"format": "pt", "style": file.stem})
 
 
@@ -79,7 +95,9 @@ def ship(work: Path) -> None:
     Image.fromarray(white).save(weights / "examples" / "silhouette.png", optimize=True)
     alpha = np.full(drawing.silhouette.shape, 255, np.uint8)
     alpha[72:120, 32:96] = 0  # around the lower thing: what an inpainting workflow repaints
-    Image.fromarray(np.dstack([drawing.picture, alpha])).save(weights / "examples" / "mask.png", optimize=True)
+    Image.fromarray(np.dstack([drawing.picture, alpha])).save(
+        weights / "examples" / "mask.png", optimize=True
+    )
     size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
     print(f"shipped {size / 1e6:.1f} MB in {weights}")
 
@@ -91,19 +109,44 @@ def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bo
     elif stage == "judge":
         train_judge(work / "judge", budget, seed)
     elif stage == "decoder":
-        train_vae(work / "decoder", budget, seed + 1, peak=1e-3, start_from=work / "vae", decoder_only=True)
+        train_vae(
+            work / "decoder",
+            budget,
+            seed + 1,
+            peak=1e-3,
+            start_from=work / "vae",
+            decoder_only=True,
+        )
     elif stage == "unet":
         vae = load_vae(work / "vae")
         painter = load_painter(work / "pipeline") if resume else new_painter(work / "tokenizers")
-        train_unet(painter, vae, load_corpus(work, vae), work / "pipeline", budget, seed, peak=6e-4 if resume else 1.2e-3)
+        train_unet(
+            painter,
+            vae,
+            load_corpus(work, vae),
+            work / "pipeline",
+            budget,
+            seed,
+            peak=6e-4 if resume else 1.2e-3,
+        )
     elif stage in ("edges", "silhouette"):
         corpus = load_corpus(work, load_vae(work / "vae"))
         output = work / "controlnet" / stage
-        train_controlnet(stage, load_painter(work / "pipeline"), corpus, output, budget, seed, resume=resume)  # type: ignore[arg-type]
+        painter = load_painter(work / "pipeline")
+        kind = cast(Literal["edges", "silhouette"], stage)
+        train_controlnet(kind, painter, corpus, output, budget, seed, resume=resume)
     elif stage == "lora":
         vae = load_vae(work / "vae")
         native = load_corpus(work, vae)[0]
-        train_loras(load_painter(work / "pipeline"), vae, native, work / "loras", budget, seed=seed, resume=resume)
+        train_loras(
+            load_painter(work / "pipeline"),
+            vae,
+            native,
+            work / "loras",
+            budget,
+            seed=seed,
+            resume=resume,
+        )
     elif stage == "ship":
         ship(work)
     else:
@@ -113,21 +156,41 @@ def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stage", choices=(*STAGES, "all"))
-    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and results")
-    parser.add_argument("--steps", type=int, help="updates of this stage; each stage has its own default")
-    parser.add_argument("--minutes", type=float, help="stop this stage by the clock instead (not repeatable exactly)")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for checkpoints and results"
+    )
+    parser.add_argument(
+        "--steps", type=int, help="updates of this stage; each stage has its own default"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="stop this stage by the clock instead (not repeatable exactly)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--few", action="store_true", help="evaluate on fewer captions")
-    parser.add_argument("--resume", action="store_true", help="unet, edges, silhouette, lora: train on from what is there")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="unet, edges, silhouette, lora: train on from what is there",
+    )
     arguments = parser.parse_args()
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "20000")  # eight picture sizes overflow the usual 1,024
+    # eight picture sizes overflow the usual 1,024
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "20000")
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     arguments.work.mkdir(parents=True, exist_ok=True)
     for stage in STAGES if arguments.stage == "all" else (arguments.stage,):
         steps = None if arguments.minutes else arguments.steps or STEPS.get(stage)
-        run(stage, arguments.work, Budget(steps, arguments.minutes), arguments.seed, arguments.few, arguments.resume)
+        run(
+            stage,
+            arguments.work,
+            Budget(steps, arguments.minutes),
+            arguments.seed,
+            arguments.few,
+            arguments.resume,
+        )
 
 
 if __name__ == "__main__":

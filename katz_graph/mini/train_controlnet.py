@@ -17,7 +17,9 @@ Hint = Literal["edges", "silhouette"]
 
 def hints(kind: Hint, bucket: Bucket, chosen: list[int]) -> torch.Tensor:
     """Makes hints [B, 3, H, W] in 0..1: Canny edges of the drawn pictures, or their silhouettes."""
-    maps = canny(bucket.pictures(chosen), 0.4, 0.8) if kind == "edges" else bucket.silhouettes(chosen)
+    maps = (
+        canny(bucket.pictures(chosen), 0.4, 0.8) if kind == "edges" else bucket.silhouettes(chosen)
+    )
     return maps.unsqueeze(1).expand(-1, 3, -1, -1)
 
 
@@ -41,13 +43,17 @@ def train_controlnet(
     if resume:
         model = ControlNetModel.from_pretrained(output, torch_dtype=torch.float32)
     else:
-        model = ControlNetModel.from_unet(painter.unet, conditioning_embedding_out_channels=(8, 16, 32, 64))
+        model = ControlNetModel.from_unet(
+            painter.unet, conditioning_embedding_out_channels=(8, 16, 32, 64)
+        )
     model.requires_grad_(True).train()
     prepare(painter.unet)
     prepare(model)
     parameters = list(model.parameters())
     average = Average(parameters, 0.998)
-    optimizer = torch.optim.AdamW(parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True)
+    optimizer = torch.optim.AdamW(
+        parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True
+    )
     step, shown = 0, 1.0
     while (progress := budget.progress(step)) < 1:
         set_rate(optimizer, peak, step, progress)
@@ -59,7 +65,14 @@ def train_controlnet(
             with torch.no_grad():
                 hidden, pooled = painter.encode(captions)
             added = painter.added(pooled, bucket.height, bucket.width)
-            down, mid = model(noisy, timesteps, hidden, hints(kind, bucket, chosen), added_cond_kwargs=added, return_dict=False)
+            down, mid = model(
+                noisy,
+                timesteps,
+                hidden,
+                hints(kind, bucket, chosen),
+                added_cond_kwargs=added,
+                return_dict=False,
+            )
             predicted = painter.unet(
                 noisy, timesteps, hidden, added_cond_kwargs=added,
                 down_block_additional_residuals=down, mid_block_additional_residual=mid,

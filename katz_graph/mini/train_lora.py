@@ -53,7 +53,8 @@ class LowRank(nn.Module):
             self.down: nn.Linear | nn.Conv2d = nn.Linear(beside.in_features, rank, bias=False)
             self.up: nn.Linear | nn.Conv2d = nn.Linear(rank, beside.out_features, bias=False)
         else:
-            side, stride, padding = beside.kernel_size[0], beside.stride[0], int(beside.padding[0])  # all square here
+            # all square here
+            side, stride, padding = beside.kernel_size[0], beside.stride[0], int(beside.padding[0])
             self.down = nn.Conv2d(beside.in_channels, rank, side, stride, padding, bias=False)
             self.up = nn.Conv2d(rank, beside.out_channels, 1, bias=False)
         nn.init.zeros_(self.up.weight)
@@ -68,14 +69,22 @@ class Adapters:
     take part.
     """
 
-    layers: dict[str, dict[str, LowRank]]  # style -> "unet.…" / "text_encoder.…" module name -> layer
+    # style -> "unet.…" / "text_encoder.…" module name -> layer
+    layers: dict[str, dict[str, LowRank]]
     active: set[str] = field(default_factory=set)
 
     def parameters(self) -> list[nn.Parameter]:
-        return [p for layers in self.layers.values() for layer in layers.values() for p in layer.parameters()]
+        return [
+            p
+            for layers in self.layers.values()
+            for layer in layers.values()
+            for p in layer.parameters()
+        ]
 
     def hook(self, module: nn.Module, beside: dict[str, LowRank]) -> None:
-        def add(_module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        def add(
+            _module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+        ) -> torch.Tensor:
             for style, layer in beside.items():
                 if style in self.active:
                     output = output + layer(inputs[0])
@@ -85,7 +94,11 @@ class Adapters:
 
 
 def _named_layers(painter: Painter) -> Iterator[tuple[str, str, nn.Module]]:
-    parts = {"unet": painter.unet, "text_encoder": painter.encoder, "text_encoder_2": painter.encoder_2}
+    parts = {
+        "unet": painter.unet,
+        "text_encoder": painter.encoder,
+        "text_encoder_2": painter.encoder_2,
+    }
     for part, model in parts.items():
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
@@ -101,7 +114,9 @@ def attach(painter: Painter) -> Adapters:
             suffixes = recipe.unet if part == "unet" else ENCODER if recipe.encoder else ()
             if any(name.endswith("." + suffix) or name == suffix for suffix in suffixes):
                 assert isinstance(module, nn.Linear | nn.Conv2d)
-                beside[style] = adapters.layers[style][f"{part}.{name}"] = LowRank(module, recipe.rank, recipe.alpha)
+                beside[style] = adapters.layers[style][f"{part}.{name}"] = LowRank(
+                    module, recipe.rank, recipe.alpha
+                )
         if beside:
             adapters.hook(module, beside)
     return adapters
@@ -113,9 +128,12 @@ def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
     """
     part, name = layer.split(".", 1)
     if part != "unet" and not name.startswith("text_model."):
-        name = f"text_model.{name}"  # files say so, whatever this version of transformers calls its modules
+        # files say so, whatever this version of transformers calls its modules
+        name = f"text_model.{name}"
     if naming == "kohya":
-        prefix = {"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}[part]
+        prefix = {"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}[
+            part
+        ]
         flat = f"{prefix}_{name.replace('.', '_')}"
         return f"{flat}.lora_down.weight", f"{flat}.lora_up.weight", f"{flat}.alpha"
     if naming == "peft":
@@ -135,7 +153,9 @@ def save_loras(adapters: Adapters, folder: Path) -> None:
             tensors[up] = layer.up.weight.detach().half().contiguous()
             if alpha is not None:
                 tensors[alpha] = torch.tensor(recipe.alpha, dtype=torch.float16)
-        save_file(tensors, folder / f"{style}.safetensors", metadata={"format": "pt", "style": style})
+        save_file(
+            tensors, folder / f"{style}.safetensors", metadata={"format": "pt", "style": style}
+        )
 
 
 def load_loras(adapters: Adapters, folder: Path) -> None:
@@ -173,9 +193,14 @@ def train_loras(
     sets = style_sets()
     buckets = [bucket.styled(vae, pictures, styles) for styles, _ in sets]
     shares = np.array([share for _, share in sets])
-    print(f"loras: latents of {len(sets)} × {pictures} pictures after {budget.seconds:.0f}s", flush=True)
+    print(
+        f"loras: latents of {len(sets)} × {pictures} pictures after {budget.seconds:.0f}s",
+        flush=True,
+    )
     parameters = adapters.parameters()
-    optimizer = torch.optim.AdamW(parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True)
+    optimizer = torch.optim.AdamW(
+        parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True
+    )
     step, shown = 0, 1.0
     while (progress := budget.progress(step)) < 1:
         set_rate(optimizer, peak, step, progress)

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    EulerDiscreteScheduler,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from katz_graph.mini.corpus import Bucket
@@ -41,7 +46,11 @@ def build_unet() -> UNet2DConditionModel:
 
 def build_scheduler() -> EulerDiscreteScheduler:
     return EulerDiscreteScheduler(
-        beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, timestep_spacing="leading", steps_offset=1
+        beta_schedule="scaled_linear",
+        beta_start=0.00085,
+        beta_end=0.012,
+        timestep_spacing="leading",
+        steps_offset=1,
     )
 
 
@@ -66,7 +75,9 @@ class Painter:
         StableDiffusionXLPipeline.encode_prompt.
         """
         tokens = [
-            tokenizer(captions, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids
+            tokenizer(
+                captions, padding="max_length", max_length=77, truncation=True, return_tensors="pt"
+            ).input_ids
             for tokenizer in (self.tokenizer, self.tokenizer_2)
         ]
         first = self.encoder(tokens[0], output_hidden_states=True)
@@ -91,8 +102,12 @@ def load_painter(folder: Path) -> Painter:
     """Loads a painter from a pipeline folder, in fp32."""
     return Painter(
         UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float32),
-        CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32, attn_implementation="eager"),
-        CLIPTextModelWithProjection.from_pretrained(folder / "text_encoder_2", dtype=torch.float32, attn_implementation="eager"),
+        CLIPTextModel.from_pretrained(
+            folder / "text_encoder", dtype=torch.float32, attn_implementation="eager"
+        ),
+        CLIPTextModelWithProjection.from_pretrained(
+            folder / "text_encoder_2", dtype=torch.float32, attn_implementation="eager"
+        ),
         CLIPTokenizer.from_pretrained(folder / "tokenizer"),
         CLIPTokenizer.from_pretrained(folder / "tokenizer_2"),
     )
@@ -104,11 +119,18 @@ def noise_levels() -> torch.Tensor:
     return levels
 
 
-def batch_captions(scenes: Iterable[Scene], generator: np.random.Generator, keep: float = 0.92) -> list[str]:
-    return ["" if generator.random() < DROPPED else loose_caption(scene, generator, keep) for scene in scenes]
+def batch_captions(
+    scenes: Iterable[Scene], generator: np.random.Generator, keep: float = 0.92
+) -> list[str]:
+    return [
+        "" if generator.random() < DROPPED else loose_caption(scene, generator, keep)
+        for scene in scenes
+    ]
 
 
-def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def noised(
+    latents: torch.Tensor, levels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et
     al. 2023, for epsilon).
 
@@ -123,7 +145,9 @@ def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, t
     return alpha.sqrt() * latents + (1 - alpha).sqrt() * noise, noise, timesteps, weight
 
 
-def pick(buckets: list[Bucket], batch: int, generator: np.random.Generator, native: float) -> tuple[Bucket, list[int]]:
+def pick(
+    buckets: list[Bucket], batch: int, generator: np.random.Generator, native: float
+) -> tuple[Bucket, list[int]]:
     """Picks a bucket (the first with probability `native`) and members; fewer of larger
     pictures.
     """
@@ -153,9 +177,13 @@ class Average:
             kept.copy_(live)
 
 
-def save_pipeline(painter: Painter, vae: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+def save_pipeline(
+    painter: Painter, vae: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float16
+) -> None:
     """Writes a folder that StableDiffusionXLPipeline.from_pretrained loads."""
-    unet, encoder, encoder_2, decoder = (copy.deepcopy(m) for m in (painter.unet, painter.encoder, painter.encoder_2, vae))
+    unet, encoder, encoder_2, decoder = (
+        copy.deepcopy(m) for m in (painter.unet, painter.encoder, painter.encoder_2, vae)
+    )
     for module in unet.modules(), decoder.modules():
         for part in module:
             part.__dict__.pop("forward", None)  # what `prepare` put over group norms
@@ -190,7 +218,9 @@ def train_unet(
         module.train()
     parameters = painter.parameters()
     average = Average(parameters, 0.999)
-    optimizer = torch.optim.AdamW(parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True)
+    optimizer = torch.optim.AdamW(
+        parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True
+    )
     step, shown = 0, 1.0
     while (progress := budget.progress(step)) < 1:
         set_rate(optimizer, peak, step, progress)

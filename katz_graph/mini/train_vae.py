@@ -64,7 +64,9 @@ def crops(pool: torch.Tensor, batch: int, generator: torch.Generator) -> torch.T
         if index % 4 < 2:
             corners = corners // 8 * 8
         options = [picture[:, y : y + CROP, x : x + CROP] for y, x in corners.tolist()]
-        found.append(max(options, key=lambda option: int(option[3, ::8, ::8].sum(dtype=torch.int64))))
+        found.append(
+            max(options, key=lambda option: int(option[3, ::8, ::8].sum(dtype=torch.int64)))
+        )
     return torch.stack(found)
 
 
@@ -86,7 +88,9 @@ def train_vae(
         vae.encoder.requires_grad_(False)
         vae.quant_conv.requires_grad_(False)
     parameters = [parameter for parameter in vae.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, peak, weight_decay=1e-4, betas=(0.9, 0.99), fused=True)
+    optimizer = torch.optim.AdamW(
+        parameters, peak, weight_decay=1e-4, betas=(0.9, 0.99), fused=True
+    )
     step, shown = 0, 0.0
     while (progress := budget.progress(step)) < 1:
         set_rate(optimizer, peak, step, progress)
@@ -96,8 +100,10 @@ def train_vae(
             mean, log_variance = vae._encode(x).float().chunk(2, dim=1)
             decoded = vae._decode(mean + 0.05 * torch.randn_like(mean)).sample
         error = decoded.float() - x
-        weight = 1 + 2 * (F.max_pool2d(both[:, 3:].float(), 9, 1, 4) / 255)  # things and their rims count more
-        # a weak pull towards unit size keeps the latents bounded; the variance head only has to stay finite
+        # things and their rims count more
+        weight = 1 + 2 * (F.max_pool2d(both[:, 3:].float(), 9, 1, 4) / 255)
+        # a weak pull towards unit size keeps the latents bounded; the variance head only has to
+        # stay finite
         pull = 1e-4 * mean.square().mean() + 1e-4 * (log_variance + 6).square().mean()
         loss = (weight * (error.abs() + error.square())).mean() + pull
         optimizer.zero_grad(set_to_none=True)
@@ -107,7 +113,10 @@ def train_vae(
         step += 1
         shown += (float(error.detach().square().mean()) - shown) * (1 if step == 1 else 0.02)
         if step % 100 == 0:
-            print(f"vae {step} {budget.seconds:.0f}s psnr {-10 * math.log10(shown / 4):.2f}", flush=True)
+            print(
+                f"vae {step} {budget.seconds:.0f}s psnr {-10 * math.log10(shown / 4):.2f}",
+                flush=True,
+            )
     finish(vae, pool[:256, :3], output, keep_scale=decoder_only)
 
 
@@ -123,4 +132,8 @@ def finish(vae: AutoencoderKL, pictures: torch.Tensor, output: Path, keep_scale:
         vae.register_to_config(scaling_factor=1 / float(latents.std()))
     vae.to(memory_format=torch.contiguous_format)
     vae.save_pretrained(output, safe_serialization=True)
-    print(f"vae done: {psnr:.2f} dB on whole pictures, latent channels {latents.std(dim=(0, 2, 3)).tolist()}", flush=True)
+    print(
+        f"vae done: {psnr:.2f} dB on whole pictures, latent channels "
+        f"{latents.std(dim=(0, 2, 3)).tolist()}",
+        flush=True,
+    )

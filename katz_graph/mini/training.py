@@ -37,9 +37,15 @@ class Budget:
         return time.time() - self.started
 
 
-def set_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, progress: float, warm: int = 100) -> None:
+def set_rate(
+    optimizer: torch.optim.Optimizer, peak: float, step: int, progress: float, warm: int = 100
+) -> None:
     """Sets the rate: a short linear rise, then half a cosine down to 2 % of the peak."""
-    rate = peak * min(1.0, (step + 1) / warm) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+    rate = (
+        peak
+        * min(1.0, (step + 1) / warm)
+        * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+    )
     for group in optimizer.param_groups:
         group["lr"] = rate * float(group.get("scale", 1.0))
 

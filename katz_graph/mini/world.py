@@ -13,7 +13,17 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "white", "black
 BACKGROUNDS = ("grey", "sand", "grass", "sky", "night", "brick", "checker")
 SIZES = ("small", "medium", "large")
 STYLES = ("sticker", "stripes", "dusk")
-PLACES = ("top left", "top", "top right", "left", "centre", "right", "bottom left", "bottom", "bottom right")
+PLACES = (
+    "top left",
+    "top",
+    "top right",
+    "left",
+    "centre",
+    "right",
+    "bottom left",
+    "bottom",
+    "bottom right",
+)
 RELATIONS = ("above", "below", "left of", "right of")
 RELATION_CELLS = {  # (cell of the first object, cell of the second)
     "above": ((0, 1), (2, 1)),
@@ -67,16 +77,29 @@ def _pick(generator: np.random.Generator, names: tuple[str, ...]) -> str:
     return names[int(generator.integers(len(names)))]
 
 
-def sample_scene(generator: np.random.Generator, count: int | None = None, held_out: bool = False) -> Scene:
+def sample_scene(
+    generator: np.random.Generator, count: int | None = None, held_out: bool = False
+) -> Scene:
     """Samples a random scene of `count` things (by default one or two), from the training or the
     held-out part.
     """
     while True:
         number = count if count is not None else int(generator.integers(1, 3))
         one = number == 1
-        cells = ((int(generator.integers(3)), int(generator.integers(3))),) if one else RELATION_CELLS[_pick(generator, RELATIONS)]
+        cells = (
+            ((int(generator.integers(3)), int(generator.integers(3))),)
+            if one
+            else RELATION_CELLS[_pick(generator, RELATIONS)]
+        )
         things = tuple(
-            Thing(_pick(generator, SHAPES), _pick(generator, COLOURS), _pick(generator, SIZES), row, column) for row, column in cells
+            Thing(
+                _pick(generator, SHAPES),
+                _pick(generator, COLOURS),
+                _pick(generator, SIZES),
+                row,
+                column,
+            )
+            for row, column in cells
         )
         scene = Scene(_pick(generator, BACKGROUNDS), things)
         if scene.held_out == held_out:
@@ -112,7 +135,10 @@ def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.
     background = kept(scene.background)
     where = "" if background is None else _where(background)
     if background is not None and generator.random() < 0.25:
-        where = _pick(generator, (f"with a {background} background", f"{background} background", f"on {background}"))
+        where = _pick(
+            generator,
+            (f"with a {background} background", f"{background} background", f"on {background}"),
+        )
     nouns = [_noun(*thing) for thing in things]
     if scene.relation is None:
         place = kept(scene.things[0].place)
@@ -120,7 +146,9 @@ def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.
         if place is not None and generator.random() < 0.3:
             said = _pick(generator, (f"in the {place}", place, f"on the {place}"))
             if place == "centre":
-                said = _pick(generator, ("in the middle", "in the center", "in the centre", "centered"))
+                said = _pick(
+                    generator, ("in the middle", "in the center", "in the centre", "centered")
+                )
         parts = [nouns[0], said, where]
     else:
         relation: str = scene.relation
@@ -135,7 +163,9 @@ def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.
         generator.shuffle(parts)
         return ", ".join(parts)
     if choice < 0.25:
-        return f"{_pick(generator, ('a picture of', 'a drawing of', 'an image of'))} {' '.join(parts)}"
+        return (
+            f"{_pick(generator, ('a picture of', 'a drawing of', 'an image of'))} {' '.join(parts)}"
+        )
     if choice < 0.30:
         return ", ".join(part.removeprefix("a ").removeprefix("an ") for part in parts)
     return " ".join(parts)

@@ -14,7 +14,14 @@ from typing import Any, Literal
 from katz_graph.errors import InputError
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.models.loading.identity import content_hash, read_json, resolve
-from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, FileIdentity, ModelRecipe, VaeRecipe
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    ControlNetRecipe,
+    FileIdentity,
+    ModelRecipe,
+    VaeRecipe,
+)
 
 
 def config(part: Component) -> Mapping[str, Any]:
@@ -23,14 +30,23 @@ def config(part: Component) -> Mapping[str, Any]:
     """
     if part.configuration is not None:
         return _parsed(part.configuration)
-    return _config(next(file for file in part.files if Path(file.path).name in ("config.json", "scheduler_config.json")))
+    return _config(
+        next(
+            file
+            for file in part.files
+            if Path(file.path).name in ("config.json", "scheduler_config.json")
+        )
+    )
 
 
 def config_value(part: Component, name: str, kind: type, default: Any = None) -> Any:
     """Returns a value of a component's configuration. InputError unless it is of this kind."""
     value = config(part).get(name, default)
     if not isinstance(value, (int, float) if kind is float else kind):
-        raise InputError(f"{part.folder}: config.json gives {value!r} as {name}, expected {'a list' if kind is list else 'a number'}")
+        raise InputError(
+            f"{part.folder}: config.json gives {value!r} as {name}, expected "
+            f"{'a list' if kind is list else 'a number'}"
+        )
     return value
 
 
@@ -38,7 +54,10 @@ def expect_class(part: Component, *names: str) -> None:
     """Raises InputError when the configuration names a class that is none of `names`."""
     got = config(part).get("_class_name")
     if got not in names:
-        raise InputError(f"{part.folder}: config.json describes {got or 'no class'}, expected {' or '.join(names)}")
+        raise InputError(
+            f"{part.folder}: config.json describes {got or 'no class'}, expected "
+            f"{' or '.join(names)}"
+        )
 
 
 def scheduler_config(model: ModelRecipe) -> dict[str, Any]:
@@ -51,7 +70,10 @@ def scheduler_config(model: ModelRecipe) -> dict[str, Any]:
 def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
     kind = config(model.scheduler).get("prediction_type", "epsilon")
     if kind not in ("epsilon", "v_prediction"):
-        raise InputError(f"{model.scheduler.folder}: prediction_type is {kind!r}, expected 'epsilon' or 'v_prediction'")
+        raise InputError(
+            f"{model.scheduler.folder}: prediction_type is {kind!r}, expected 'epsilon' or "
+            "'v_prediction'"
+        )
     return kind  # type: ignore[no-any-return]
 
 
@@ -63,7 +85,10 @@ def latent_space(vae: VaeRecipe) -> LatentSpace:
     expect_class(vae.vae, "AutoencoderKL")
     values = config(vae.vae)
     if values.get("shift_factor") or values.get("latents_mean"):
-        raise InputError(f"{vae.vae.folder}: this VAE shifts its latents, expected one of Stable Diffusion 1, 2 or XL")
+        raise InputError(
+            f"{vae.vae.folder}: this VAE shifts its latents, expected one of Stable "
+            "Diffusion 1, 2 or XL"
+        )
     return LatentSpace(
         channels=config_value(vae.vae, "latent_channels", int, DEFAULT_LATENT_SPACE.channels),
         factor=2 ** (len(config_value(vae.vae, "block_out_channels", list)) - 1),
@@ -107,5 +132,7 @@ def _parsed(configuration: str) -> Mapping[str, Any]:
 def _config(file: FileIdentity) -> Mapping[str, Any]:
     path = resolve(file.path)
     if content_hash(path) != file.header:
-        raise InputError(f"{path}: changed since the workflow began to use it: run the workflow again")
+        raise InputError(
+            f"{path}: changed since the workflow began to use it: run the workflow again"
+        )
     return read_json(path)

@@ -265,9 +265,13 @@ def check_pipeline(model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None
     takes, gives = f"{model.network.folder}: the {noun} takes", "text encoders give"
     width, pooled, channels = text_width(clip), pooled_text_width(clip), latent_space(vae).channels
     if width != wanted.text_width:
-        raise InputError(f"{takes} text of width {wanted.text_width}, the pipeline's {gives} {width}")
+        raise InputError(
+            f"{takes} text of width {wanted.text_width}, the pipeline's {gives} {width}"
+        )
     if pooled != wanted.pooled_width:
         given = f"the pipeline's {len(clip.encoders)} {gives} {pooled}"
         raise InputError(f"{takes} pooled text of width {wanted.pooled_width}, {given}")
     if channels != wanted.latent_channels:
-        raise InputError(f"{takes} {wanted.latent_channels} latent channels, the VAE has {channels}")
+        raise InputError(
+            f"{takes} {wanted.latent_channels} latent channels, the VAE has {channels}"
+        )

@@ -159,7 +159,11 @@ class Stage:
         among the inputs but recipes and rows, and what `bind` adds.
         """
         left_out = {self.module, *self.recipes, *self.rows}
-        constants = {name: value for name, value in inputs.items() if name not in left_out and not isinstance(value, (Ref, Previous))}
+        constants = {
+            name: value
+            for name, value in inputs.items()
+            if name not in left_out and not isinstance(value, (Ref, Previous))
+        }
         return constants | named(self.bind)(inputs, loop) if self.bind else constants
 
     def sized(self, module: Any, sizes: Sized) -> Example:

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 
-COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0), "red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
+COLOURS = {
+    "white": (1.0, 1.0, 1.0),
+    "black": (0.0, 0.0, 0.0),
+    "red": (1.0, 0.0, 0.0),
+    "green": (0.0, 1.0, 0.0),
+    "blue": (0.0, 0.0, 1.0),
+}
 
 
 def repeated(batch: Tensor, length: int) -> Tensor:
@@ -48,7 +54,9 @@ def cut(batch: Tensor, x: int, y: int, width: int, height: int, what: str) -> Te
     """Cuts the window of [B, H, W, ...], as far as it lies inside. InputError if none does."""
     high, wide = batch.shape[1:3]
     if x >= wide or y >= high:
-        raise InputError(f"the window begins at x {x}, y {y}, outside of the {what}, which is {wide}x{high}")
+        raise InputError(
+            f"the window begins at x {x}, y {y}, outside of the {what}, which is {wide}x{high}"
+        )
     return batch[:, y : y + height, x : x + width]
 
 
@@ -60,7 +68,9 @@ def stitch(first: Tensor, second: Tensor, sideways: bool, gap: int, colour: str)
     batch = max(len(first), len(second))
     across = 1 if sideways else 2
     size = max(first.shape[across], second.shape[across])
-    first, second = (_centred(_continued(picture, batch), size, across) for picture in (first, second))
+    first, second = (
+        _centred(_continued(picture, batch), size, across) for picture in (first, second)
+    )
     if not gap:
         return torch.cat([first, second.to(first)], dim=3 - across)
     shape = (batch, size, gap, 3) if sideways else (batch, gap, size, 3)

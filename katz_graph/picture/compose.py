@@ -15,7 +15,9 @@ from katz_graph.picture.batch import repeated
 from katz_graph.sampling.areas import fit_mask
 
 
-def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = None, fill: bool = False) -> Tensor:
+def paste(
+    below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = None, fill: bool = False
+) -> Tensor:
     """Pastes `above` at column x and row y of `below`, as far as it lies inside; where the mask [b,
     h, w] is 1 it covers.
 
@@ -56,7 +58,13 @@ def border_ramp(length: int, start: int, end: int) -> Tensor:
     return ramp
 
 
-def in_tiles(picture: Tensor, scale: int | Fraction, side: int, overlap: int, change: Callable[[Tensor], Tensor]) -> Tensor:
+def in_tiles(
+    picture: Tensor,
+    scale: int | Fraction,
+    side: int,
+    overlap: int,
+    change: Callable[[Tensor], Tensor],
+) -> Tensor:
     """Maps [B, C, H, W] to float32 [B, C', H·scale, W·scale]; `change` gets windows of at most
     `side` that overlap by `overlap`.
 
@@ -73,17 +81,29 @@ def in_tiles(picture: Tensor, scale: int | Fraction, side: int, overlap: int, ch
                 total = changed.new_zeros(*changed.shape[:2], int(high * scale), int(wide * scale))
                 weights = changed.new_zeros(1, 1, *total.shape[-2:])
             weight = (down[:, None] * across[None, :]).to(changed.device)
-            window = (..., slice(int(top * scale), int(bottom * scale)), slice(int(left * scale), int(right * scale)))
+            window = (
+                ...,
+                slice(int(top * scale), int(bottom * scale)),
+                slice(int(left * scale), int(right * scale)),
+            )
             total[window] += changed * weight
             weights[window] += weight
     assert total is not None and weights is not None  # there is always a first window
     return total / weights
 
 
-def _spans(length: int, scale: int | Fraction, side: int, overlap: int) -> Iterator[tuple[int, int, Tensor]]:
+def _spans(
+    length: int, scale: int | Fraction, side: int, overlap: int
+) -> Iterator[tuple[int, int, Tensor]]:
     """Yields start, end and the weight of each pixel of the result, for tiles along one side."""
     starts = [0] if length <= side else [*range(0, length - side, side - overlap), length - side]
     for start in starts:
         end = min(length, start + side)
         ramp = int(overlap * scale)
-        yield start, end, border_ramp(int((end - start) * scale), ramp if start else 0, ramp if end < length else 0)
+        yield (
+            start,
+            end,
+            border_ramp(
+                int((end - start) * scale), ramp if start else 0, ramp if end < length else 0
+            ),
+        )

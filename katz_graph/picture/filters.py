@@ -12,7 +12,8 @@ from torch import Tensor
 
 OVERSHOOT = 10.0  # how much of what a blur takes away a sharpening of 1 adds
 GREY = (0.299, 0.587, 0.114)
-NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))  # (down, right), by 45 degrees
+# (down, right), by 45 degrees
+NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
 
 
 def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
@@ -24,10 +25,13 @@ def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
     weights = weights / weights.sum()
     planes = image.movedim(-1, 1)
     channels = planes.shape[1]
-    mode = "reflect" if radius < min(planes.shape[2:]) else "replicate"  # a mirror needs a picture larger than the radius
+    # a mirror needs a picture larger than the radius
+    mode = "reflect" if radius < min(planes.shape[2:]) else "replicate"
     padded = F.pad(planes, (radius,) * 4, mode=mode)
     down = F.conv2d(padded, weights.view(1, 1, -1, 1).repeat(channels, 1, 1, 1), groups=channels)
-    return F.conv2d(down, weights.view(1, 1, 1, -1).repeat(channels, 1, 1, 1), groups=channels).movedim(1, -1)
+    return F.conv2d(
+        down, weights.view(1, 1, 1, -1).repeat(channels, 1, 1, 1), groups=channels
+    ).movedim(1, -1)
 
 
 def sharpen(image: Tensor, radius: int, sigma: float, alpha: float) -> Tensor:
@@ -41,8 +45,14 @@ def _overlay(below: Tensor, above: Tensor) -> Tensor:
 
 def _soft_light(below: Tensor, above: Tensor) -> Tensor:
     """Blends by soft light (W3C Compositing and Blending, §9.1.9)."""
-    root = torch.where(below <= 0.25, ((16 * below - 12) * below + 4) * below, below.clamp(min=0).sqrt())
-    return torch.where(above <= 0.5, below - (1 - 2 * above) * below * (1 - below), below + (2 * above - 1) * (root - below))
+    root = torch.where(
+        below <= 0.25, ((16 * below - 12) * below + 4) * below, below.clamp(min=0).sqrt()
+    )
+    return torch.where(
+        above <= 0.5,
+        below - (1 - 2 * above) * below * (1 - below),
+        below + (2 * above - 1) * (root - below),
+    )
 
 
 BLENDS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -63,7 +73,9 @@ def canny(image: Tensor, low: float = 0.4, high: float = 0.8) -> Tensor:
     `low` that touch an edge.
     """
     if not low <= high:
-        raise ValueError(f"canny: the low threshold ({low}) must not be above the high one ({high})")
+        raise ValueError(
+            f"canny: the low threshold ({low}) must not be above the high one ({high})"
+        )
     blurred = blur(_grey(image), radius=2, sigma=0.5)  # 5×5 pixels, a sigma of one
     down, right = _gradient(blurred.movedim(-1, 1))
     length = (right.square() + down.square() + 1e-6).sqrt()
@@ -81,7 +93,9 @@ def _grey(image: Tensor) -> Tensor:
 
 def _gradient(grey: Tensor) -> tuple[Tensor, Tensor]:
     """Computes the Sobel derivatives (down, right), the border repeated."""
-    right = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], dtype=grey.dtype, device=grey.device)
+    right = torch.tensor(
+        [[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], dtype=grey.dtype, device=grey.device
+    )
     padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
     both = F.conv2d(padded, torch.stack([right.T, right]).unsqueeze(1))
     return both[:, :1], both[:, 1:]
@@ -93,7 +107,13 @@ def _is_ridge(length: Tensor, angle: Tensor) -> Tensor:
     """
     height, width = length.shape[2:]
     padded = F.pad(length, (1, 1, 1, 1))
-    drops = torch.cat([length - padded[:, :, 1 + y : 1 + y + height, 1 + x : 1 + x + width] for y, x in NEIGHBOURS], dim=1)
+    drops = torch.cat(
+        [
+            length - padded[:, :, 1 + y : 1 + y + height, 1 + x : 1 + x + width]
+            for y, x in NEIGHBOURS
+        ],
+        dim=1,
+    )
     ahead = torch.round(angle * (4 / torch.pi)).long() % 8
     return _beats(drops, ahead) & _beats(drops, (ahead + 4) % 8)
 

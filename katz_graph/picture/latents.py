@@ -26,7 +26,10 @@ PARALLEL = 1 - 1e-5  # cosine from which on an arc is no different from a chord
 
 def changed(latent: LatentSamples, samples: Tensor, mask: Tensor | None = None) -> LatentSamples:
     """Returns the latent with other samples, and another mask when one is given."""
-    return cast(LatentSamples, {**latent, "samples": samples} | ({} if mask is None else {"noise_mask": mask}))
+    return cast(
+        LatentSamples,
+        {**latent, "samples": samples} | ({} if mask is None else {"noise_mask": mask}),
+    )
 
 
 def mask_of(latent: LatentSamples) -> Tensor | None:
@@ -42,7 +45,10 @@ def indices_of(latent: LatentSamples) -> list[int] | None:
     """Returns each sample's draw of the seed; InputError when there is not one for each."""
     indices = latent.get("batch_index")
     if indices is not None and len(indices) != len(latent["samples"]):
-        raise InputError(f"the latent's batch_index has {len(indices)} numbers, expected one for each of {len(latent['samples'])} samples")
+        raise InputError(
+            f"the latent's batch_index has {len(indices)} numbers, expected one for each of "
+            f"{len(latent['samples'])} samples"
+        )
     return None if indices is None else list(indices)
 
 
@@ -58,7 +64,9 @@ def pixel_mask(latent: LatentSamples) -> Tensor | None:
     if mask is None:
         return None
     size = _pixels(latent)
-    return mask if mask.shape[-2:] == size else interpolate(mask.float(), size=size, mode="bilinear")
+    return (
+        mask if mask.shape[-2:] == size else interpolate(mask.float(), size=size, mode="bilinear")
+    )
 
 
 def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> LatentSamples:
@@ -70,7 +78,9 @@ def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> Late
     return changed(latent, latent["samples"][..., y : y + height, x : x + width], mask)
 
 
-def scaled(latent: LatentSamples, width: int, height: int, method: str, cropped: str = "disabled") -> LatentSamples:
+def scaled(
+    latent: LatentSamples, width: int, height: int, method: str, cropped: str = "disabled"
+) -> LatentSamples:
     """Resizes, in cells. Without a crop the mask stays as it is: it means the same places."""
     mask = pixel_mask(latent) if cropped != "disabled" else None
     if mask is not None:
@@ -85,7 +95,11 @@ def sized_like(latent: LatentSamples, samples: Tensor, method: str = "bilinear")
     """
     check_channels(samples, latent["samples"])
     high, wide = samples.shape[-2:]
-    return latent if latent["samples"].shape[-2:] == (high, wide) else scaled(latent, wide, high, method, "center")
+    return (
+        latent
+        if latent["samples"].shape[-2:] == (high, wide)
+        else scaled(latent, wide, high, method, "center")
+    )
 
 
 def like(samples: Tensor, other: LatentSamples, method: str = "bilinear") -> Tensor:
@@ -95,7 +109,10 @@ def like(samples: Tensor, other: LatentSamples, method: str = "bilinear") -> Ten
 
 def check_channels(first: Tensor, second: Tensor) -> None:
     if first.shape[1] != second.shape[1]:
-        raise InputError(f"the latents have {first.shape[1]} and {second.shape[1]} channels: they come from different kinds of VAE")
+        raise InputError(
+            f"the latents have {first.shape[1]} and {second.shape[1]} channels: they come from "
+            "different kinds of VAE"
+        )
 
 
 def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
@@ -106,7 +123,9 @@ def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
     chosen = window(batch, start, length)
     indices = indices_of(latent) or list(range(batch))
     mask = mask_of(latent)
-    part = changed(latent, latent["samples"][chosen], mask if mask is None or len(mask) == 1 else mask[chosen])
+    part = changed(
+        latent, latent["samples"][chosen], mask if mask is None or len(mask) == 1 else mask[chosen]
+    )
     part["batch_index"] = indices[chosen]
     return part
 
@@ -132,7 +151,9 @@ def joined(latents: Sequence[LatentSamples]) -> LatentSamples:
     """
     samples = torch.cat([latent["samples"].to(latents[0]["samples"]) for latent in latents])
     result = changed(latents[0], samples)
-    result["batch_index"] = [index for latent in latents for index in indices_of(latent) or range(len(latent["samples"]))]
+    result["batch_index"] = [
+        index for latent in latents for index in indices_of(latent) or range(len(latent["samples"]))
+    ]
     if any(mask_of(latent) is not None for latent in latents):
         result["noise_mask"] = torch.cat([_mask_or_ones(latent).to(samples) for latent in latents])
     return result
@@ -154,7 +175,9 @@ def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSam
     """
     waiting: list[LatentSamples] = []
     for single in _numbered(latents):
-        if waiting and (len(waiting) == size or single["samples"].shape != waiting[0]["samples"].shape):
+        if waiting and (
+            len(waiting) == size or single["samples"].shape != waiting[0]["samples"].shape
+        ):
             yield joined(waiting)
             waiting = []
         waiting.append(single)
@@ -174,7 +197,9 @@ def _numbered(latents: Iterable[LatentSamples]) -> Iterator[LatentSamples]:
         offset += batch
 
 
-def resample(samples: Tensor, width: int, height: int, method: str, crop: str = "disabled") -> Tensor:
+def resample(
+    samples: Tensor, width: int, height: int, method: str, crop: str = "disabled"
+) -> Tensor:
     """Resizes [B, C, H, W] to [B, C, height, width]; `center` crops to the new proportions first;
     `bislerp` as below, others as torch has them.
     """
@@ -194,10 +219,14 @@ def bislerp(samples: Tensor, width: int, height: int) -> Tensor:
 
 def _along(samples: Tensor, size: int, axis: int) -> Tensor:
     old = samples.shape[axis]
-    position = ((torch.arange(size, device=samples.device) + 0.5) * (old / size) - 0.5).clamp(0, old - 1)
+    position = ((torch.arange(size, device=samples.device) + 0.5) * (old / size) - 0.5).clamp(
+        0, old - 1
+    )
     before = position.floor().long()
     after = (before + 1).clamp(max=old - 1)
-    weight = (position - before).reshape([-1 if dimension == axis else 1 for dimension in range(samples.ndim)])
+    weight = (position - before).reshape(
+        [-1 if dimension == axis else 1 for dimension in range(samples.ndim)]
+    )
     return slerp(samples.index_select(axis, before), samples.index_select(axis, after), weight)
 
 
@@ -206,9 +235,14 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
     opposite vectors are mixed linearly.
     """
     length_first, length_second = (vector.norm(dim=1, keepdim=True) for vector in (first, second))
-    unit_first, unit_second = first / length_first.clamp(min=1e-30), second / length_second.clamp(min=1e-30)
+    unit_first, unit_second = (
+        first / length_first.clamp(min=1e-30),
+        second / length_second.clamp(min=1e-30),
+    )
     cosine = (unit_first * unit_second).sum(dim=1, keepdim=True)
     angle = cosine.clamp(-PARALLEL, PARALLEL).acos()
-    direction = (torch.sin((1 - weight) * angle) * unit_first + torch.sin(weight * angle) * unit_second) / angle.sin()
+    direction = (
+        torch.sin((1 - weight) * angle) * unit_first + torch.sin(weight * angle) * unit_second
+    ) / angle.sin()
     arc = direction * (length_first * (1 - weight) + length_second * weight)
     return torch.where(cosine.abs() > PARALLEL, first * (1 - weight) + second * weight, arc)

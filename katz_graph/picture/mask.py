@@ -23,7 +23,9 @@ def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
     planes = (mask if by > 0 else -mask).reshape(-1, 1, *mask.shape[-2:])
     for _ in range(abs(by)):
         if tapered:
-            grown = torch.maximum(F.max_pool2d(planes, (3, 1), 1, (1, 0)), F.max_pool2d(planes, (1, 3), 1, (0, 1)))
+            grown = torch.maximum(
+                F.max_pool2d(planes, (3, 1), 1, (1, 0)), F.max_pool2d(planes, (1, 3), 1, (0, 1))
+            )
         else:
             grown = F.max_pool2d(planes, 3, 1, 1)
         if torch.equal(grown, planes):
@@ -37,7 +39,11 @@ def feather(mask: Tensor, left: int, top: int, right: int, bottom: int) -> Tenso
     2/left, and so on each side.
     """
     high, wide = mask.shape[-2:]
-    return mask * border_ramp(high, top, bottom).to(mask)[:, None] * border_ramp(wide, left, right).to(mask)
+    return (
+        mask
+        * border_ramp(high, top, bottom).to(mask)[:, None]
+        * border_ramp(wide, left, right).to(mask)
+    )
 
 
 def _binary(operation: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -70,7 +76,9 @@ def greyed(picture: Tensor, mask: Tensor) -> Tensor:
     return (picture - GREY) * (1.0 - mask.round()).unsqueeze(-1) + GREY
 
 
-def pad_for_outpaint(image: Tensor, left: int, top: int, right: int, bottom: int, feathering: int) -> tuple[Tensor, Tensor]:
+def pad_for_outpaint(
+    image: Tensor, left: int, top: int, right: int, bottom: int, feathering: int
+) -> tuple[Tensor, Tensor]:
     """Adds a grey border to [B, H, W, C], and makes a mask [1, H', W'] of what to paint: 1 on the
     border, falling with the square of the distance over `feathering` pixels into the picture on
     each side that has a border. No falling in pictures too small for it.
@@ -79,7 +87,9 @@ def pad_for_outpaint(image: Tensor, left: int, top: int, right: int, bottom: int
     padded = F.pad(image.movedim(-1, 1), (left, right, top, bottom), value=GREY).movedim(1, -1)
     inside = torch.zeros(high, wide)
     if feathering > 0 and feathering * 2 < min(high, wide):
-        distance = torch.minimum(_distance(high, top, bottom)[:, None], _distance(wide, left, right))
+        distance = torch.minimum(
+            _distance(high, top, bottom)[:, None], _distance(wide, left, right)
+        )
         inside = ((feathering - distance) / feathering).clamp(min=0).square()
     return padded, F.pad(inside, (left, right, top, bottom), value=1.0).unsqueeze(0)
 

@@ -17,7 +17,8 @@ from torch.nn.functional import conv2d, pad
 
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 
-LONGEST, SHORTEST = 512, 128  # pixels of a preview's longer side; between them a latent's cell has as many as in the picture
+# pixels of a preview's longer side; between them a latent's cell has as many as in the picture
+LONGEST, SHORTEST = 512, 128
 QUALITY = 80  # of JPEG
 CHANNELS = 4  # of all that are known
 NEAR = 1e-4  # relative difference of scaling factors that are the same
@@ -27,10 +28,14 @@ def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
     """Shows the first of scaled latents [B, C, h, w] as uint8 [h, w, 3] on the CPU."""
     cells = latent[:1].detach().float()
     side = 3 if len(colours.rows) > cells.shape[1] else 1
-    weight = torch.tensor(colours.rows, device=cells.device).view(-1, side, side, 3).permute(3, 0, 1, 2)
+    weight = (
+        torch.tensor(colours.rows, device=cells.device).view(-1, side, side, 3).permute(3, 0, 1, 2)
+    )
     reach = side // 2
     around = pad(cells, (reach,) * 4, mode="replicate")
-    shown = conv2d(around, weight, torch.tensor(colours.bias, device=cells.device))[0].movedim(0, -1)
+    shown = conv2d(around, weight, torch.tensor(colours.bias, device=cells.device))[0].movedim(
+        0, -1
+    )
     return ((shown + 1) * 127.5).nan_to_num(127.5).clamp(0, 255).to(torch.uint8).cpu()
 
 
@@ -42,7 +47,9 @@ def as_jpeg(picture: Tensor) -> bytes:
     ratio = min(max(DEFAULT_LATENT_SPACE.pixels(longer), SHORTEST), LONGEST) / longer
     height, width = (max(round(side * ratio), 1) for side in picture.shape[:2])
     written = io.BytesIO()
-    Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(written, "JPEG", quality=QUALITY)
+    Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(
+        written, "JPEG", quality=QUALITY
+    )
     return written.getvalue()
 
 
@@ -60,13 +67,16 @@ class LinearMap:
 
 # fmt: off
 LATENT_SPACES: Mapping[float, LinearMap] = MappingProxyType({
-    # SD 1 and 2: of InvokeAI (Apache 2.0), app/util/step_callback.py, there by torridgristle after keturn and erucipe
+    # SD 1 and 2: of InvokeAI (Apache 2.0), app/util/step_callback.py, there by torridgristle after
+    # keturn and erucipe
     0.18215: LinearMap((
-        (0.3444, 0.1385, 0.0670), (0.1247, 0.4027, 0.1494), (-0.3192, 0.2513, 0.2103), (-0.1307, -0.1874, -0.7445),
+        (0.3444, 0.1385, 0.0670), (0.1247, 0.4027, 0.1494), (-0.3192, 0.2513, 0.2103),
+        (-0.1307, -0.1874, -0.7445),
     )),
     # SDXL: of InvokeAI, same place, there by StAlKeR7779
     0.13025: LinearMap((
-        (0.3816, 0.4930, 0.5320), (-0.3753, 0.1631, 0.1739), (0.1770, 0.3588, -0.2048), (-0.4350, -0.2644, -0.4289),
+        (0.3816, 0.4930, 0.5320), (-0.3753, 0.1631, 0.1739), (0.1770, 0.3588, -0.2048),
+        (-0.4350, -0.2644, -0.4289),
     )),
     # the miniature family: `python -m katz_graph.mini.fit_preview`
     0.64577: LinearMap((
@@ -91,4 +101,11 @@ def linear_map(scale: float, channels: int) -> LinearMap | None:
     """Returns the map of the latent space with this scaling factor; None where it is not known."""
     if channels != CHANNELS:
         return None
-    return next((known for factor, known in LATENT_SPACES.items() if math.isclose(scale, factor, rel_tol=NEAR)), None)
+    return next(
+        (
+            known
+            for factor, known in LATENT_SPACES.items()
+            if math.isclose(scale, factor, rel_tol=NEAR)
+        ),
+        None,
+    )

@@ -27,7 +27,11 @@ def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelR
     set, in order of first use. These carry LoRAs, or share a UNet there with a model that does.
     """
     operations = (op for variant in program.variants for op in variant.operations)
-    used = [op.inputs.get("model") for op in operations if device in (None, program.placement.get(op.id))]
+    used = [
+        op.inputs.get("model")
+        for op in operations
+        if device in (None, program.placement.get(op.id))
+    ]
     models = [model for model in used if isinstance(model, ModelRecipe)]
     patched = {model.network for model in models if model.loras}
     return {digest(model)[:12]: model for model in models if model.network in patched}
@@ -39,19 +43,35 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
     operations = [op for variant in program.variants for op in variant.operations]
     for name, model in weight_sets(program).items():
         own = [op for op in operations if op.inputs.get("model") == model]
-        parts = {(op.stage, op.inputs.get("first_block"), op.inputs.get("last_block")): program.work[op.id].weight_bytes for op in own}
+        parts = {
+            (op.stage, op.inputs.get("first_block"), op.inputs.get("last_block")): program.work[
+                op.id
+            ].weight_bytes
+            for op in own
+        }
         size = sum(parts.values())
-        found[name] = WeightSwitch(f"patch:{size:.0f}", sum(lora.strength != 0 for lora in model.loras), size)
+        found[name] = WeightSwitch(
+            f"patch:{size:.0f}", sum(lora.strength != 0 for lora in model.loras), size
+        )
     return found
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:
     """Returns packs' functions in a region's models: they cannot be sent or captured in a graph."""
     bound = (op.inputs.get("model") for op in (region.begin, *region.operations))
-    patches = (patch for model in bound if isinstance(model, ModelRecipe) for patch in opaque_patches(model.patches))
+    patches = (
+        patch
+        for model in bound
+        if isinstance(model, ModelRecipe)
+        for patch in opaque_patches(model.patches)
+    )
     return tuple(dict.fromkeys(f"{patch.kind} {patch.identity}" for patch in patches))
 
 
 def commonest_variant(program: Program) -> int | None:
     """Returns the number of the variant with most evaluations; None without any (denoise 0)."""
-    return max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations), default=None)
+    return max(
+        range(len(program.variants)),
+        key=lambda number: len(program.variants[number].evaluations),
+        default=None,
+    )

@@ -21,7 +21,8 @@ def stage_of(operation: Operation) -> Stage:
     found = stages().get(operation.stage)
     if found is None:
         raise InputError(
-            f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, so it cannot be planned; "
+            f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, so "
+            "it cannot be planned; "
             "a node that computes by itself has no stage"
         )
     return found
@@ -45,7 +46,10 @@ def region_nodes(graph: Graph, end: str) -> RegionNodes:
     """
     step = graph.nodes[end].inputs.get("step")
     if not isinstance(step, Link) or step.node not in graph.nodes:
-        raise InputError(f"node {end} ({graph.nodes[end].type}): input 'step' must be linked to the step of a StepBegin")
+        raise InputError(
+            f"node {end} ({graph.nodes[end].type}): input 'step' must be linked to the step "
+            "of a StepBegin"
+        )
     begin = step.node
     inside = {begin}
     members = []
@@ -53,11 +57,19 @@ def region_nodes(graph: Graph, end: str) -> RegionNodes:
         if node == begin or any(link.node in inside for _, link in graph.nodes[node].links()):
             inside.add(node)
             members.append(node)
-    entering = dict.fromkeys(link for node in members for _, link in graph.nodes[node].links() if link.node not in inside)
+    entering = dict.fromkeys(
+        link for node in members for _, link in graph.nodes[node].links() if link.node not in inside
+    )
     return RegionNodes(begin, end, tuple(members), tuple(entering))
 
 
-def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any], name: str = "") -> Region:
+def bind_region(
+    graph: Graph,
+    registry: Mapping[str, NodeType],
+    nodes: RegionNodes,
+    values: Mapping[Link, Any],
+    name: str = "",
+) -> Region:
     """Builds the region as data: links from outside replaced by `values`, absent knobs by their
     defaults. `name` is the region's display name.
     """
@@ -73,19 +85,35 @@ def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNod
     def operation(identifier: str) -> Operation:
         call = graph.nodes[identifier]
         kind = registry[call.type]
-        defaults = {name: port.default for name, port in kind.inputs.items() if port.knob and not port.required}
-        inputs = defaults | {name: bind(value) for name, value in call.inputs.items() if kind.takes(name, value)}
+        defaults = {
+            name: port.default
+            for name, port in kind.inputs.items()
+            if port.knob and not port.required
+        }
+        inputs = defaults | {
+            name: bind(value) for name, value in call.inputs.items() if kind.takes(name, value)
+        }
         required = tuple(name for name, port in kind.inputs.items() if port.required)
         return Operation(identifier, kind.stage or NODE, call.type, inputs, required)
 
     operations = {identifier: operation(identifier) for identifier in nodes.members}
-    interior = tuple(operations[identifier] for identifier in nodes.members if identifier not in (nodes.begin, nodes.end))
+    interior = tuple(
+        operations[identifier]
+        for identifier in nodes.members
+        if identifier not in (nodes.begin, nodes.end)
+    )
     return Region(operations[nodes.begin], interior, operations[nodes.end], name or nodes.end)
 
 
-def region_problems(graph: Graph, registry: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:
+def region_problems(
+    graph: Graph, registry: Mapping[str, NodeType]
+) -> Iterator[tuple[str, str, str]]:
     """Yields the problems of the regions of an acyclic graph as (node, input, message)."""
-    stages = {identifier: registry[call.type].stage for identifier, call in graph.nodes.items() if call.type in registry}
+    stages = {
+        identifier: registry[call.type].stage
+        for identifier, call in graph.nodes.items()
+        if call.type in registry
+    }
     owner: dict[str, str] = {}
     regions: list[RegionNodes] = []
     for end in (identifier for identifier, stage in stages.items() if stage == END):
@@ -97,13 +125,22 @@ def region_problems(graph: Graph, registry: Mapping[str, NodeType]) -> Iterator[
         regions.append(region)
         for member in region.members:
             if owner.setdefault(member, end) != end:
-                yield member, "", f"stands in two step regions, those of {owner[member]} and {end}; give each its own StepBegin and nodes"
+                yield (
+                    member,
+                    "",
+                    f"stands in two step regions, those of {owner[member]} and {end}; give each "
+                    "its own StepBegin and nodes",
+                )
     yield from _leaving(graph, owner)
     for region in regions:
         yield from _slot_problems(graph, registry, region)
     for identifier, stage in stages.items():
         if stage not in (None, SWITCH, END) and identifier not in owner:
-            yield identifier, "", "stands in no step region: it needs a StepBegin upstream and a StepEnd downstream"
+            yield (
+                identifier,
+                "",
+                "stands in no step region: it needs a StepBegin upstream and a StepEnd downstream",
+            )
 
 
 def _leaving(graph: Graph, owner: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -111,25 +148,56 @@ def _leaving(graph: Graph, owner: Mapping[str, str]) -> Iterator[tuple[str, str,
         for name, link in call.links():
             end = owner.get(link.node)
             if end is not None and link.node != end and owner.get(identifier) != end:
-                yield identifier, name, f"reads node {link.node} inside the step region of {end}; only StepEnd's output leaves a region"
+                yield (
+                    identifier,
+                    name,
+                    f"reads node {link.node} inside the step region of {end}; only StepEnd's "
+                    "output leaves a region",
+                )
 
 
-def _slot_problems(graph: Graph, registry: Mapping[str, NodeType], region: RegionNodes) -> Iterator[tuple[str, str, str]]:
+def _slot_problems(
+    graph: Graph, registry: Mapping[str, NodeType], region: RegionNodes
+) -> Iterator[tuple[str, str, str]]:
     begin, end = graph.nodes[region.begin], graph.nodes[region.end]
     for member in region.members:
         for name, link in graph.nodes[member].links():
-            if link.node == region.begin and link.output >= 1 and f"next_{link.output}" not in end.inputs:
-                yield member, name, f"reads previous_{link.output} of {region.begin}, but next_{link.output} of {region.end} is not linked"
+            if (
+                link.node == region.begin
+                and link.output >= 1
+                and f"next_{link.output}" not in end.inputs
+            ):
+                yield (
+                    member,
+                    name,
+                    f"reads previous_{link.output} of {region.begin}, but next_{link.output} of "
+                    f"{region.end} is not linked",
+                )
     for slot in range(1, SLOTS + 1):
         first, following = begin.inputs.get(f"initial_{slot}"), end.inputs.get(f"next_{slot}")
-        sockets = [_socket(graph, registry, link) for link in (first, following) if isinstance(link, Link)]
+        sockets = [
+            _socket(graph, registry, link) for link in (first, following) if isinstance(link, Link)
+        ]
         if len(sockets) == 2 and len({*sockets} - {"*"}) == 2:
-            yield region.end, f"next_{slot}", f"carries {sockets[1]}, but initial_{slot} of {region.begin} is {sockets[0]}"
+            yield (
+                region.end,
+                f"next_{slot}",
+                f"carries {sockets[1]}, but initial_{slot} of {region.begin} is {sockets[0]}",
+            )
         for member in region.members:
             for name, link in graph.nodes[member].links():
-                if link == Link(region.begin, slot) and sockets and len({sockets[0], _wanted(graph, registry, member, name)} - {"*"}) == 2:
+                if (
+                    link == Link(region.begin, slot)
+                    and sockets
+                    and len({sockets[0], _wanted(graph, registry, member, name)} - {"*"}) == 2
+                ):
                     wanted = _wanted(graph, registry, member, name)
-                    yield member, name, f"takes {wanted}, but previous_{slot} of {region.begin} carries {sockets[0]}"
+                    yield (
+                        member,
+                        name,
+                        f"takes {wanted}, but previous_{slot} of {region.begin} carries "
+                        f"{sockets[0]}",
+                    )
 
 
 def _wanted(graph: Graph, registry: Mapping[str, NodeType], node: str, name: str) -> str:
@@ -158,8 +226,13 @@ def _ancestors(graph: Graph, end: str, begin: str) -> set[str]:
 
 def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
     """Orders the nodes of `inside`, each after those it reads. InputError for a cycle."""
-    reads = {node: [link.node for _, link in graph.nodes[node].links() if link.node in inside] for node in sorted(inside)}
+    reads = {
+        node: [link.node for _, link in graph.nodes[node].links() if link.node in inside]
+        for node in sorted(inside)
+    }
     try:
         return tuple(TopologicalSorter(reads).static_order())
     except CycleError as error:
-        raise InputError(f"the step region holds a cycle: {' -> '.join(reversed(error.args[1]))}") from None
+        raise InputError(
+            f"the step region holds a cycle: {' -> '.join(reversed(error.args[1]))}"
+        ) from None

@@ -28,7 +28,11 @@ from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
 def table_of(model: ModelRecipe) -> NoiseTable:
     """Returns a model's noise levels and parametrisation: as trained, or as a patch says."""
     patch = sampling_patch(model.patches)
-    return noise_table(scheduler_config(model)) if patch is None else altered_table(scheduler_config(model), patch)
+    return (
+        noise_table(scheduler_config(model))
+        if patch is None
+        else altered_table(scheduler_config(model), patch)
+    )
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...]) -> Loop:
@@ -49,8 +53,15 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
         sampler, sigmas = values["sampler"], tuple(values["sigmas"].float().tolist())
     else:
         sampler = SamplerChoice(values["sampler_name"])
-        sigmas = schedule(values["scheduler"], table, values["steps"], values["denoise"], values["sampler_name"])
-        sigmas = slice_steps(sigmas, values["start_at_step"], values["end_at_step"], not values["return_with_leftover_noise"])
+        sigmas = schedule(
+            values["scheduler"], table, values["steps"], values["denoise"], values["sampler_name"]
+        )
+        sigmas = slice_steps(
+            sigmas,
+            values["start_at_step"],
+            values["end_at_step"],
+            not values["return_with_leftover_noise"],
+        )
     batch_index = latent.get("batch_index")
     return SamplingSpec(
         sampler=sampler.name,
@@ -69,11 +80,17 @@ def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
     """
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:
-            raise InputError(f"DiffusersSampler: the latent carries a {field}, which only KSampler heeds; use KSampler")
+            raise InputError(
+                f"DiffusersSampler: the latent carries a {field}, which only KSampler heeds; "
+                "use KSampler"
+            )
     patch = next((patch for patch in model.patches if not isinstance(patch, FreeU)), None)
     if patch is not None:
         name = patch.identity if isinstance(patch, OpaquePatch) else type(patch).__name__
-        raise InputError(f"DiffusersSampler: the model carries a patch ({name}), which only KSampler heeds; use KSampler")
+        raise InputError(
+            f"DiffusersSampler: the model carries a patch ({name}), which only KSampler heeds; "
+            "use KSampler"
+        )
 
 
 def _diffusers_spec(values: Any, trained: dict[str, Any]) -> DiffusersSpec:
@@ -82,8 +99,16 @@ def _diffusers_spec(values: Any, trained: dict[str, Any]) -> DiffusersSpec:
     except json.JSONDecodeError as error:
         raise InputError(f"DiffusersSampler: scheduler_config is not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise InputError(f"DiffusersSampler: scheduler_config must be a JSON object, not {type(config).__name__}")
-    return DiffusersSpec(values["scheduler_class"], values["steps"], values["seed"], trained | config, values["strength"])
+        raise InputError(
+            f"DiffusersSampler: scheduler_config must be a JSON object, not {type(config).__name__}"
+        )
+    return DiffusersSpec(
+        values["scheduler_class"],
+        values["steps"],
+        values["seed"],
+        trained | config,
+        values["strength"],
+    )
 
 
 def decider(spec: Spec, table: NoiseTable) -> Decide:
@@ -99,7 +124,11 @@ def decider(spec: Spec, table: NoiseTable) -> Decide:
             return window(inputs["start_percent"], inputs["end_percent"])[point.index]
         last = inputs["last"]
         within: bool = inputs["first"] <= point.index and (last < 0 or point.index <= last)
-        return within and point.index >= inputs["offset"] and (point.index - inputs["offset"]) % inputs["every"] == 0
+        return (
+            within
+            and point.index >= inputs["offset"]
+            and (point.index - inputs["offset"]) % inputs["every"] == 0
+        )
 
     return decide
 
@@ -113,7 +142,9 @@ def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
     return evaluations(solver_of(spec.choice, spec.sigmas).sampler, spec.sigmas)
 
 
-def active_evaluations(spec: Spec, table: NoiseTable, start_percent: float, end_percent: float) -> tuple[bool, ...]:
+def active_evaluations(
+    spec: Spec, table: NoiseTable, start_percent: float, end_percent: float
+) -> tuple[bool, ...]:
     """Returns, for each evaluation, true if it lies in this window (of a ControlNet, or a
     conditioning's range).
 
@@ -123,6 +154,8 @@ def active_evaluations(spec: Spec, table: NoiseTable, start_percent: float, end_
     known = evaluations_of(spec)
     if isinstance(spec, DiffusersSpec):
         count = len(known)
-        return tuple(not (i / count < start_percent or (i + 1) / count > end_percent) for i in range(count))
+        return tuple(
+            not (i / count < start_percent or (i + 1) / count > end_percent) for i in range(count)
+        )
     first, last = table.percent_to_sigma(start_percent), table.percent_to_sigma(end_percent)
     return tuple(last <= evaluation.sigma <= first for evaluation in known)

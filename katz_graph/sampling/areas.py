@@ -24,7 +24,14 @@ class WeightedPrediction:
     weight: Tensor  # [1 or B, 1, h, w]
 
 
-def weigh(prediction: Tensor, like: Tensor, strength: float, top: int = 0, left: int = 0, mask: Tensor | None = None) -> WeightedPrediction:
+def weigh(
+    prediction: Tensor,
+    like: Tensor,
+    strength: float,
+    top: int = 0,
+    left: int = 0,
+    mask: Tensor | None = None,
+) -> WeightedPrediction:
     """Weights a prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and
     left, in cells.
 
@@ -33,7 +40,11 @@ def weigh(prediction: Tensor, like: Tensor, strength: float, top: int = 0, left:
     """
     height, width = prediction.shape[-2:]
     rows, columns = slice(top, top + height), slice(left, left + width)
-    part = _faded(like, top, left, height, width) if mask is None else fit_mask(mask, like)[..., rows, columns]
+    part = (
+        _faded(like, top, left, height, width)
+        if mask is None
+        else fit_mask(mask, like)[..., rows, columns]
+    )
     total = torch.zeros_like(like)
     weight = like.new_zeros(len(part), 1, *like.shape[-2:])
     weight[..., rows, columns] = part * strength
@@ -60,7 +71,9 @@ def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]
     of this size, at least 8 cells a side.
     """
     flat = mask.reshape(-1, 1, *mask.shape[-2:]).float()
-    covered = interpolate(flat, size=(height, width), mode="bilinear").abs().amax(dim=(0, 1)).nonzero()
+    covered = (
+        interpolate(flat, size=(height, width), mode="bilinear").abs().amax(dim=(0, 1)).nonzero()
+    )
     if not len(covered):
         return 0, 0, SMALLEST_BOX, SMALLEST_BOX
     (top, left), (bottom, right) = covered.amin(dim=0).tolist(), covered.amax(dim=0).tolist()

@@ -40,12 +40,18 @@ def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> Prepar
     """
     scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
     if not all(hasattr(scheduler_class, name) for name in NEEDED):
-        raise InputError(f"scheduler {spec.scheduler_class!r}: diffusers {diffusers.__version__} has no such scheduler for images")
+        raise InputError(
+            f"scheduler {spec.scheduler_class!r}: diffusers {diffusers.__version__} has no such "
+            "scheduler for images"
+        )
     if spec.steps < 1 or not 0 <= spec.strength <= 1:
-        raise InputError(f"expected at least 1 step and a strength in 0..1, got {spec.steps} and {spec.strength}")
+        raise InputError(
+            f"expected at least 1 step and a strength in 0..1, got {spec.steps} and {spec.strength}"
+        )
     config = dict(spec.scheduler_config)
     if "noise_sampler_seed" in inspect.signature(scheduler_class.__init__).parameters:
-        config["noise_sampler_seed"] = spec.seed  # it draws its own noise, from the global generator unless told
+        # it draws its own noise, from the global generator unless told
+        config["noise_sampler_seed"] = spec.seed
     try:
         scheduler = scheduler_class.from_config(config)
         scheduler.set_timesteps(spec.steps, device=device)
@@ -53,14 +59,20 @@ def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> Prepar
             raise ValueError("it is not made for Stable Diffusion's latents")
     except Exception as error:  # its constructor takes anything and fails in any way
         reason = first_line(error)
-        raise InputError(f"scheduler {spec.scheduler_class} with {spec.steps} steps cannot be set up: {reason}") from error
+        raise InputError(
+            f"scheduler {spec.scheduler_class} with {spec.steps} steps cannot be set up: {reason}"
+        ) from error
     first = (spec.steps - min(int(spec.steps * spec.strength), spec.steps)) * scheduler.order
     timesteps = scheduler.timesteps[first:]
     if hasattr(scheduler, "set_begin_index"):
         scheduler.set_begin_index(first)
     sigmas = _sigmas(scheduler, first, timesteps)
     return PreparedScheduler(
-        scheduler, timesteps, tuple(Evaluation(index, index // scheduler.order, sigma) for index, sigma in enumerate(sigmas))
+        scheduler,
+        timesteps,
+        tuple(
+            Evaluation(index, index // scheduler.order, sigma) for index, sigma in enumerate(sigmas)
+        ),
     )
 
 
@@ -77,7 +89,9 @@ class DiffusersProcess:
     predictions are raw.
     """
 
-    def __init__(self, spec: DiffusersSpec, latent: Tensor, device: torch.device | str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, spec: DiffusersSpec, latent: Tensor, device: torch.device | str, dtype: torch.dtype
+    ) -> None:
         prepared = prepare_scheduler(spec, device)
         self.evaluations = prepared.evaluations
         self._scheduler, self._timesteps = prepared.scheduler, prepared.timesteps
@@ -91,11 +105,15 @@ class DiffusersProcess:
         self._step_arguments = {name: value for name, value in offered.items() if name in accepted}
 
         latent = latent.to(device, dtype)
-        noise = randn_tensor(latent.shape, generator=generator, device=torch.device(device), dtype=dtype)
+        noise = randn_tensor(
+            latent.shape, generator=generator, device=torch.device(device), dtype=dtype
+        )
         if spec.strength == 1:
             self._x = noise * self._scheduler.init_noise_sigma
         elif self.evaluations:
-            self._x = self._scheduler.add_noise(latent, noise, self._timesteps[:1].repeat(len(latent)))
+            self._x = self._scheduler.add_noise(
+                latent, noise, self._timesteps[:1].repeat(len(latent))
+            )
         else:
             self._x = latent
         self._prepare_step()
@@ -107,7 +125,9 @@ class DiffusersProcess:
         if self._step is None:
             raise RuntimeError("the sampling is done: there is no step to advance")
         timestep = self._timesteps[self._done]
-        self._x = self._scheduler.step(prediction, timestep, self._x, **self._step_arguments, return_dict=False)[0]
+        self._x = self._scheduler.step(
+            prediction, timestep, self._x, **self._step_arguments, return_dict=False
+        )[0]
         self._done += 1
         self._prepare_step()
 
@@ -123,7 +143,9 @@ class DiffusersProcess:
     @property
     def result(self) -> Tensor:
         if self._step is not None:
-            raise RuntimeError(f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations")
+            raise RuntimeError(
+                f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations"
+            )
         return self._x
 
     @property

@@ -24,7 +24,9 @@ def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = 
     return (uncond if base is None else base) + (cond - uncond) * guidance
 
 
-def rescaled(cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, step: Step) -> Tensor:
+def rescaled(
+    cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, step: Step
+) -> Tensor:
     """Applies guidance whose v-prediction has, by the share `multiplier`, each sample's standard
     deviation of the conditional one (Lin et al. 2024, "Common Diffusion Noise Schedules and Sample
     Steps are Flawed", equations 14 to 16).
@@ -41,7 +43,9 @@ def rescaled(cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, s
     return centre - v * (multiplier * ratio + (1 - multiplier)) / scale
 
 
-def patched_guidance(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor | None, guidance: float) -> Tensor:
+def patched_guidance(
+    model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor | None, guidance: float
+) -> Tensor:
     """Applies guidance as a model's patches have it; without a negative side, takes the conditional
     prediction, for functions to change.
 
@@ -55,7 +59,9 @@ def patched_guidance(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tenso
     known = _known(model, step, cond, zeros, guidance)
     match guidance_patch(model.patches):
         case OpaquePatch() as patch:
-            denoised = step.x - _called(patch, {"cond": step.x - cond, "uncond": step.x - zeros, **known}, cond)
+            denoised = step.x - _called(
+                patch, {"cond": step.x - cond, "uncond": step.x - zeros, **known}, cond
+            )
         case RescaledGuidance(multiplier) if uncond is not None:
             denoised = rescaled(cond, uncond, guidance, multiplier, step)
         case _:
@@ -65,7 +71,9 @@ def patched_guidance(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tenso
     return denoised
 
 
-def _known(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor, guidance: float) -> dict[str, Any]:
+def _known(
+    model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor, guidance: float
+) -> dict[str, Any]:
     sigma = step.sigma.to(step.x.dtype)
     return {
         "cond_denoised": cond,
@@ -83,5 +91,7 @@ def _called(patch: OpaquePatch, arguments: dict[str, Any], like: Tensor) -> Tens
     result = patch.function(arguments)
     if not isinstance(result, Tensor) or result.shape != like.shape:
         got = list(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
-        raise InputError(f"the {patch.kind} {patch.identity} gave {got}, expected a tensor of {list(like.shape)}")
+        raise InputError(
+            f"the {patch.kind} {patch.identity} gave {got}, expected a tensor of {list(like.shape)}"
+        )
     return result

@@ -37,31 +37,43 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
     "heun": SamplerEntry("single_step:heun"),
     "heunpp2": SamplerEntry("single_step:heunpp2"),
     "dpm_2": SamplerEntry("single_step:dpm_2", discards_penultimate=True),
-    "dpm_2_ancestral": SamplerEntry("stochastic:dpm_2_ancestral", "ancestral", discards_penultimate=True),
+    "dpm_2_ancestral": SamplerEntry(
+        "stochastic:dpm_2_ancestral", "ancestral", discards_penultimate=True
+    ),
     "lms": SamplerEntry("multistep:lms", divides=True),
     "dpm_fast": SamplerEntry("single_step:dpm_fast", divides=True),
     "dpmpp_2s_ancestral": SamplerEntry("stochastic:dpmpp_2s_ancestral", "ancestral"),
     "dpmpp_sde": SamplerEntry("stochastic:dpmpp_sde", "brownian", divides=True),
     "dpmpp_2m": SamplerEntry("multistep:dpmpp_2m", divides=True),
     "dpmpp_2m_sde": SamplerEntry("stochastic:dpmpp_2m_sde", "brownian", divides=True),
-    "dpmpp_2m_sde_heun": SamplerEntry("stochastic:dpmpp_2m_sde", "brownian", {"solver_type": "heun"}, divides=True),
+    "dpmpp_2m_sde_heun": SamplerEntry(
+        "stochastic:dpmpp_2m_sde", "brownian", {"solver_type": "heun"}, divides=True
+    ),
     "dpmpp_3m_sde": SamplerEntry("stochastic:dpmpp_3m_sde", "brownian", divides=True),
     "ddpm": SamplerEntry("stochastic:ddpm", "ancestral"),
     "lcm": SamplerEntry("stochastic:lcm", "ancestral"),
     "ipndm": SamplerEntry("multistep:ipndm"),
     "deis": SamplerEntry("multistep:deis", divides=True),
     "res_multistep": SamplerEntry("stochastic:res_multistep", divides=True),
-    "res_multistep_ancestral": SamplerEntry("stochastic:res_multistep", "ancestral", {"eta": 1.0}, divides=True),
+    "res_multistep_ancestral": SamplerEntry(
+        "stochastic:res_multistep", "ancestral", {"eta": 1.0}, divides=True
+    ),
     "gradient_estimation": SamplerEntry("multistep:gradient_estimation"),
     "ddim": SamplerEntry("single_step:euler", redraws_mask_noise=True),
     "uni_pc": SamplerEntry("multistep:uni_pc", divides=True, discards_penultimate=True),
-    "uni_pc_bh2": SamplerEntry("multistep:uni_pc", options={"variant": "bh2"}, divides=True, discards_penultimate=True),
+    "uni_pc_bh2": SamplerEntry(
+        "multistep:uni_pc", options={"variant": "bh2"}, divides=True, discards_penultimate=True
+    ),
 }
 
 ENDINGS = {"none": ("",), "ancestral": ("",), "brownian": ("", "_gpu")}
-SAMPLER_NAMES = tuple(name + end for name, entry in SAMPLERS.items() for end in ENDINGS[entry.noise])
+SAMPLER_NAMES = tuple(
+    name + end for name, entry in SAMPLERS.items() for end in ENDINGS[entry.noise]
+)
 
-DISCARD_PENULTIMATE = frozenset(name for name, entry in SAMPLERS.items() if entry.discards_penultimate)
+DISCARD_PENULTIMATE = frozenset(
+    name for name, entry in SAMPLERS.items() if entry.discards_penultimate
+)
 
 NOT_IMPLEMENTED = (
     "euler_cfg_pp",
@@ -122,4 +134,6 @@ def require_sampler(name: str) -> None:
 def require_scheduler(name: str) -> None:
     """Raises InputError, with the way out, unless `name` is a schedule."""
     if name not in SCHEDULER_NAMES:
-        raise InputError(f"scheduler {name!r} does not exist; choose one of {', '.join(SCHEDULER_NAMES)}")
+        raise InputError(
+            f"scheduler {name!r} does not exist; choose one of {', '.join(SCHEDULER_NAMES)}"
+        )

@@ -22,7 +22,9 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(seed % 2**64)
 
 
-def initial_noise(shape: Sequence[int], seed: int, batch_index: Sequence[int] | None = None) -> Tensor:
+def initial_noise(
+    shape: Sequence[int], seed: int, batch_index: Sequence[int] | None = None
+) -> Tensor:
     """Draws unit noise [B, C, h, w].
 
     With a `batch_index` [B], sample i is the batch_index[i]-th of single samples drawn one after
@@ -33,7 +35,9 @@ def initial_noise(shape: Sequence[int], seed: int, batch_index: Sequence[int] | 
     if batch_index is None:
         return torch.randn(tuple(shape), generator=generator)
     if len(batch_index) != shape[0] or min(batch_index) < 0:
-        raise InputError(f"latent: batch_index {list(batch_index)} does not fit a batch of {shape[0]}")
+        raise InputError(
+            f"latent: batch_index {list(batch_index)} does not fit a batch of {shape[0]}"
+        )
     drawn = [torch.randn((1, *shape[1:]), generator=generator) for _ in range(max(batch_index) + 1)]
     return torch.cat([drawn[index] for index in batch_index])
 
@@ -60,18 +64,29 @@ class BrownianNoise:
     runs upwards between the smallest positive and the largest sigma; a step walks it downwards.
     """
 
-    def __init__(self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str) -> None:
-        self._shape, self._seed, self._levels, self._device = tuple(shape), seed, sigmas[sigmas > 0], device
+    def __init__(
+        self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str
+    ) -> None:
+        self._shape, self._seed, self._levels, self._device = (
+            tuple(shape),
+            seed,
+            sigmas[sigmas > 0],
+            device,
+        )
 
     @cached_property
     def _path(self) -> torchsde.BrownianTree:
         """Makes the path on first use: a run of one step to 0 has no interval for it."""
         low, high = self._levels.min(), self._levels.max()
-        return torchsde.BrownianTree(low, torch.zeros(self._shape), high, entropy=self._seed % 2**64, tol=10**-PATH_DIGITS)
+        return torchsde.BrownianTree(
+            low, torch.zeros(self._shape), high, entropy=self._seed % 2**64, tol=10**-PATH_DIGITS
+        )
 
     def __call__(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
         # The path rounds its ends, and warns of a level that lies beyond them.
-        low, high = (round(float(level), PATH_DIGITS) for level in (self._levels.min(), self._levels.max()))
+        low, high = (
+            round(float(level), PATH_DIGITS) for level in (self._levels.min(), self._levels.max())
+        )
         walked: Tensor = self._path(max(float(sigma_next), low), min(float(sigma), high))
         return (-walked / (sigma - sigma_next).sqrt()).to(self._device)
 
@@ -81,6 +96,9 @@ def noised(latent: Tensor, noise: Tensor, sigma: float, sigma_max: float) -> Ten
     has the full variance of 1 + σ², as pure noise has in the model's own scale.
     """
     from_the_top = sigma > sigma_max or math.isclose(sigma, sigma_max, rel_tol=1e-5)
-    # In float32 as the levels are: at the top of a zero-terminal-SNR table one bit of it is half a thousandth of the latent.
-    deviation = (1 + torch.tensor(sigma, dtype=torch.float32).square()).sqrt() if from_the_top else sigma
+    # In float32 as the levels are: at the top of a zero-terminal-SNR table one bit of it is half a
+    # thousandth of the latent.
+    deviation = (
+        (1 + torch.tensor(sigma, dtype=torch.float32).square()).sqrt() if from_the_top else sigma
+    )
     return latent + noise * deviation

@@ -27,7 +27,8 @@ PARAMETRISATIONS: Mapping[str, Parametrisation] = {
     "lcm": "consistency",
     "edm": "edm",
 }
-DISTILLED_TIMESTEPS = 50  # of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
+# of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
+DISTILLED_TIMESTEPS = 50
 CONTINUOUS_LEVELS = 1000  # that schedules which read a table find in a continuous one
 
 
@@ -85,7 +86,10 @@ def noise_table(config: Mapping[str, Any]) -> NoiseTable:
     sigmas = ((1 - alphas_cumprod) / alphas_cumprod).sqrt()
     prediction = config.get("prediction_type", "epsilon")
     if prediction not in ("epsilon", "v_prediction"):
-        raise InputError(f"scheduler configuration: prediction_type {prediction!r} is not supported; expected epsilon or v_prediction")
+        raise InputError(
+            f"scheduler configuration: prediction_type {prediction!r} is not supported; expected "
+            "epsilon or v_prediction"
+        )
     return NoiseTable(sigmas.float(), sigmas.log().float(), prediction)
 
 
@@ -98,16 +102,21 @@ def _betas(config: Mapping[str, Any]) -> Tensor:
     first, last = float(config.get("beta_start", 8.5e-4)), float(config.get("beta_end", 1.2e-2))
     match config.get("beta_schedule", "scaled_linear"):
         case "scaled_linear":
-            return torch.linspace(math.sqrt(first), math.sqrt(last), count, dtype=torch.float64) ** 2
+            return (
+                torch.linspace(math.sqrt(first), math.sqrt(last), count, dtype=torch.float64) ** 2
+            )
         case "linear":
             return torch.linspace(first, last, count, dtype=torch.float64)
         case "squaredcos_cap_v2":
             # Nichol and Dhariwal 2021, equation 17
-            cumulative = ((torch.linspace(0, 1, count + 1, dtype=torch.float64) + 0.008) / 1.008 * math.pi / 2).cos() ** 2
+            cumulative = (
+                (torch.linspace(0, 1, count + 1, dtype=torch.float64) + 0.008) / 1.008 * math.pi / 2
+            ).cos() ** 2
             return (1 - cumulative[1:] / cumulative[:-1]).clamp(max=0.999)
         case other:
             raise InputError(
-                f"scheduler configuration: beta_schedule {other!r} is not supported; expected scaled_linear, linear or squaredcos_cap_v2"
+                f"scheduler configuration: beta_schedule {other!r} is not supported; expected "
+                "scaled_linear, linear or squaredcos_cap_v2"
             )
 
 
@@ -168,14 +177,18 @@ class ContinuousTable(NoiseTable):
         return math.exp(first + (last - first) * percent)
 
 
-def altered_table(config: Mapping[str, Any], patch: DiscreteSampling | ContinuousSampling) -> NoiseTable:
+def altered_table(
+    config: Mapping[str, Any], patch: DiscreteSampling | ContinuousSampling
+) -> NoiseTable:
     """Returns the table of a scheduler's configuration under a patch. InputError for invalid noise
     levels.
     """
     parametrisation = PARAMETRISATIONS[patch.prediction]
     if isinstance(patch, ContinuousSampling):
         return _continuous(patch, parametrisation)
-    trained = noise_table({**config, "prediction_type": "epsilon", "rescale_betas_zero_snr": patch.zero_terminal_snr})
+    trained = noise_table(
+        {**config, "prediction_type": "epsilon", "rescale_betas_zero_snr": patch.zero_terminal_snr}
+    )
     if patch.prediction == "lcm":
         return _distilled(trained)
     return replace(trained, parametrisation=parametrisation)
@@ -183,8 +196,13 @@ def altered_table(config: Mapping[str, Any], patch: DiscreteSampling | Continuou
 
 def _continuous(patch: ContinuousSampling, parametrisation: Parametrisation) -> NoiseTable:
     if not 0 < patch.sigma_min < patch.sigma_max:
-        raise InputError(f"ModelSamplingContinuousEDM: expected 0 < sigma_min < sigma_max, got {patch.sigma_min:g} and {patch.sigma_max:g}")
-    log_sigmas = torch.linspace(math.log(patch.sigma_min), math.log(patch.sigma_max), CONTINUOUS_LEVELS)
+        raise InputError(
+            "ModelSamplingContinuousEDM: expected 0 < sigma_min < sigma_max, got "
+            f"{patch.sigma_min:g} and {patch.sigma_max:g}"
+        )
+    log_sigmas = torch.linspace(
+        math.log(patch.sigma_min), math.log(patch.sigma_max), CONTINUOUS_LEVELS
+    )
     return ContinuousTable(log_sigmas.exp(), log_sigmas, parametrisation)
 
 

@@ -13,7 +13,9 @@ EDM_SIGMA_DATA = 0.5  # standard deviation of the data, Karras et al. 2022, sect
 CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in their code
 
 
-def scale_model_input(x: Tensor, sigma: float, parametrisation: Parametrisation = "epsilon") -> Tensor:
+def scale_model_input(
+    x: Tensor, sigma: float, parametrisation: Parametrisation = "epsilon"
+) -> Tensor:
     """Returns x / sqrt(σ² + 1): from variance exploding with σ to the unit variance that the model
     was trained on. EDM: σ_data² instead of 1.
     """
@@ -47,7 +49,11 @@ def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) ->
             time = step.timestep * TIMESTEP_SCALING
             variance = time**2 + CONSISTENCY_SIGMA_DATA**2
             predicted = x - output * row(sigma)
-            return predicted * row(time / variance.sqrt()) + x * row(CONSISTENCY_SIGMA_DATA**2 / variance)
+            return predicted * row(time / variance.sqrt()) + x * row(
+                CONSISTENCY_SIGMA_DATA**2 / variance
+            )
         case "edm":
             variance = sigma**2 + EDM_SIGMA_DATA**2
-            return x * row(EDM_SIGMA_DATA**2 / variance) + output * row(sigma * EDM_SIGMA_DATA / variance.sqrt())
+            return x * row(EDM_SIGMA_DATA**2 / variance) + output * row(
+                sigma * EDM_SIGMA_DATA / variance.sqrt()
+            )

@@ -49,7 +49,9 @@ class Process(Protocol):
         """
 
 
-def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> Process:
+def start_process(
+    spec: Spec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype
+) -> Process:
     """Begins a request.
 
     latent: [B, C, h, w], already multiplied by the VAE's scaling factor (so is the result); dtype:
@@ -65,7 +67,14 @@ def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.d
 class SamplingProcess:
     """Runs one of our samplers. The latent stays in float32 whatever the model's dtype."""
 
-    def __init__(self, spec: SamplingSpec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        spec: SamplingSpec,
+        latent: Tensor,
+        table: NoiseTable,
+        device: torch.device | str,
+        dtype: torch.dtype,
+    ) -> None:
         solver = solver_of(spec.choice, spec.sigmas)
         self.evaluations = evaluations(solver.sampler, spec.sigmas)
         self._table, self._dtype = table, dtype
@@ -80,14 +89,24 @@ class SamplingProcess:
         if not spec.sigmas:
             self._result = latent
             return
-        noise = initial_noise(latent.shape, spec.seed, spec.batch_index) if spec.add_noise else torch.zeros(latent.shape)
+        noise = (
+            initial_noise(latent.shape, spec.seed, spec.batch_index)
+            if spec.add_noise
+            else torch.zeros(latent.shape)
+        )
         if spec.mask is not None:
-            mask_noise = initial_noise(latent.shape, spec.seed + 1) if solver.entry.redraws_mask_noise else noise
+            mask_noise = (
+                initial_noise(latent.shape, spec.seed + 1)
+                if solver.entry.redraws_mask_noise
+                else noise
+            )
             self._mask = LatentMask(spec.mask, latent, mask_noise.to(device))
         x = noised(latent, noise.to(device), spec.sigmas[0], table.sigma_max)
         # The sigmas stay on the CPU: comparing one on a GPU would stall it.
         sigmas = torch.tensor(spec.sigmas, dtype=torch.float32)
-        self._solving = solver.sampler(x, sigmas, solver.noise_source(latent.shape, spec.seed, sigmas, device))
+        self._solving = solver.sampler(
+            x, sigmas, solver.noise_source(latent.shape, spec.seed, sigmas, device)
+        )
         self._resume(None)
 
     def next_step(self) -> Step | None:
@@ -108,7 +127,9 @@ class SamplingProcess:
     @property
     def result(self) -> Tensor:
         if self._result is None:
-            raise RuntimeError(f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations")
+            raise RuntimeError(
+                f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations"
+            )
         return self._result
 
     @property
@@ -124,4 +145,7 @@ class SamplingProcess:
         sigma = float(query.sigma)
         x = self._mask.before(query.x, sigma) if self._mask else query.x
         scaled = scale_model_input(x, sigma, self._table.parametrisation).to(self._dtype)
-        self._step, self._interval = Step.of(x, scaled, sigma, self._table.timestep_at(sigma)), query.step
+        self._step, self._interval = (
+            Step.of(x, scaled, sigma, self._table.timestep_at(sigma)),
+            query.step,
+        )

@@ -29,7 +29,9 @@ class Solver:
     sampler: Sampler
     entry: SamplerEntry
 
-    def noise_source(self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str) -> NoiseSource:
+    def noise_source(
+        self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str
+    ) -> NoiseSource:
         """Returns the source of the noise between steps, if the sampler draws any. `sigmas` [N +
         1], one of them positive.
         """
@@ -51,7 +53,10 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for name, _ in choice.options:
         if name not in known:
-            raise InputError(f"sampler {choice.name!r} has no option {name!r}; it has {', '.join(known) or 'none'}")
+            raise InputError(
+                f"sampler {choice.name!r} has no option {name!r}; it has "
+                f"{', '.join(known) or 'none'}"
+            )
     _require_levels(choice.name, entry, sigmas)
     return Solver(partial(sampler, **{**entry.options, **dict(choice.options)}), entry)
 
@@ -61,7 +66,9 @@ def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[Evaluation, 
     values.
     """
     zero = torch.zeros(())
-    solving = sampler(zero, torch.tensor(sigmas, dtype=torch.float32), lambda sigma, sigma_next: zero)
+    solving = sampler(
+        zero, torch.tensor(sigmas, dtype=torch.float32), lambda sigma, sigma_next: zero
+    )
     asked: list[Evaluation] = []
     try:
         query = next(solving)
@@ -74,13 +81,23 @@ def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[Evaluation, 
 
 def _require_levels(name: str, entry: SamplerEntry, sigmas: Sequence[float]) -> None:
     if not all(math.isfinite(sigma) and sigma >= 0 for sigma in sigmas):
-        raise InputError(f"sigmas: expected finite numbers that are not negative, got {_listed(sigmas)}")
+        raise InputError(
+            f"sigmas: expected finite numbers that are not negative, got {_listed(sigmas)}"
+        )
     if 0 in sigmas[:-1]:
-        raise InputError(f"sigmas: 0 is the picture without noise and can only be the last one, got {_listed(sigmas)}")
+        raise InputError(
+            "sigmas: 0 is the picture without noise and can only be the last one, got "
+            f"{_listed(sigmas)}"
+        )
     if entry.noise != "none" and any(sigma < sigma_next for sigma, sigma_next in pairwise(sigmas)):
-        raise InputError(f"sampler {name!r} adds noise, so its sigmas must fall, got {_listed(sigmas)}; choose one without noise, as euler")
+        raise InputError(
+            f"sampler {name!r} adds noise, so its sigmas must fall, got {_listed(sigmas)}; choose "
+            "one without noise, as euler"
+        )
     if entry.divides and any(sigma == sigma_next for sigma, sigma_next in pairwise(sigmas)):
-        raise InputError(f"sampler {name!r} cannot take two equal sigmas in a row, got {_listed(sigmas)}")
+        raise InputError(
+            f"sampler {name!r} cannot take two equal sigmas in a row, got {_listed(sigmas)}"
+        )
 
 
 def _listed(sigmas: Sequence[float]) -> str:

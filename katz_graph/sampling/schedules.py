@@ -25,8 +25,32 @@ TURBO_PARTS = 10
 MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise takes the end
 
 ALIGNED_STEPS = {
-    "SD1": (14.6146412, 6.4745761, 3.8636746, 2.6946152, 1.8841921, 1.3943805, 0.9642584, 0.6523686, 0.3977456, 0.1515233, 0.0291672),
-    "SDXL": (14.6146412, 6.3184485, 3.7681790, 2.1811481, 1.3405245, 0.8620721, 0.5550693, 0.3798541, 0.2332364, 0.1114188, 0.0291672),
+    "SD1": (
+        14.6146412,
+        6.4745761,
+        3.8636746,
+        2.6946152,
+        1.8841921,
+        1.3943805,
+        0.9642584,
+        0.6523686,
+        0.3977456,
+        0.1515233,
+        0.0291672,
+    ),
+    "SDXL": (
+        14.6146412,
+        6.3184485,
+        3.7681790,
+        2.1811481,
+        1.3405245,
+        0.8620721,
+        0.5550693,
+        0.3798541,
+        0.2332364,
+        0.1114188,
+        0.0291672,
+    ),
     "SVD": (700.0, 54.5, 15.886, 7.977, 4.248, 1.789, 0.981, 0.403, 0.173, 0.034, 0.002),
 }
 """The ten-step schedules of Sabour et al. 2024, "Align Your Steps", table of optimised schedules:
@@ -38,12 +62,20 @@ FLIPPED_ZERO = 1e-4  # what 0 becomes at the start of a flipped list; the ecosys
 
 def normal(table: NoiseTable, steps: int) -> Tensor:
     """Spaces levels equally in time, both ends included."""
-    return end_in_zero(table.sigma_at(torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps)))
+    return end_in_zero(
+        table.sigma_at(
+            torch.linspace(
+                table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps
+            )
+        )
+    )
 
 
 def sgm_uniform(table: NoiseTable, steps: int) -> Tensor:
     """Spaces levels equally in time, the last point left to 0."""
-    timesteps = torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps + 1)
+    timesteps = torch.linspace(
+        table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps + 1
+    )
     return end_in_zero(table.sigma_at(timesteps[:-1]))
 
 
@@ -78,7 +110,10 @@ def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -
     InputError unless both parameters are above 0.
     """
     if alpha <= 0 or beta <= 0:
-        raise InputError(f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} and {beta:g}")
+        raise InputError(
+            f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} "
+            f"and {beta:g}"
+        )
     from scipy.special import betaincinv  # loads for longer than all else here
 
     quantiles = 1 - np.linspace(0, 1, steps, endpoint=False)
@@ -102,7 +137,9 @@ def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) ->
 def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
     """Spaces levels equally in atan sigma (Sabour et al. 2024, "Align Your Steps")."""
     share = torch.arange(steps) / max(steps - 1, 1)
-    return end_in_zero((share * math.atan(table.sigma_min) + (1 - share) * math.atan(table.sigma_max)).tan())
+    return end_in_zero(
+        (share * math.atan(table.sigma_min) + (1 - share) * math.atan(table.sigma_max)).tan()
+    )
 
 
 def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
@@ -115,7 +152,9 @@ def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
     return end_in_zero(table.sigma_at(timesteps[start : start + steps]))
 
 
-def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler") -> tuple[float, ...]:
+def schedule(
+    scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler"
+) -> tuple[float, ...]:
     """Returns the sigmas of `steps` steps, ending in 0, as a spec holds them; none at denoise 0.
 
     `denoise` below 1 takes the end of a schedule that is as much longer: the last `steps` intervals
@@ -127,7 +166,10 @@ def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0
     if denoise <= 0:
         return ()
     if denoise * MOST_STEPS < steps:
-        raise InputError(f"denoise {denoise:g} of {steps} steps is the end of a schedule of more than {MOST_STEPS} steps")
+        raise InputError(
+            f"denoise {denoise:g} of {steps} steps is the end of a schedule of more than "
+            f"{MOST_STEPS} steps"
+        )
     cut = denoise <= 0.9999
     longer = int(steps / denoise) if cut else steps
     levels: Schedule = resolve_name(f"katz_graph.sampling.{SCHEDULES[scheduler]}")
@@ -139,7 +181,9 @@ def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0
     return tuple((sigmas[-(steps + 1) :] if cut else sigmas).tolist())
 
 
-def slice_steps(sigmas: tuple[float, ...], start: int, end: int, force_full_denoise: bool) -> tuple[float, ...]:
+def slice_steps(
+    sigmas: tuple[float, ...], start: int, end: int, force_full_denoise: bool
+) -> tuple[float, ...]:
     """Returns the part between two steps; cut before its end it leaves noise, unless
     `force_full_denoise` makes its last step go to 0. Nothing where `start` is not before the end.
     """
@@ -169,16 +213,22 @@ def exponential_levels(steps: int, sigma_max: float, sigma_min: float) -> Tensor
     return end_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), steps).exp())
 
 
-def polyexponential_levels(steps: int, sigma_max: float, sigma_min: float, rho: float = 1.0) -> Tensor:
+def polyexponential_levels(
+    steps: int, sigma_max: float, sigma_min: float, rho: float = 1.0
+) -> Tensor:
     """Returns [N + 1], a polynomial of degree rho in log sigma and 0 (Crowson, k-diffusion).
     InputError unless all are above 0.
     """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min, rho=rho)
     ramp = torch.linspace(1, 0, steps) ** rho
-    return end_in_zero((ramp * (math.log(sigma_max) - math.log(sigma_min)) + math.log(sigma_min)).exp())
+    return end_in_zero(
+        (ramp * (math.log(sigma_max) - math.log(sigma_min)) + math.log(sigma_min)).exp()
+    )
 
 
-def variance_preserving_levels(steps: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3) -> Tensor:
+def variance_preserving_levels(
+    steps: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3
+) -> Tensor:
     """Returns [N + 1], sqrt(exp(β_d t²/2 + β_min t) - 1) at equal distances in t from 1 to eps_s,
     and 0 (Karras et al. 2022, table 1, "VP"). InputError where a level would be 0 or infinite.
     """
@@ -186,7 +236,10 @@ def variance_preserving_levels(steps: int, beta_d: float = 19.9, beta_min: float
     levels = torch.expm1(beta_d * times**2 / 2 + beta_min * times).sqrt()
     if not (levels.isfinite() & (levels > 0)).all():
         came = f"beta_d {beta_d:g}, beta_min {beta_min:g} and eps_s {eps_s:g}"
-        raise InputError(f"variance preserving schedule: {came} give levels that are 0 or infinite; expected finite ones above 0")
+        raise InputError(
+            f"variance preserving schedule: {came} give levels that are 0 or infinite; expected "
+            "finite ones above 0"
+        )
     return end_in_zero(levels)
 
 
@@ -199,7 +252,9 @@ def aligned_levels(model_type: str, steps: int, denoise: float = 1.0) -> Tensor:
         return torch.zeros(0)
     table = np.array(ALIGNED_STEPS[model_type])
     if steps + 1 != len(table):
-        table = np.exp(np.interp(np.linspace(0, 1, steps + 1), np.linspace(0, 1, len(table)), np.log(table)))
+        table = np.exp(
+            np.interp(np.linspace(0, 1, steps + 1), np.linspace(0, 1, len(table)), np.log(table))
+        )
     table[-1] = 0
     kept = round(steps * denoise) if denoise < 1 else steps
     return torch.tensor(table[-(kept + 1) :], dtype=torch.float32)
@@ -226,7 +281,9 @@ def flipped(sigmas: Tensor) -> Tensor:
 
 def parse_levels(text: str) -> Tensor:
     """Parses numbers between commas or blanks. InputError names the part that is none."""
-    return torch.tensor([_number(part) for part in text.replace(",", " ").split()], dtype=torch.float32)
+    return torch.tensor(
+        [_number(part) for part in text.replace(",", " ").split()], dtype=torch.float32
+    )
 
 
 def _number(part: str) -> float:
@@ -235,7 +292,10 @@ def _number(part: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise InputError(f"sigmas: {part!r} is no noise level; expected numbers of at least 0 between commas, as 14.6, 3.2, 0.5, 0")
+        raise InputError(
+            f"sigmas: {part!r} is no noise level; expected numbers of at least 0 between commas, "
+            "as 14.6, 3.2, 0.5, 0"
+        )
     return number
 
 

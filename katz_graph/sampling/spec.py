@@ -18,12 +18,14 @@ class SamplingSpec:
     """Specifies a run of one of our samplers, with ComfyUI's semantics."""
 
     sampler: str
-    sigmas: tuple[float, ...]  # [N + 1], from schedules.schedule and slice_steps; empty: the latent stays as it is
+    # [N + 1], from schedules.schedule and slice_steps; empty: the latent stays as it is
+    sigmas: tuple[float, ...]
     seed: int
     add_noise: bool = True
     mask: Tensor | None = None  # [H, W], [B, H, W] or [B, 1, H, W] in any size, 1 = repaint
     batch_index: tuple[int, ...] | None = None  # [B]: which draw of the seed each sample gets
-    options: tuple[tuple[str, float | str], ...] = ()  # of the sampler, where they are not its own defaults
+    # of the sampler, where they are not its own defaults
+    options: tuple[tuple[str, float | str], ...] = ()
 
     @property
     def choice(self) -> SamplerChoice:
@@ -38,7 +40,8 @@ class DiffusersSpec:
     steps: int
     seed: int
     scheduler_config: Mapping[str, Any] = field(default_factory=dict)
-    strength: float = 1.0  # img2img's share of the schedule; at 1 the latent gives only its shape (txt2img)
+    # img2img's share of the schedule; at 1 the latent gives only its shape (txt2img)
+    strength: float = 1.0
     eta: float = 0.0  # handed to schedulers that take it
 
 

@@ -43,7 +43,8 @@ def upscale_model(path: Path) -> UpscaleModelRecipe:
         shape = _compact(known) if "body.0.weight" in known else _rrdb(known)
     except (KeyError, IndexError):
         raise InputError(
-            f"{path}: not an upscaler of a known kind (RRDBNet of ESRGAN and Real-ESRGAN, Real-ESRGAN compact); "
+            f"{path}: not an upscaler of a known kind (RRDBNet of ESRGAN and Real-ESRGAN, "
+            "Real-ESRGAN compact); "
             f"its first tensors are {', '.join(sorted(shapes)[:3]) or 'none'}"
         ) from None
     except ValueError as error:
@@ -76,9 +77,18 @@ def _renamed(name: str, rules: Iterable[tuple[re.Pattern[str], str]]) -> str:
 
 def _tail(names: Iterable[str]) -> tuple[tuple[re.Pattern[str], str], ...]:
     """Returns the rules for the tail: a convolution per doubling, one more, and the last."""
-    numbers = sorted({int(match[1]) for name in names if (match := re.match(r"model\.(\d+)\.weight", name)) and int(match[1]) > 1})
+    numbers = sorted(
+        {
+            int(match[1])
+            for name in names
+            if (match := re.match(r"model\.(\d+)\.weight", name)) and int(match[1]) > 1
+        }
+    )
     parts = [*(f"conv_up{number}" for number in range(1, len(numbers) - 1)), "conv_hr", "conv_last"]
-    return tuple((re.compile(rf"model\.{number}\."), f"{part}.") for number, part in zip(numbers, parts, strict=False))
+    return tuple(
+        (re.compile(rf"model\.{number}\."), f"{part}.")
+        for number, part in zip(numbers, parts, strict=False)
+    )
 
 
 def _rrdb(shapes: Mapping[str, Any]) -> Rrdb:
@@ -86,7 +96,10 @@ def _rrdb(shapes: Mapping[str, Any]) -> Rrdb:
     made = shapes["conv_last.weight"][0]
     unshuffle = math.isqrt(given // PICTURE)
     if made != PICTURE or given != PICTURE * unshuffle**2 or unshuffle not in (1, 2, 4):
-        raise ValueError(f"an upscaler from {given} to {made} channels; only those for colour pictures (3 channels) are supported")
+        raise ValueError(
+            f"an upscaler from {given} to {made} channels; only those for colour pictures (3 "
+            "channels) are supported"
+        )
     doublings = sum(1 for name in shapes if re.fullmatch(r"conv_up\d+\.weight", name))
     blocks = len({name.split(".")[1] for name in shapes if name.startswith("body.")})
     if 1 << doublings < unshuffle:
@@ -97,9 +110,14 @@ def _rrdb(shapes: Mapping[str, Any]) -> Rrdb:
 def _compact(shapes: Mapping[str, Any]) -> Compact:
     features, given = shapes["body.0.weight"][:2]
     shapes["body.1.weight"]  # its activations have weights
-    last = max(int(name.split(".")[1]) for name in shapes if re.fullmatch(r"body\.\d+\.weight", name))
+    last = max(
+        int(name.split(".")[1]) for name in shapes if re.fullmatch(r"body\.\d+\.weight", name)
+    )
     made = shapes[f"body.{last}.weight"][0]
     scale = math.isqrt(made // PICTURE)
     if given != PICTURE or made != PICTURE * scale**2 or not scale:
-        raise ValueError(f"an upscaler from {given} to {made} channels; only those for colour pictures (3 channels) are supported")
+        raise ValueError(
+            f"an upscaler from {given} to {made} channels; only those for colour pictures (3 "
+            "channels) are supported"
+        )
     return Compact(features, last // 2 - 1, scale)

@@ -29,8 +29,12 @@ def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module
     check_unchanged(recipe.file)
     path = recipe.file.path
     network = bare_network(recipe.shape)
-    with safe_open(path, framework="pt", device=str(device)) as stored:  # mapped: copied, so that who writes to the file changes nothing
-        weights = {name: stored.get_tensor(original).to(torch.float32, copy=True) for name, original in recipe.names}
+    # mapped: copied, so that who writes to the file changes nothing
+    with safe_open(path, framework="pt", device=str(device)) as stored:
+        weights = {
+            name: stored.get_tensor(original).to(torch.float32, copy=True)
+            for name, original in recipe.names
+        }
     check_unchanged(recipe.file)
     try:
         network.load_state_dict(weights, assign=True)
@@ -38,7 +42,10 @@ def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module
         if is_out_of_memory(error):
             raise
         reason = " ".join(line.strip() for line in str(error).splitlines()[1:3])
-        raise InputError(f"{path}: its weights do not fit the {type(network).__name__} that they look like: {reason}") from None
+        raise InputError(
+            f"{path}: its weights do not fit the {type(network).__name__} that they look "
+            f"like: {reason}"
+        ) from None
     return network.eval().requires_grad_(False)
 
 
@@ -54,7 +61,10 @@ class DenseBlock(nn.Module):
     def __init__(self, features: int, growth: int) -> None:
         super().__init__()
         for number in range(1, 6):
-            self.add_module(f"conv{number}", _convolution(features + (number - 1) * growth, growth if number < 5 else features))
+            self.add_module(
+                f"conv{number}",
+                _convolution(features + (number - 1) * growth, growth if number < 5 else features),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         seen = x
@@ -80,7 +90,9 @@ class RrdbNet(nn.Module):
         super().__init__()
         self.shape = shape
         self.conv_first = _convolution(PICTURE * shape.unshuffle**2, shape.features)
-        self.body = nn.Sequential(*(ResidualInResidual(shape.features, shape.growth) for _ in range(shape.blocks)))
+        self.body = nn.Sequential(
+            *(ResidualInResidual(shape.features, shape.growth) for _ in range(shape.blocks))
+        )
         self.conv_body = _convolution(shape.features, shape.features)
         for number in range(1, shape.doublings + 1):
             self.add_module(f"conv_up{number}", _convolution(shape.features, shape.features))
@@ -137,4 +149,8 @@ def _convolution(given: int, made: int) -> nn.Conv2d:
 def _to_multiple(x: Tensor, factor: int) -> Tensor:
     """Pads the right and below, by repeating the border, to whole groups of `factor` pixels."""
     high, wide = x.shape[-2:]
-    return F.pad(x, (0, -wide % factor, 0, -high % factor), mode="replicate") if high % factor or wide % factor else x
+    return (
+        F.pad(x, (0, -wide % factor, 0, -high % factor), mode="replicate")
+        if high % factor or wide % factor
+        else x
+    )

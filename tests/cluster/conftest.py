@@ -23,7 +23,9 @@ def fork_server() -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def fake_server() -> Iterator[ForkServer]:
     """What fake workers are forked from: entries of `fake_worker`."""
-    with ForkServer(module="fake_worker", prefix=("env", f"PYTHONPATH={Path(__file__).parent}")) as server:
+    with ForkServer(
+        module="fake_worker", prefix=("env", f"PYTHONPATH={Path(__file__).parent}")
+    ) as server:
         server.begin()
         yield server
 

@@ -12,7 +12,15 @@ from katz_graph.ir.device import Work
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config_value
 from katz_graph.models.costs.counts import Counts
-from katz_graph.models.family import Architecture, Files, Layout, LoraNames, ModelFamily, Network, Training
+from katz_graph.models.family import (
+    Architecture,
+    Files,
+    Layout,
+    LoraNames,
+    ModelFamily,
+    Network,
+    Training,
+)
 from katz_graph.models.stages import Extent, Loop, Outputs, Stage
 from katz_graph.node import Node
 from katz_graph.recipe import Component
@@ -30,7 +38,11 @@ def bind(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 def predicted(module: Any, given: Mapping[str, Any]) -> Outputs:
     step, shift = given["step"], given["text"].hidden.mean(dim=(1, 2)).reshape(-1, 1, 1, 1)
-    return (to_denoised(module(step.model_input, step.timestep).sample + shift, step, given["parametrisation"]),)
+    return (
+        to_denoised(
+            module(step.model_input, step.timestep).sample + shift, step, given["parametrisation"]
+        ),
+    )
 
 
 def stronger(module: None, given: Mapping[str, Any]) -> Outputs:
@@ -42,26 +54,66 @@ def prepare(module: Any) -> None:
 
 
 def architecture(part: Component) -> Architecture:
-    return Architecture(4, 4, text_width=config_value(part, "text_width", int, 32), pooled_width=None)
+    return Architecture(
+        4, 4, text_width=config_value(part, "text_width", int, 32), pooled_width=None
+    )
 
 
-def predict(nodes: dict[str, NodeCall], name: str, model: Any, step: Link, text: Any, residuals: Mapping[str, Link]) -> Link:
+def predict(
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: Any,
+    step: Link,
+    text: Any,
+    residuals: Mapping[str, Link],
+) -> Link:
     nodes[f"{name}.made"] = NodeCall("MadeUp", {"step": step, "model": model, "conditioning": text})
     return Link(f"{name}.made", 0)
 
 
 MODULE = "made_up_family"
-SEEN: dict[str, Any] = {"gives": ("prediction",), "costed": True, "placeable": True, "colour": "#888888"}
+SEEN: dict[str, Any] = {
+    "gives": ("prediction",),
+    "costed": True,
+    "placeable": True,
+    "colour": "#888888",
+}
 PREDICT = Stage(
-    "made_up", work, f"{MODULE}:predicted", f"{MODULE}:bind", module="model", hoists={"text": "text_encoder"}, label="all", **SEEN
+    "made_up",
+    work,
+    f"{MODULE}:predicted",
+    f"{MODULE}:bind",
+    module="model",
+    hoists={"text": "text_encoder"},
+    label="all",
+    **SEEN,
 )
-STRONGER = Stage("made_up_stronger", work, f"{MODULE}:stronger", rows=("strength",), label="stronger", **SEEN)
+STRONGER = Stage(
+    "made_up_stronger", work, f"{MODULE}:stronger", rows=("strength",), label="stronger", **SEEN
+)
 FAMILY = ModelFamily(
     title="Made Up",
     short="MU",
-    network=Network("made-up network", "net", "UNet2DModel", architecture, lambda entry, *_: entry, predict, f"{MODULE}:prepare"),
-    files=Files(Layout(("made_up.", ""), ("conv_in.weight",), lambda shapes, stem: {}), {}, f"{MODULE}:converted"),
-    training=Training(lambda _: LatentSpace(4, 8, 0.5), lambda _: False, {"prediction_type": "epsilon"}, lambda file, network: network),
+    network=Network(
+        "made-up network",
+        "net",
+        "UNet2DModel",
+        architecture,
+        lambda entry, *_: entry,
+        predict,
+        f"{MODULE}:prepare",
+    ),
+    files=Files(
+        Layout(("made_up.", ""), ("conv_in.weight",), lambda shapes, stem: {}),
+        {},
+        f"{MODULE}:converted",
+    ),
+    training=Training(
+        lambda _: LatentSpace(4, 8, 0.5),
+        lambda _: False,
+        {"prediction_type": "epsilon"},
+        lambda file, network: network,
+    ),
     lora=LoraNames("lora_made_up_", (), "builtins:dict", "builtins:dict"),
     text_types=(),
     stages=(PREDICT, STRONGER),

@@ -27,7 +27,9 @@ class Other:
         ours, theirs = socket.socketpair()
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(OTHER_SIDE), str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+        )
         theirs.close()
         self.control = Connection(ours)
         assert self.control.receive() == ("ready", self.process.pid)
@@ -54,7 +56,13 @@ class End:
         self._came = threading.Event()
         self.mailbox = Mailbox(self._came.set)
         self.bulk = bulk
-        self.peer = Peer("other", connection, self.mailbox, bulk, lambda name, why: self.lost.append(time.monotonic()))
+        self.peer = Peer(
+            "other",
+            connection,
+            self.mailbox,
+            bulk,
+            lambda name, why: self.lost.append(time.monotonic()),
+        )
 
     def send(self, operation: str, value: Any, evaluation: int | None = None) -> None:
         self.peer.send(Address("r", 1, operation, 0, evaluation), value)

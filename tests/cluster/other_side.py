@@ -54,7 +54,11 @@ def connect(control: Connection, mailbox: Mailbox, ended: threading.Event) -> Pe
     message = control.receive_message()
     kind, body = message.body
     connection = Connection(socket.socket(fileno=message.descriptors[0]))
-    bulks = {"shared_memory": lambda: SharedMemory(), "inline": lambda: Inline(), "pair": lambda: join(connection, False, **body)}
+    bulks = {
+        "shared_memory": lambda: SharedMemory(),
+        "inline": lambda: Inline(),
+        "pair": lambda: join(connection, False, **body),
+    }
     return Peer("tests", connection, mailbox, bulks[kind](), lambda name, why: ended.set())
 
 

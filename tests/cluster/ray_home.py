@@ -26,7 +26,10 @@ def run_session(script: str, costs: Path, models: Path, timeout: float = 300) ->
     """
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
-    if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode
+    ):
         pytest.skip("this user may not make network namespaces")
     home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
     environment = {

@@ -35,10 +35,14 @@ def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
     launchers = {name: ray.launcher(place) for name, place in places.items()}
     network = Network(tuple(places), {name: place.host for name, place in places.items()})
     assignments = [WorkerConfig(name) for name in places]
-    with DeviceEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network) as engine:
+    with DeviceEngine(
+        assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network
+    ) as engine:
         equal = []
         for number, (region, latent) in enumerate(zip(regions, expected, strict=True)):
-            made = engine.cluster.run(scattered(engine, region, 200 + number), bare_context(engine)).samples
+            made = engine.cluster.run(
+                scattered(engine, region, 200 + number), bare_context(engine)
+            ).samples
             equal.append(torch.equal(made, latent))
         eventually(lambda: "spare 0" in engine.cluster.pids(), 60)
         pid = engine.cluster.call("ray:1", "identity").value["pid"]
@@ -52,5 +56,9 @@ def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
 
         context.listener = listen
         outcome = engine.cluster.run(program, context)
-        after = [outcome.attempts, torch.equal(outcome.samples, expected[-1]), time.monotonic() - killed[0]]
+        after = [
+            outcome.attempts,
+            torch.equal(outcome.samples, expected[-1]),
+            time.monotonic() - killed[0],
+        ]
     return {"equal": equal, "after a kill": after}

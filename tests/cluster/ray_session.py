@@ -34,10 +34,15 @@ def wait_for(kind: str) -> tuple[Any, ...]:
 
 def supervise(cluster: RayCluster) -> Supervisor:
     return Supervisor(
-        {f"ray:{number}": cluster.launcher(place) for number, place in enumerate(cluster.places(2))},
+        {
+            f"ray:{number}": cluster.launcher(place)
+            for number, place in enumerate(cluster.places(2))
+        },
         on_message=lambda name, message: told.put((message[0], name, message[1], time.monotonic())),
         on_lost=lambda name, reason: told.put(("lost", name, reason, time.monotonic())),
-        on_replaced=lambda name, connection: told.put(("replaced", name, connection, time.monotonic())),
+        on_replaced=lambda name, connection: told.put(
+            ("replaced", name, connection, time.monotonic())
+        ),
         on_abandoned=lambda name, error: told.put(("abandoned", name, error, time.monotonic())),
     )
 
@@ -58,15 +63,25 @@ def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]
 
 def others() -> list[str]:
     """Every other process of this namespace that runs."""
-    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {1, 2, os.getpid()}
-    found = [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:80] for pid in pids if runs(pid)]
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {
+        1,
+        2,
+        os.getpid(),
+    }
+    found = [
+        Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:80]
+        for pid in pids
+        if runs(pid)
+    ]
     return [command for command in found if command]
 
 
 began = time.monotonic()
 with RayCluster() as cluster:
     seen["init"] = time.monotonic() - began
-    seen["pictures"] = pictures(cluster, Path(os.environ["KATZ_CACHE"]), Path(os.environ["TEST_MODELS"]))
+    seen["pictures"] = pictures(
+        cluster, Path(os.environ["KATZ_CACHE"]), Path(os.environ["TEST_MODELS"])
+    )
     cluster.entry = "fake_worker:serve"
     seen["places"] = [(place.host, place.device) for place in cluster.places(2)]
     try:

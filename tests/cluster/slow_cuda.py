@@ -26,7 +26,9 @@ def install() -> None:
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1
     torch.cuda.init = initialise
-    torch.cuda.get_device_properties = lambda device=None: initialise() or SimpleNamespace(name=NAME)  # type: ignore[func-returns-value]
+    torch.cuda.get_device_properties = lambda device=None: (
+        initialise() or SimpleNamespace(name=NAME)
+    )  # type: ignore[func-returns-value]
     torch.cuda.get_device_name = lambda device=None: torch.cuda.get_device_properties(device).name
     torch.cuda.mem_get_info = lambda device=None: initialise() or (8 << 30, 8 << 30)  # type: ignore[func-returns-value]
 

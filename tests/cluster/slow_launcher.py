@@ -34,7 +34,9 @@ class SlowLauncher:
             connection.send(hello())
             writer, reader = socket.socketpair()
             with writer, reader:
-                sender = threading.Thread(target=Connection(writer).send, args=(("picture", torch.zeros(1000)),))
+                sender = threading.Thread(
+                    target=Connection(writer).send, args=(("picture", torch.zeros(1000)),)
+                )
                 sender.start()
                 sender.join()
                 frame = reader.recv(1 << 16)

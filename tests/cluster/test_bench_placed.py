@@ -21,34 +21,51 @@ TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 
 
 @pytest.mark.slow
-def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ideal(monkeypatch: pytest.MonkeyPatch, costs: Path) -> None:
+def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ideal(
+    monkeypatch: pytest.MonkeyPatch, costs: Path
+) -> None:
     use_threads(monkeypatch, controlnet, costs)
     result = controlnet.run(TOY)
     metrics = json.loads(result.line())["metrics"]
     assert metrics["difference"] == 0
     assert set(metrics["stages"]) == {"controlnet", "unet_encoder", "unet_mid", "unet_decoder"}
-    assert all(0 < times["alone"] < 5 and 0 < times["busy"] < 5 for times in metrics["stages"].values())
+    assert all(
+        0 < times["alone"] < 5 and 0 < times["busy"] < 5 for times in metrics["stages"].values()
+    )
     alone = sum(times["alone"] for times in metrics["stages"].values())
     busy = {stage: times["busy"] for stage, times in metrics["stages"].items()}
-    longest = max(busy["unet_encoder"] + busy["unet_mid"], busy["controlnet"]) + metrics["stages"]["unet_decoder"]["alone"]
+    longest = (
+        max(busy["unet_encoder"] + busy["unet_mid"], busy["controlnet"])
+        + metrics["stages"]["unet_decoder"]["alone"]
+    )
     assert metrics["ideal_speedup"] == pytest.approx(alone / longest)
-    assert metrics["prediction_error"] == pytest.approx(abs(metrics["seconds"] / metrics["predicted_seconds"] - 1))
+    assert metrics["prediction_error"] == pytest.approx(
+        abs(metrics["seconds"] / metrics["predicted_seconds"] - 1)
+    )
     assert 0 < metrics["share_of_ideal_of_a_bare_loop"] < 4
     assert set(result.bounds) == {"prediction_error", "share_of_ideal", "difference"}
     assert result.ok == (metrics["prediction_error"] <= 0.10 and metrics["share_of_ideal"] >= 0.93)
 
 
 @pytest.mark.slow
-def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(tmp_path: Path, costs: Path) -> None:
+def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
+    tmp_path: Path, costs: Path
+) -> None:
     """On a link where the planner sees nothing to hide, and plans no delay of its own."""
     region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
     workers = [WorkerConfig(name) for name in (pipeline.BASE, pipeline.CONTROL)]
     rates: list[float] = []
-    with DeviceEngine(workers, cache=costs, link=NetworkLink(22.7e9), launchers={one.name: WorkerThreads() for one in workers}) as engine:
+    with DeviceEngine(
+        workers,
+        cache=costs,
+        link=NetworkLink(22.7e9),
+        launchers={one.name: WorkerThreads() for one in workers},
+    ) as engine:
         metrics = pipeline.compare(engine, region, rates.append, runs=1).metrics
         program, _ = pipeline.pipelined(engine, region)
     assert program.delayed and len(program.instructions) == 2
-    widths = (16, 16, 16, 16, 24, 24, 24, 32, 32, 32)  # of the skips, at 8x8, 4x4 and 2x2 cells; the middle is as the last
+    # of the skips, at 8x8, 4x4 and 2x2 cells; the middle is as the last
+    widths = (16, 16, 16, 16, 24, 24, 24, 32, 32, 32)
     cells = (64, 64, 64, 16, 16, 16, 4, 4, 4, 4)
     expected = 4 * sum(width * size for width, size in zip(widths, cells, strict=True))
     assert metrics["residual_bytes"] == pytest.approx(expected)

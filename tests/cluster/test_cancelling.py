@@ -54,7 +54,9 @@ def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine
     if request.param == "here":
         opened: DeviceEngine = local_engine(cache=costs)
     else:
-        opened = DeviceEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": WorkerThreads()})
+        opened = DeviceEngine(
+            [WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": WorkerThreads()}
+        )
     with opened:
         yield opened
 
@@ -76,7 +78,9 @@ def services(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @contextmanager
-def cancelled_soon(context: RunContext, what: Callable[[], object], when: Callable[[], bool]) -> Iterator[None]:
+def cancelled_soon(
+    context: RunContext, what: Callable[[], object], when: Callable[[], bool]
+) -> Iterator[None]:
     """Runs `what` in a thread, cancels once `when`, and expects it to end at once, with Cancelled."""
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(what)
@@ -113,19 +117,28 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
         with cancelled_soon(context, lambda: engine.sample(long, context), working.is_set):
             while_slow.undo()
             assert torch.equal(sample(engine, region), expected)
-            print(f"the next one had its picture {time.perf_counter() - begun[0] - LONG:.2f} s after the evaluation that was under way")
+            print(
+                f"the next one had its picture {time.perf_counter() - begun[0] - LONG:.2f} s after "
+                "the evaluation that was under way"
+            )
     assert len(begun) == 1
 
 
 def test_a_call_is_not_waited_for_and_goes_on(engine: DeviceEngine, services: list[str]) -> None:
     context = bare_context(engine)
     device = engine.device.name
-    with cancelled_soon(context, lambda: engine.cluster.call(device, "nap", context=context), lambda: services == ["nap"]):
+    with cancelled_soon(
+        context,
+        lambda: engine.cluster.call(device, "nap", context=context),
+        lambda: services == ["nap"],
+    ):
         engine.cluster.call(device, "sign", "the next")
     assert services == ["nap", "the next"]
 
 
-def test_a_call_that_waits_for_its_turn_is_left_out(engine: DeviceEngine, services: list[str]) -> None:
+def test_a_call_that_waits_for_its_turn_is_left_out(
+    engine: DeviceEngine, services: list[str]
+) -> None:
     context, device = bare_context(engine), engine.device.name
     with ThreadPoolExecutor(1) as pool:
         nap = pool.submit(engine.cluster.call, device, "nap")
@@ -143,7 +156,9 @@ def test_a_call_that_waits_for_its_turn_is_left_out(engine: DeviceEngine, servic
     assert services == ["nap", "the next"]
 
 
-def test_what_was_cancelled_before_does_not_begin(engine: DeviceEngine, region: Region, services: list[str]) -> None:
+def test_what_was_cancelled_before_does_not_begin(
+    engine: DeviceEngine, region: Region, services: list[str]
+) -> None:
     context = bare_context(engine)
     context.cancel()
     with pytest.raises(Cancelled):
@@ -154,7 +169,9 @@ def test_what_was_cancelled_before_does_not_begin(engine: DeviceEngine, region: 
 
 def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
     launchers = dict.fromkeys((FIRST, SECOND), WorkerThreads(Starting(itertools.count())))
-    with DeviceEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as opened:
+    with DeviceEngine(
+        [WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers
+    ) as opened:
         end(opened, SECOND)
         eventually(lambda: SECOND not in opened.cluster._connections, 5)
         context = bare_context(opened)
@@ -175,14 +192,21 @@ def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: 
     other = sampler_region(Case("other", models.pipeline, False, "euler", 7, seed=3))
     long = sampler_region(Case("cancelled", models.pipeline, False, "euler", 500, seed=4))
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), WorkerThreads())
-    with DeviceEngine([WorkerConfig(name) for name in launchers], cache=costs, launchers=launchers) as opened:
+    with DeviceEngine(
+        [WorkerConfig(name) for name in launchers], cache=costs, launchers=launchers
+    ) as opened:
         contexts = [bare_context(opened) for _ in range(3)]
         seen: list[list[Event]] = [[], [], []]
         for context, events in zip(contexts, seen, strict=True):
             context.listener = events.append
-        regions = [replace(one, name=name) for one, name in zip((region, other, long), "abc", strict=True)]
+        regions = [
+            replace(one, name=name) for one, name in zip((region, other, long), "abc", strict=True)
+        ]
         with ThreadPoolExecutor(3) as pool:
-            running = [pool.submit(opened.sample, one, context) for one, context in zip(regions, contexts, strict=True)]
+            running = [
+                pool.submit(opened.sample, one, context)
+                for one, context in zip(regions, contexts, strict=True)
+            ]
             made = [one.result(60)[0]["samples"] for one in running[:2]]
             eventually(lambda: any(isinstance(event, Progress) for event in seen[2]), 20)
             contexts[2].cancel()
@@ -190,8 +214,14 @@ def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: 
                 running[2].result(20)
         alone = [sample(opened, one) for one in regions[:2]]
     assert all(torch.equal(*pair) for pair in zip(made, alone, strict=True))
-    assert [[sampler.node for sampler in context.measured.samplers] for context in contexts] == [["a"], ["b"], []]
-    assert [[event.value for event in events if isinstance(event, Progress)] for events in seen[:2]] == [
+    assert [[sampler.node for sampler in context.measured.samplers] for context in contexts] == [
+        ["a"],
+        ["b"],
+        [],
+    ]
+    assert [
+        [event.value for event in events if isinstance(event, Progress)] for events in seen[:2]
+    ] == [
         list(range(1, 5)),
         list(range(1, 8)),
     ]

@@ -46,12 +46,20 @@ finally:
 """
 
 
-def start_driver(phase: str, finally_: str = "supervisor.close()") -> tuple[subprocess.Popen[str], Callable[[], set[int]]]:
+def start_driver(
+    phase: str, finally_: str = "supervisor.close()"
+) -> tuple[subprocess.Popen[str], Callable[[], set[int]]]:
     """A driver of its own, in the phase; and what it, its workers and their children are, as far as
     they run.
     """
     script = DRIVER.format(here=str(HERE), finally_=finally_)
-    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
     assert driver.stdout is not None
     for line in driver.stdout:
         if line.strip() == phase:
@@ -92,7 +100,10 @@ def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
     assert seconds < 1.0
 
 
-@pytest.mark.parametrize(("phase", "finally_"), [("starting", "supervisor.close()"), ("starting", "pass"), ("working", "pass")])
+@pytest.mark.parametrize(
+    ("phase", "finally_"),
+    [("starting", "supervisor.close()"), ("starting", "pass"), ("working", "pass")],
+)
 def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
     """Ctrl-C reaches the driver's process group. Without a `close` of its own the exit handler ends
     the workers.

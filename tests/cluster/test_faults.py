@@ -21,7 +21,15 @@ from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.placed import pins, reference
 from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Blow, Struck, bystander, wait_for_spare
+from katz_graph.bench.struck import (
+    FORGIVING,
+    LINK,
+    SIGNALS,
+    Blow,
+    Struck,
+    bystander,
+    wait_for_spare,
+)
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Event, Progress
@@ -56,7 +64,9 @@ def models(sdxl: Models) -> Models:
 @pytest.fixture(scope="module")
 def region(models: Models) -> Region:
     controls = (ControlCase(models.controls[0], 0.8, 0.0, 1.0),)
-    return sampler_region(Case("with a ControlNet", models.pipeline, True, "euler", STEPS, controls=controls))
+    return sampler_region(
+        Case("with a ControlNet", models.pipeline, True, "euler", STEPS, controls=controls)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +85,9 @@ def expected_plain(plain: Region) -> Tensor:
 
 
 def placed(engine: DeviceEngine, region: Region, places: dict[str, tuple[str, ...]]) -> Program:
-    return plan_region(region, Target(engine.cluster.devices, engine.cluster.links, places, batching=False))
+    return plan_region(
+        region, Target(engine.cluster.devices, engine.cluster.links, places, batching=False)
+    )
 
 
 class TestProcesses:
@@ -85,8 +97,18 @@ class TestProcesses:
     @classmethod
     def engine(cls, costs: Path, fork_server: ForkServer) -> Iterator[DeviceEngine]:
         before = below(os.getpid())
-        assignments, launchers = [WorkerConfig(name) for name in DEVICES], dict.fromkeys(DEVICES, Spawn(fork_server))
-        with DeviceEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, patience=FORGIVING) as engine:
+        assignments, launchers = (
+            [WorkerConfig(name) for name in DEVICES],
+            dict.fromkeys(DEVICES, Spawn(fork_server)),
+        )
+        with DeviceEngine(
+            assignments,
+            cache=costs,
+            link=LINK,
+            spares=True,
+            launchers=launchers,
+            patience=FORGIVING,
+        ) as engine:
             yield engine
             known = below(os.getpid()) - before
         assert len(known) >= len(DEVICES) and not any(map(runs, known))
@@ -118,7 +140,10 @@ class TestProcesses:
         with bystander(engine, beside) as others:
             outcome = struck.run(program)
         (hit,), (noticed,), (recovered,) = struck.hit, struck.noticed, struck.recovered
-        print(f"seed {seed}: {sent.name} of {victim}: noticed after {noticed - hit:.3f} s, recovered after {recovered - hit:.3f} s")
+        print(
+            f"seed {seed}: {sent.name} of {victim}: noticed after {noticed - hit:.3f} s, recovered "
+            f"after {recovered - hit:.3f} s"
+        )
         assert outcome.attempts == 2
         assert torch.equal(outcome.samples, expected)
         assert noticed - hit < NOTICED[sent]
@@ -126,7 +151,9 @@ class TestProcesses:
         assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)
 
     @pytest.mark.slow
-    def test_a_pause_of_a_worker_is_waited_for(self, engine: DeviceEngine, program: Program, expected: Tensor) -> None:
+    def test_a_pause_of_a_worker_is_waited_for(
+        self, engine: DeviceEngine, program: Program, expected: Tensor
+    ) -> None:
         pids = {name: engine.cluster.pids()[name] for name in DEVICES}
         stopped = pids[CONTROL]
         assert stopped is not None
@@ -144,7 +171,12 @@ class TestProcesses:
 
     @pytest.mark.slow
     def test_a_request_that_loses_two_workers_fails_and_others_go_on(
-        self, engine: DeviceEngine, program: Program, beside: Program, expected: Tensor, expected_plain: Tensor
+        self,
+        engine: DeviceEngine,
+        program: Program,
+        beside: Program,
+        expected: Tensor,
+        expected_plain: Tensor,
     ) -> None:
         wait_for_spare(engine)
         struck = Struck(engine, [Blow(signal.SIGKILL, CONTROL, 2), Blow(signal.SIGKILL, BASE, 3)])
@@ -180,11 +212,18 @@ class TestThreads:
 
     @pytest.fixture
     def engine(self, hosts: list[Host], network: Network, costs: Path) -> Iterator[DeviceEngine]:
-        assignments, launchers = [WorkerConfig(name) for name in DEVICES], dict.fromkeys(DEVICES, WorkerThreads())
-        with DeviceEngine(assignments, cache=costs, link=LINK, launchers=launchers, network=network) as engine:
+        assignments, launchers = (
+            [WorkerConfig(name) for name in DEVICES],
+            dict.fromkeys(DEVICES, WorkerThreads()),
+        )
+        with DeviceEngine(
+            assignments, cache=costs, link=LINK, launchers=launchers, network=network
+        ) as engine:
             yield engine
 
-    @pytest.mark.parametrize("network", [Network(DEVICES), Network(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))])
+    @pytest.mark.parametrize(
+        "network", [Network(DEVICES), Network(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))]
+    )
     def test_two_workers_that_lose_each_other_meet_again(
         self, engine: DeviceEngine, hosts: list[Host], region: Region, expected: Tensor
     ) -> None:
@@ -238,7 +277,13 @@ class TestThreads:
 
     @pytest.mark.slow
     def test_many_requests_and_cancellations_leave_nothing(
-        self, engine: DeviceEngine, hosts: list[Host], region: Region, plain: Region, expected: Tensor, expected_plain: Tensor
+        self,
+        engine: DeviceEngine,
+        hosts: list[Host],
+        region: Region,
+        plain: Region,
+        expected: Tensor,
+        expected_plain: Tensor,
     ) -> None:
         """Two at a time, every stage anywhere."""
         seed = random.randrange(1 << 16)
@@ -248,8 +293,15 @@ class TestThreads:
 
         def one(number: int) -> None:
             wanted, picture = draw.choice(((region, expected), (plain, expected_plain)))
-            places = {operation.id: (draw.choice(DEVICES),) for operation in wanted.operations if operation.stage in COSTED}
-            context, last = bare_context(engine), draw.randint(1, STEPS) if number % 2 else STEPS + 1
+            places = {
+                operation.id: (draw.choice(DEVICES),)
+                for operation in wanted.operations
+                if operation.stage in COSTED
+            }
+            context, last = (
+                bare_context(engine),
+                draw.randint(1, STEPS) if number % 2 else STEPS + 1,
+            )
 
             def listen(event: Event) -> None:
                 if isinstance(event, Progress) and event.value >= last:
@@ -276,7 +328,12 @@ class TestThreads:
 def segments(hosts: list[Host]) -> list[MemorySegment]:
     """Of shared memory, which stay to be used again."""
     pools = [peer._bulk for host in hosts for peer in host.peers.values()]
-    return [segment for pool in pools if isinstance(pool, SharedMemory) for segment in pool._sending._segments.values()]
+    return [
+        segment
+        for pool in pools
+        if isinstance(pool, SharedMemory)
+        for segment in pool._sending._segments.values()
+    ]
 
 
 def open_descriptors(hosts: list[Host]) -> int:
@@ -290,9 +347,16 @@ def test_shared_memory_that_cannot_be_had_is_told(region: Region, costs: Path) -
     before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
     limited = ForkServer(prefix=("prlimit", "--fsize=32768"))
     launchers = dict.fromkeys((BASE, CONTROL), Spawn(limited, echo=lambda line: None))
-    with limited, DeviceEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
+    with (
+        limited,
+        DeviceEngine(
+            [WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers
+        ) as engine,
+    ):
         with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
-            engine.cluster.run(placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine))
+            engine.cluster.run(
+                placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine)
+            )
         alone = placed(engine, region, dict(pins(BASE, BASE)))
         assert engine.cluster.run(alone, bare_context(engine)).attempts == 1
     as_before(before)

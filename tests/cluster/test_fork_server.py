@@ -76,8 +76,12 @@ def test_all_are_alike_and_none_holds_what_is_of_another(make: Make) -> None:
 @pytest.mark.parametrize(
     "loaded",
     [
-        pytest.param("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", id="thread"),
-        pytest.param("import torch\ntorch.cuda._is_in_bad_fork = lambda: os.getppid() != DRIVER", id="CUDA"),
+        pytest.param(
+            "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", id="thread"
+        ),
+        pytest.param(
+            "import torch\ntorch.cuda._is_in_bad_fork = lambda: os.getppid() != DRIVER", id="CUDA"
+        ),
     ],
 )
 def test_who_cannot_be_forked_begins_anew(make: Make, loaded: str) -> None:
@@ -132,7 +136,9 @@ def test_it_is_killed_before_it_is_made(make: Make) -> None:
     connection.close()
 
 
-def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place(make: Make) -> None:
+def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place(
+    make: Make,
+) -> None:
     server = make()
     before = below(os.getpid())
     first = server.fork("made_for_a_test:tell")
@@ -152,10 +158,15 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
 
 
 def test_a_module_that_cannot_be_loaded_is_told_by_who_needs_it(make: Make) -> None:
-    forked = make("raise ImportError('libcuda.so.1: cannot open shared object file')").fork("made_for_a_test:tell")
+    forked = make("raise ImportError('libcuda.so.1: cannot open shared object file')").fork(
+        "made_for_a_test:tell"
+    )
     eventually(lambda: forked.is_over, 30)
     assert forked.code == 1
-    assert forked.output.read().splitlines()[-1] == "ImportError: libcuda.so.1: cannot open shared object file"
+    assert (
+        forked.output.read().splitlines()[-1]
+        == "ImportError: libcuda.so.1: cannot open shared object file"
+    )
     forked.let_go()
     forked.connected.close()
 

@@ -34,10 +34,14 @@ from katz_graph.files.settings import WAITING
 HERE = Path(__file__).parent
 
 
-def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_its_threads_its_prefix_and_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    (tmp_path / "random.py").write_text("raise SystemExit('the current folder is no place to import from')")
+    (tmp_path / "random.py").write_text(
+        "raise SystemExit('the current folder is no place to import from')"
+    )
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     with ForkServer(3, "fake_worker", ("env", "SPACE=blue")) as server:
@@ -68,10 +72,13 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor() -> None:
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     for variable in WAITING:
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # OpenMP says what it read when torch loaded it
+    # OpenMP says what it read when torch loaded it
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
     began = time.monotonic()
     with ForkServer() as server:
         process = Spawn(server).launch("a")
@@ -83,7 +90,9 @@ def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(monkeypatch: pyt
         eventually(lambda: not process.is_alive(), 2)
         assert process.wait(1)
     told = capfd.readouterr().err.splitlines()
-    assert [line.split("'")[1] for line in told if "GOMP_SPINCOUNT" in line] == [WAITING["GOMP_SPINCOUNT"]]
+    assert [line.split("'")[1] for line in told if "GOMP_SPINCOUNT" in line] == [
+        WAITING["GOMP_SPINCOUNT"]
+    ]
     print(f"a process of the real worker was ready after {seconds:.2f} s")
 
 
@@ -115,10 +124,17 @@ def test_what_workers_need_is_loaded_ahead_where_this_host_serves() -> None:
     assert not any(map(runs, begun))
 
 
-def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.setattr(entries, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
     assert PATIENCE.frozen < slow_cuda.SECONDS
-    CostStore(tmp_path).keep_rates(f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5))
-    with DeviceEngine([WorkerConfig("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:
-        assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 7 << 30  # of 8, less what is kept for computing
+    CostStore(tmp_path).keep_rates(
+        f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5)
+    )
+    with DeviceEngine(
+        [WorkerConfig("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)
+    ) as engine:
+        # of 8, less what is kept for computing
+        assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 7 << 30

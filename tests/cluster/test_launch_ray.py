@@ -53,21 +53,33 @@ def test_nothing_of_a_cluster_of_ours_is_left(session: dict[str, Any]) -> None:
 
 
 def test_too_few_devices_are_told(session: dict[str, Any]) -> None:
-    assert session["too many"].startswith("--devices ray: 99 devices were asked for; the Ray cluster has ")
+    assert session["too many"].startswith(
+        "--devices ray: 99 devices were asked for; the Ray cluster has "
+    )
 
 
-def test_processors_are_taken_only_where_there_is_no_gpu_unless_more_devices_are_asked_for() -> None:
+def test_processors_are_taken_only_where_there_is_no_gpu_unless_more_devices_are_asked_for() -> (
+    None
+):
     def node(number: int, alive: bool = True, **resources: float) -> dict[str, Any]:
-        return {"NodeID": f"id{number}", "NodeManagerAddress": f"10.0.0.{number}", "Alive": alive, "Resources": resources}
+        return {
+            "NodeID": f"id{number}",
+            "NodeManagerAddress": f"10.0.0.{number}",
+            "Alive": alive,
+            "Resources": resources,
+        }
 
     nodes = [node(2, CPU=2.0), node(1, CPU=4.0, GPU=2.0), node(3, alive=False, GPU=8.0)]
     gpu, cpu = RayPlace("id1", "10.0.0.1", "cuda:0"), RayPlace("id2", "10.0.0.2", "cpu")
-    assert find_places(nodes) == (gpu, gpu)  # with a processor among them all would compute in float32
+    # with a processor among them all would compute in float32
+    assert find_places(nodes) == (gpu, gpu)
     assert find_places([nodes[0], node(4, CPU=1.0)]) == (cpu, RayPlace("id4", "10.0.0.4", "cpu"))
     assert find_places(nodes, 3) == (gpu, gpu, cpu)
     assert find_places(nodes, 1) == (gpu,)
     assert find_places(nodes, 4) == (gpu, gpu, cpu, RayPlace("id1", "10.0.0.1", "cpu"))
-    with pytest.raises(InputError, match="9 devices were asked for; the Ray cluster has 8 on 2 machines"):
+    with pytest.raises(
+        InputError, match="9 devices were asked for; the Ray cluster has 8 on 2 machines"
+    ):
         find_places(nodes, 9)
     with pytest.raises(InputError, match="some devices"):
         find_places([])

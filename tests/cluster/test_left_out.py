@@ -36,21 +36,38 @@ def models(sd1: Models) -> Models:
 @pytest.fixture
 def engine(costs: Path) -> Iterator[DeviceEngine]:
     choices = Choices(PINS, gone=frozenset({"cuda:7"}))
-    with DeviceEngine([WorkerConfig("cpu:0")], choices, costs, launchers={"cpu:0": WorkerThreads()}) as engine:
+    with DeviceEngine(
+        [WorkerConfig("cpu:0")], choices, costs, launchers={"cpu:0": WorkerThreads()}
+    ) as engine:
         yield engine
 
 
-def test_what_no_device_is_left_for_is_refused_in_one_line_and_the_rest_runs(engine: DeviceEngine, models: Models) -> None:
-    why = r"^{} may only run on cuda:7 \(--place\), which failed and is left out; the server has to be started anew$"
+def test_what_no_device_is_left_for_is_refused_in_one_line_and_the_rest_runs(
+    engine: DeviceEngine, models: Models
+) -> None:
+    why = (
+        r"^{} may only run on cuda:7 \(--place\), which failed and is left out; the server has "
+        r"to be started anew$"
+    )
     plain = Case("plain", models.pipeline, False, "euler", 2)
     latent = sample(engine, sampler_region(plain))
-    controlled = Case("controlled", models.pipeline, False, "euler", 2, controls=(ControlCase(models.controls[0], 0.8, 0.0, 1.0),))
+    controlled = Case(
+        "controlled",
+        models.pipeline,
+        False,
+        "euler",
+        2,
+        controls=(ControlCase(models.controls[0], 0.8, 0.0, 1.0),),
+    )
     with pytest.raises(RunError, match=why.format("controlnet")):
         sample(engine, sampler_region(controlled))
     _, _, vae = pipeline_recipes(models.pipeline)
     with pytest.raises(RunError, match=why.format("vae_decode")):
         engine.decode_latent(vae, latent, bare_context(engine))
-    assert engine.encode_image(vae, torch.zeros(1, 64, 64, 3), bare_context(engine)).shape == latent.shape
+    assert (
+        engine.encode_image(vae, torch.zeros(1, 64, 64, 3), bare_context(engine)).shape
+        == latent.shape
+    )
 
 
 def test_devices_that_are_absent_are_all_named() -> None:
@@ -61,7 +78,11 @@ def test_devices_that_are_absent_are_all_named() -> None:
 
 def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(tmp_path: Path) -> None:
     options = ServeOptions(
-        data=tmp_path / "data", output=tmp_path / "output", devices="cpu:0,cuda:78", place=("controlnet=cuda:78",), spare=False
+        data=tmp_path / "data",
+        output=tmp_path / "output",
+        devices="cpu:0,cuda:78",
+        place=("controlnet=cuda:78",),
+        spare=False,
     )
 
     async def start() -> None:

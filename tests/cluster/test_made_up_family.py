@@ -57,12 +57,22 @@ def region(models: Models, *strengths: float) -> Region:
     for side, strength in zip(("cond", "uncond"), strengths, strict=True):
         common = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, side)),)}
         nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
-        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.encoder", 0), **common})
-        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common})
-        nodes[f"{side}.strong"] = NodeCall("Stronger", {"prediction": Link(f"{side}.decoder", 1), "strength": strength})
-        sides[side] = Link(f"{side}.strong" if strength != 1.0 else f"{side}.decoder", 0 if strength != 1.0 else 1)
+        nodes[f"{side}.mid"] = NodeCall(
+            "UNetMid", {"features": Link(f"{side}.encoder", 0), **common}
+        )
+        nodes[f"{side}.decoder"] = NodeCall(
+            "UNetDecoder", {"features": Link(f"{side}.mid", 0), **common}
+        )
+        nodes[f"{side}.strong"] = NodeCall(
+            "Stronger", {"prediction": Link(f"{side}.decoder", 1), "strength": strength}
+        )
+        sides[side] = Link(
+            f"{side}.strong" if strength != 1.0 else f"{side}.decoder", 0 if strength != 1.0 else 1
+        )
     nodes["guidance"] = NodeCall("CFGCombine", {**sides, "guidance": 3.0})
-    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)})
+    nodes["end"] = NodeCall(
+        "StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)}
+    )
     graph = Graph(nodes)
     return bind_region(graph, {**builtin_types(), **TYPES}, region_nodes(graph, "end"), {})
 
@@ -89,31 +99,73 @@ def test_it_samples_on_one_device_and_on_two_with_the_same_bits(sd1: Models, cos
 def sampled(network: UNet2DModel, asked: Region, positive: Tensor, negative: Tensor) -> Tensor:
     """Samples with Euler's method in a plain loop over the network, at guidance 3."""
     spec, table = sampling_of(asked.begin)
-    x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0)) * (1 + spec.sigmas[0] ** 2) ** 0.5
+    x = (
+        torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+        * (1 + spec.sigmas[0] ** 2) ** 0.5
+    )
     for sigma, following in pairwise(spec.sigmas):
-        noise = network(x / (sigma**2 + 1) ** 0.5, table.timestep_at(sigma)).sample + negative + 3.0 * (positive - negative)
+        noise = (
+            network(x / (sigma**2 + 1) ** 0.5, table.timestep_at(sigma)).sample
+            + negative
+            + 3.0 * (positive - negative)
+        )
         x = x + noise * (following - sigma)
     return x
 
 
-def test_its_network_is_loaded_and_sampled_as_a_whole(sd1: Models, costs: Path, tmp_path: Path) -> None:
+def test_its_network_is_loaded_and_sampled_as_a_whole(
+    sd1: Models, costs: Path, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
-    blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",), "block_out_channels": (8,), "norm_num_groups": 4}
-    network = UNet2DModel(in_channels=4, out_channels=4, layers_per_block=1, attention_head_dim=4, **blocks).eval()
+    blocks = {
+        "down_block_types": ("DownBlock2D",),
+        "up_block_types": ("UpBlock2D",),
+        "block_out_channels": (8,),
+        "norm_num_groups": 4,
+    }
+    network = UNet2DModel(
+        in_channels=4, out_channels=4, layers_per_block=1, attention_head_dim=4, **blocks
+    ).eval()
     network.save_pretrained(tmp_path)
     model, clip = network_recipe(tmp_path), pipeline_recipes(sd1.pipeline)[1]
     positive, negative = ((ConditioningEntry(Prompt(clip, text)),) for text in ("a red square", ""))
     latent = {"samples": torch.zeros(1, 4, 8, 8)}
-    drawn = expand_sampling("StepBegin", {"model": model, "latent_image": latent, "steps": 2}, model, positive, negative, 3.0)
-    asked = bind_region(drawn.graph, {**builtin_types(), **TYPES}, region_nodes(drawn.graph, drawn.outputs[0].node), {})
+    drawn = expand_sampling(
+        "StepBegin",
+        {"model": model, "latent_image": latent, "steps": 2},
+        model,
+        positive,
+        negative,
+        3.0,
+    )
+    asked = bind_region(
+        drawn.graph,
+        {**builtin_types(), **TYPES},
+        region_nodes(drawn.graph, drawn.outputs[0].node),
+        {},
+    )
     with local_engine(batching=False, cache=costs) as engine:
         expected = sample(engine, asked, bare_context(engine, **TYPES))
         assert engine.models.module(model).is_made_up
-        texts = [engine.models.encode_text(Prompt(clip, text)).hidden.mean() for text in ("a red square", "")]
-        assert torch.allclose(expected, sampled(network, asked, *texts) / model.latent.scale, rtol=0, atol=1e-4)
+        texts = [
+            engine.models.encode_text(Prompt(clip, text)).hidden.mean()
+            for text in ("a red square", "")
+        ]
+        assert torch.allclose(
+            expected, sampled(network, asked, *texts) / model.latent.scale, rtol=0, atol=1e-4
+        )
     workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
     launchers = {one.name: WorkerThreads() for one in workers}
-    with DeviceEngine(workers, Choices(batching=False), cache=costs, link=NetworkLink(1e9, 1e-4), launchers=launchers) as cluster:
+    with DeviceEngine(
+        workers,
+        Choices(batching=False),
+        cache=costs,
+        link=NetworkLink(1e9, 1e-4),
+        launchers=launchers,
+    ) as cluster:
         program = cluster.plan(asked)
-        assert {program.placement["positive.made"], program.placement["negative.made"]} == {"cpu:0", "cpu:1"}
+        assert {program.placement["positive.made"], program.placement["negative.made"]} == {
+            "cpu:0",
+            "cpu:1",
+        }
         assert torch.equal(cluster.cluster.run(program, bare_context(cluster)).samples, expected)

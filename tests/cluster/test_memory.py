@@ -41,23 +41,51 @@ def engine(costs: Path) -> Iterator[DeviceEngine]:
         yield engine
 
 
-def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tmp_path: Path, costs: Path) -> None:
+def test_requests_on_two_workers_keep_nothing_while_they_wait(
+    models: Models, tmp_path: Path, costs: Path
+) -> None:
     """UNets of two models on one worker, two ControlNets on the other: nobody keeps what it has
     while it waits for the rest.
     """
     make_pipeline(tmp_path / "other", "sd1", seed=5)
-    pairs = [(pipeline, control) for pipeline in (models.pipeline, tmp_path / "other") for control in models.controls[:2]]
+    pairs = [
+        (pipeline, control)
+        for pipeline in (models.pipeline, tmp_path / "other")
+        for control in models.controls[:2]
+    ]
     regions = [
-        sampler_region(Case("x", pipeline, False, "euler", 3, guidance=1.0, controls=(ControlCase(control, 0.8, 0.0, 1.0),)))
+        sampler_region(
+            Case(
+                "x",
+                pipeline,
+                False,
+                "euler",
+                3,
+                guidance=1.0,
+                controls=(ControlCase(control, 0.8, 0.0, 1.0),),
+            )
+        )
         for pipeline, control in pairs
     ]
     model, clip, _ = pipeline_recipes(models.pipeline)
     control = controlnet_recipe(models.controls[0]).control_net
     rooms = {"cpu:0": (model.network, clip.encoders[0].encoder), "cpu:1": (control,)}
-    assignments = [WorkerConfig(name, model_bytes=4 * sum(map(count_values, parts)) + 1000) for name, parts in rooms.items()]
-    pins = {**dict.fromkeys(("text_encoder", "unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)), "controlnet": ("cpu:1",)}
+    assignments = [
+        WorkerConfig(name, model_bytes=4 * sum(map(count_values, parts)) + 1000)
+        for name, parts in rooms.items()
+    ]
+    pins = {
+        **dict.fromkeys(("text_encoder", "unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)),
+        "controlnet": ("cpu:1",),
+    }
     launchers = dict.fromkeys(rooms, WorkerThreads())
-    with DeviceEngine(assignments, Choices(pins, batching=False), costs, NetworkLink(1e10, 1e-5), launchers=launchers) as engine:
+    with DeviceEngine(
+        assignments,
+        Choices(pins, batching=False),
+        costs,
+        NetworkLink(1e10, 1e-5),
+        launchers=launchers,
+    ) as engine:
         one_by_one = [sample(engine, region) for region in regions]
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda region: sample(engine, region), regions))
@@ -67,7 +95,9 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tm
 
 def painted(engine: DeviceEngine, models: Models) -> tuple[Tensor, Tensor]:
     latent = sample(engine, sampler_region(Case("x", models.pipeline, False, "euler", 3)))
-    return latent, engine.decode_latent(pipeline_recipes(models.pipeline)[2], latent, bare_context(engine))
+    return latent, engine.decode_latent(
+        pipeline_recipes(models.pipeline)[2], latent, bare_context(engine)
+    )
 
 
 def limit(pid: int, room: int) -> None:
@@ -75,21 +105,32 @@ def limit(pid: int, room: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (taken + room, taken + room))
 
 
-def test_a_limited_worker_does_what_it_can_and_survives_the_rest(engine: DeviceEngine, models: Models) -> None:
+def test_a_limited_worker_does_what_it_can_and_survives_the_rest(
+    engine: DeviceEngine, models: Models
+) -> None:
     fresh = painted(engine, models)
     (pid,) = engine.cluster.pids().values()
     assert pid is not None
     limit(pid, ROOM)
     context = bare_context(engine)
-    large = torch.randn(1, 4, 160, 160, generator=torch.Generator().manual_seed(0))  # 1280 x 1280 pixels, 0.4 GB at once
+    # 1280 x 1280 pixels, 0.4 GB at once
+    large = torch.randn(1, 4, 160, 160, generator=torch.Generator().manual_seed(0))
     picture = engine.decode_latent(pipeline_recipes(models.pipeline)[2], large, context)
     assert picture.shape == (1, 1280, 1280, 3) and picture.isfinite().all()
-    assert context.warnings == ["vae decode: the whole picture does not fit into memory, so it was done in tiles"]
+    assert context.warnings == [
+        "vae decode: the whole picture does not fit into memory, so it was done in tiles"
+    ]
     crowd = Case("x", models.pipeline, False, "euler", 3, latent=torch.zeros(32, 4, 256, 256))
-    with pytest.raises(OutOfMemory, match=r"sampler .* \(32 x 4 x 256 x 256\).*: out of memory.* of cpu are free.*smaller picture"):
+    with pytest.raises(
+        OutOfMemory,
+        match=r"sampler .* \(32 x 4 x 256 x 256\).*: out of memory.* of cpu are "
+        r"free.*smaller picture",
+    ):
         sample(engine, sampler_region(crowd))
     with pytest.raises(OutOfMemory, match="VAE decode of 1 x 4096 x 4096 pixels: needs"):
-        engine.decode_latent(pipeline_recipes(models.pipeline)[2], torch.zeros(1, 4, 512, 512), bare_context(engine))
+        engine.decode_latent(
+            pipeline_recipes(models.pipeline)[2], torch.zeros(1, 4, 512, 512), bare_context(engine)
+        )
     again = painted(engine, models)
     assert all(torch.equal(one, other) for one, other in zip(again, fresh, strict=True))
     assert list(engine.cluster.pids().values()) == [pid]

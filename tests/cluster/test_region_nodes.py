@@ -17,13 +17,30 @@ def painted(katz: Katz, workflow: Path, *arguments: object) -> np.ndarray:
     return np.asarray(Image.open(path))
 
 
-def test_a_node_of_the_first_convention_runs_on_workers(katz_on_threads: Katz, tmp_path: Path) -> None:
+def test_a_node_of_the_first_convention_runs_on_workers(
+    katz_on_threads: Katz, tmp_path: Path
+) -> None:
     own, foreign, packs = guided_by_pack(tmp_path)
-    on_workers = painted(katz_on_threads, foreign, "--packs", packs, "--devices", "cpu*2", "--place", "unet=cpu:1", "--link", "100")
+    on_workers = painted(
+        katz_on_threads,
+        foreign,
+        "--packs",
+        packs,
+        "--devices",
+        "cpu*2",
+        "--place",
+        "unet=cpu:1",
+        "--link",
+        "100",
+    )
     assert np.array_equal(on_workers, painted(katz_on_threads, own))
 
 
-def test_a_node_that_cancels_its_run_on_a_worker_ends_it(katz_on_threads: Katz, tmp_path: Path) -> None:
-    _, foreign, packs = guided_by_pack(tmp_path, "(_ for _ in ()).throw(Cancelled('cancelled'))", steps=1)
+def test_a_node_that_cancels_its_run_on_a_worker_ends_it(
+    katz_on_threads: Katz, tmp_path: Path
+) -> None:
+    _, foreign, packs = guided_by_pack(
+        tmp_path, "(_ for _ in ()).throw(Cancelled('cancelled'))", steps=1
+    )
     result = katz_on_threads("run", foreign, "--packs", packs, "--devices", "cpu*2")
     assert (result.code, result.errors) == (130, ["error: cancelled"])

@@ -26,7 +26,10 @@ from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.worker.config import WorkerConfig
 
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "controlnet_lora.json"
-CODE = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main\nmain()"
+CODE = (
+    "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom "
+    "katz_graph.cli.main import main\nmain()"
+)
 
 
 @dataclass
@@ -46,7 +49,8 @@ class Run:
         if phase == "importing":
             self.read_until(b"starting 2 workers")
         elif phase == "loading":
-            eventually(lambda: any(self.cache.iterdir()), 60)  # what was measured; planning and loading come next
+            # what was measured; planning and loading come next
+            eventually(lambda: any(self.cache.iterdir()), 60)
         else:
             self.read_until(b"it/s")
 
@@ -77,7 +81,16 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path, costs: Path) -> Path:
 def run(tmp_path: Path, cache: Path) -> Iterator[Run]:
     terminal, other_side = pty.openpty()
     shared = set(Path("/dev/shm").iterdir())
-    arguments = ["run", str(WORKFLOW), "--devices", "cpu*2", "--link", "10,0.1", "--set", "KSampler.steps=3000"]
+    arguments = [
+        "run",
+        str(WORKFLOW),
+        "--devices",
+        "cpu*2",
+        "--link",
+        "10,0.1",
+        "--set",
+        "KSampler.steps=3000",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, *arguments],
         env={**os.environ, "KATZ_CACHE": str(cache), "TERM": "xterm", "COLUMNS": "200"},
@@ -95,7 +108,11 @@ def run(tmp_path: Path, cache: Path) -> Iterator[Run]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "cache"), [("importing", None), ("loading", "own"), ("sampling", None)], indirect=["cache"])
+@pytest.mark.parametrize(
+    ("phase", "cache"),
+    [("importing", None), ("loading", "own"), ("sampling", None)],
+    indirect=["cache"],
+)
 def test_ctrl_c_is_one_line_and_leaves_nothing(run: Run, phase: str) -> None:
     run.reach(phase)
     workers = below(run.process.pid)
@@ -132,7 +149,9 @@ def test_an_error_in_the_driver_leaves_nothing(costs: Path, fork_server: ForkSer
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["device", "entry"])
-def test_a_worker_that_cannot_start_is_told_in_one_line(costs: Path, broken: str, fork_server: ForkServer) -> None:
+def test_a_worker_that_cannot_start_is_told_in_one_line(
+    costs: Path, broken: str, fork_server: ForkServer
+) -> None:
     before = below(os.getpid())
     names = ["cpu:0", "cuda:77" if broken == "device" else "cpu:1"]
     with pytest.raises(RunError) as error:
@@ -144,7 +163,12 @@ def test_a_worker_that_cannot_start_is_told_in_one_line(costs: Path, broken: str
 
 def engine(names: list[str], cache: Path, server: ForkServer, last: str = ENTRY) -> DeviceEngine:
     """Workers on this host, the last with another entry."""
-    launchers = {name: Spawn(server, last if name == names[-1] else ENTRY, echo=lambda line: None) for name in names}
+    launchers = {
+        name: Spawn(server, last if name == names[-1] else ENTRY, echo=lambda line: None)
+        for name in names
+    }
     return DeviceEngine(
-        [WorkerConfig(name, name.split(":")[0] if "cpu" in name else name) for name in names], cache=cache, launchers=launchers
+        [WorkerConfig(name, name.split(":")[0] if "cpu" in name else name) for name in names],
+        cache=cache,
+        launchers=launchers,
     )

@@ -47,7 +47,16 @@ def cases(models: Models) -> list[Region]:
             for sampler in ("euler", "heun"):
                 loras = ((models.loras[0], 0.7),) if number == 3 else ()
                 name = f"{number} ControlNets, guidance {guidance}, {sampler}"
-                case = Case(name, models.pipeline, models.xl, sampler, 3, guidance=guidance, controls=controls, loras=loras)
+                case = Case(
+                    name,
+                    models.pipeline,
+                    models.xl,
+                    sampler,
+                    3,
+                    guidance=guidance,
+                    controls=controls,
+                    loras=loras,
+                )
                 regions.append(sampler_region(case))
     return regions
 
@@ -60,7 +69,9 @@ def expected(models: Models, costs: Path) -> list[Tensor]:
 
 def engine_of(number: int, launcher: Launcher, costs: Path) -> DeviceEngine:
     assignments = [WorkerConfig(f"cpu:{index}") for index in range(number)]
-    return DeviceEngine(assignments, cache=costs, link=LINK, launchers={one.name: launcher for one in assignments})
+    return DeviceEngine(
+        assignments, cache=costs, link=LINK, launchers={one.name: launcher for one in assignments}
+    )
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4])
@@ -73,26 +84,39 @@ def scattered(engine: DeviceEngine, region: Region, seed: int) -> Program:
     """A program with every stage of every branch on a device drawn by chance."""
     draw = random.Random(seed)
     names = [device.name for device in engine.cluster.devices]
-    pins = {operation.id: (draw.choice(names),) for operation in region.operations if operation.stage in COSTED}
-    return plan_region(region, Target(engine.cluster.devices, engine.cluster.links, pins, batching=False))
+    pins = {
+        operation.id: (draw.choice(names),)
+        for operation in region.operations
+        if operation.stage in COSTED
+    }
+    return plan_region(
+        region, Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
+    )
 
 
 def made(engine: DeviceEngine, program: Program) -> Tensor:
     return engine.cluster.run(program, bare_context(engine)).samples
 
 
-def test_placements_by_chance_give_the_same_bits(threads: DeviceEngine, models: Models, expected: list[Tensor]) -> None:
+def test_placements_by_chance_give_the_same_bits(
+    threads: DeviceEngine, models: Models, expected: list[Tensor]
+) -> None:
     for number, (region, latent) in enumerate(zip(cases(models), expected, strict=True)):
         program = scattered(threads, region, number)
         assert torch.equal(made(threads, program), latent), program.placement
 
 
-def test_the_planner_s_own_choice_gives_the_same_picture(threads: DeviceEngine, models: Models, expected: list[Tensor]) -> None:
+def test_the_planner_s_own_choice_gives_the_same_picture(
+    threads: DeviceEngine, models: Models, expected: list[Tensor]
+) -> None:
     for region, latent in list(zip(cases(models), expected, strict=True))[1::3]:
-        assert difference(made(threads, threads.plan(region)), latent) <= 1e-5  # equal stages may share a call: float rounding
+        # equal stages may share a call: float rounding
+        assert difference(made(threads, threads.plan(region)), latent) <= 1e-5
 
 
-def test_worker_processes_give_the_same_bits(models: Models, expected: list[Tensor], costs: Path, fork_server: ForkServer) -> None:
+def test_worker_processes_give_the_same_bits(
+    models: Models, expected: list[Tensor], costs: Path, fork_server: ForkServer
+) -> None:
     with engine_of(2, Spawn(fork_server), costs) as engine:
         for number, (region, latent) in enumerate(zip(cases(models), expected, strict=True)):
             assert torch.equal(made(engine, scattered(engine, region, 100 + number)), latent)

@@ -37,7 +37,9 @@ def models(sdxl: Models) -> Models:
 
 def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
     uses = tuple(ControlCase(models.controls[number], 0.8, 0.0, 1.0) for number in controls)
-    return sampler_region(Case("x", models.pipeline, models.xl, "euler", 4, guidance=1.0, seed=seed, controls=uses))
+    return sampler_region(
+        Case("x", models.pipeline, models.xl, "euler", 4, guidance=1.0, seed=seed, controls=uses)
+    )
 
 
 def service(models: Models, costs: Path) -> DeviceEngine:
@@ -46,10 +48,14 @@ def service(models: Models, costs: Path) -> DeviceEngine:
     assignments = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1", control_net_bytes=size * 3 // 2)]
     pins = {**dict.fromkeys(UNET, ("cpu:0",)), "controlnet": ("cpu:1",)}
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), WorkerThreads())
-    return DeviceEngine(assignments, Choices(pins, batching=False), costs, LINK, launchers=launchers)
+    return DeviceEngine(
+        assignments, Choices(pins, batching=False), costs, LINK, launchers=launchers
+    )
 
 
-def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(models: Models, costs: Path) -> None:
+def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(
+    models: Models, costs: Path
+) -> None:
     regions = [request(models, [number % 2], seed=number) for number in range(4)]
     with local_engine(batching=False, cache=costs) as local:
         expected = [sample(local, region) for region in regions]
@@ -60,9 +66,13 @@ def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(mo
     assert use.evictions >= 1
 
 
-def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(models: Models, costs: Path) -> None:
+def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(
+    models: Models, costs: Path
+) -> None:
     with service(models, costs) as engine:
-        with pytest.raises(InputError, match="its ControlNets together exceed the budget of a worker"):
+        with pytest.raises(
+            InputError, match="its ControlNets together exceed the budget of a worker"
+        ):
             sample(engine, request(models, [0, 1]))
         assert torch.isfinite(sample(engine, request(models, [0]))).all()
 
@@ -70,10 +80,21 @@ def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(models: Mo
 def test_what_cannot_be_sent_runs_here_and_says_so(models: Models, costs: Path) -> None:
     plain = request(models, [])
     patch = OpaquePatch("post_cfg_function", "halved", lambda given: given["denoised"] * 0.5)
-    strange = replace(plain, operations=tuple(replace(op, inputs={**op.inputs, "remark": object()}) for op in plain.operations))
-    begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": plain.begin.inputs["model"].with_patch(patch)})
+    strange = replace(
+        plain,
+        operations=tuple(
+            replace(op, inputs={**op.inputs, "remark": object()}) for op in plain.operations
+        ),
+    )
+    begin = replace(
+        plain.begin,
+        inputs={**plain.begin.inputs, "model": plain.begin.inputs["model"].with_patch(patch)},
+    )
     with service(models, costs) as engine, local_engine(batching=False, cache=costs) as local:
-        for region, reason in ((strange, "cannot send a builtins.object"), (replace(plain, begin=begin), "post_cfg_function halved")):
+        for region, reason in (
+            (strange, "cannot send a builtins.object"),
+            (replace(plain, begin=begin), "post_cfg_function halved"),
+        ):
             context = bare_context(engine)
             made = engine.sample(region, context)[0]["samples"]
             assert torch.equal(made, sample(local, region))

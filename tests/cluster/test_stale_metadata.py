@@ -15,10 +15,23 @@ WORKFLOW = Path(__file__).parents[2] / "workflows" / "controlnet_lora.json"
 
 
 @pytest.mark.parametrize(("place", "expected"), [("cpu:1", ["stale-controlnet"]), ("cpu:0", [])])
-def test_a_picture_says_whether_its_controlnet_was_late(katz_on_threads: Katz, place: str, expected: list[str]) -> None:
+def test_a_picture_says_whether_its_controlnet_was_late(
+    katz_on_threads: Katz, place: str, expected: list[str]
+) -> None:
     places = ("--place", f"controlnet={place}", "--place", "unet=cpu:0")
-    allowed = ("--allow", "stale-controlnet", "--link", "10,1000")  # as if a message took a second: waiting never pays
-    told = katz_on_threads("run", WORKFLOW, "--devices", "cpu*2", *places, *allowed, "--set", "KSampler.steps=3", "--json").data
+    # as if a message took a second: waiting never pays
+    allowed = ("--allow", "stale-controlnet", "--link", "10,1000")
+    told = katz_on_threads(
+        "run",
+        WORKFLOW,
+        "--devices",
+        "cpu*2",
+        *places,
+        *allowed,
+        "--set",
+        "KSampler.steps=3",
+        "--json",
+    ).data
     assert told["approximations"] == expected
     (path,) = told["outputs"]
     with Image.open(path) as picture:

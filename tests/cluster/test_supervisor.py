@@ -33,14 +33,22 @@ class Told:
         self._server = server
         self.items: queue.Queue[tuple[Any, ...]] = queue.Queue()
 
-    def make(self, entry: str = "serve", names: tuple[str, ...] = ("a",), **options: Any) -> Supervisor:
+    def make(
+        self, entry: str = "serve", names: tuple[str, ...] = ("a",), **options: Any
+    ) -> Supervisor:
         launcher = Spawn(self._server, f"fake_worker:{entry}", echo=lambda line: None)
         return Supervisor(
             dict.fromkeys(names, launcher),
-            on_message=lambda name, message: self.items.put((message[0], name, message[1], time.monotonic())),
+            on_message=lambda name, message: self.items.put(
+                (message[0], name, message[1], time.monotonic())
+            ),
             on_lost=lambda name, reason: self.items.put(("lost", name, reason, time.monotonic())),
-            on_replaced=lambda name, connection: self.items.put(("replaced", name, connection, time.monotonic())),
-            on_abandoned=lambda name, error: self.items.put(("abandoned", name, error, time.monotonic())),
+            on_replaced=lambda name, connection: self.items.put(
+                ("replaced", name, connection, time.monotonic())
+            ),
+            on_abandoned=lambda name, error: self.items.put(
+                ("abandoned", name, error, time.monotonic())
+            ),
             **options,
         )
 
@@ -194,7 +202,10 @@ def test_a_worker_that_always_dies_is_given_up(told: Told) -> None:
             kind, _, content, _ = told.items.get(timeout=60)
             kinds.append(kind)
         assert kinds.count("lost") == 2 and kinds.count("replaced") == 1
-        assert str(content).startswith("device a: its worker died 2 times within 60 s and is not started again; the last time: ")
+        assert str(content).startswith(
+            "device a: its worker died 2 times within 60 s and is not started again; "
+            "the last time: "
+        )
         with pytest.raises(RunError, match="died 2 times"):
             supervisor.connection("a")
 
@@ -203,7 +214,9 @@ def test_a_failing_start_says_why_and_leaves_nothing(told: Told) -> None:
     with pytest.raises(RunError) as error, told.make("broken") as supervisor:
         supervisor.start()
     assert "its worker did not start" in str(error.value)
-    assert str(error.value).endswith("exit status 1; it last printed: ImportError: libcuda.so.1: cannot open shared object file")
+    assert str(error.value).endswith(
+        "exit status 1; it last printed: ImportError: libcuda.so.1: cannot open shared object file"
+    )
     assert "\n" not in str(error.value)
 
 
@@ -212,7 +225,9 @@ def test_a_start_that_hangs_ends(told: Told) -> None:
         told.make("never_hello", patience=WorkerPatience(start=1.0)).start()
 
 
-def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start, before = threading.Thread.start, below(os.getpid())
 
     def interrupted(thread: threading.Thread) -> None:

@@ -41,7 +41,9 @@ def raw() -> Iterator[tuple[socket.socket, Connection]]:
 
 def test_tensors_larger_than_any_buffer_arrive(pair: tuple[Connection, Connection]) -> None:
     first, second = pair
-    tensors = [torch.rand(3_000_000), torch.empty(0), torch.arange(7).bfloat16()] + [torch.full((3,), float(n)) for n in range(2000)]
+    tensors = [torch.rand(3_000_000), torch.empty(0), torch.arange(7).bfloat16()] + [
+        torch.full((3,), float(n)) for n in range(2000)
+    ]
     sender = threading.Thread(target=first.send, args=(("features", {"tensors": tensors}),))
     sender.start()
     kind, body = second.receive()
@@ -63,7 +65,9 @@ def test_messages_of_many_threads_stay_whole(pair: tuple[Connection, Connection]
     came = [second.receive()[1] for _ in range(200)]
     for thread in threads:
         thread.join()
-    assert all(len(tensor) == 1000 * number and (tensor == number).all() for number, _, tensor in came)
+    assert all(
+        len(tensor) == 1000 * number and (tensor == number).all() for number, _, tensor in came
+    )
     for number in range(4):
         assert [turn for sender, turn, _ in came if sender == number] == list(range(50))
 
@@ -124,7 +128,9 @@ def test_damaged_frames_are_refused(raw: tuple[socket.socket, Connection], frame
 
 
 @pytest.mark.parametrize("length", [0, 5, 16, 20, 25, 200])
-def test_a_frame_that_ends_early_is_a_closed_connection(raw: tuple[socket.socket, Connection], length: int) -> None:
+def test_a_frame_that_ends_early_is_a_closed_connection(
+    raw: tuple[socket.socket, Connection], length: int
+) -> None:
     sender, connection = raw
     recorded, recorder = socket.socketpair()
     Connection(recorder).send(("x", torch.zeros(1000)))
@@ -146,7 +152,9 @@ def test_too_large_a_message_is_refused_where_it_is_sent() -> None:
     second.close()
 
 
-def test_shutting_down_wakes_up_who_sends_and_who_receives(pair: tuple[Connection, Connection]) -> None:
+def test_shutting_down_wakes_up_who_sends_and_who_receives(
+    pair: tuple[Connection, Connection],
+) -> None:
     first, _ = pair
     outcomes: list[str] = []
 
@@ -157,7 +165,8 @@ def test_shutting_down_wakes_up_who_sends_and_who_receives(pair: tuple[Connectio
             outcomes.append("closed")
 
     threads = [
-        threading.Thread(target=attempt, args=(action,)) for action in (first.receive, lambda: first.send(("x", torch.zeros(10**7))))
+        threading.Thread(target=attempt, args=(action,))
+        for action in (first.receive, lambda: first.send(("x", torch.zeros(10**7))))
     ]
     for thread in threads:
         thread.start()

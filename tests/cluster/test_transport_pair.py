@@ -45,7 +45,15 @@ def others() -> Iterator[list[Other]]:
 def echo(end: End, count: int) -> None:
     for turn in range(count):  # large and small ones in turn
         end.send(
-            "echo", Residuals((torch.full((400_000 if turn % 2 else 1000,), float(turn)), torch.rand(3, 4).half()), torch.empty(0)), turn
+            "echo",
+            Residuals(
+                (
+                    torch.full((400_000 if turn % 2 else 1000,), float(turn)),
+                    torch.rand(3, 4).half(),
+                ),
+                torch.empty(0),
+            ),
+            turn,
         )
     for turn in range(count):
         residuals = end.wait("echo", turn)
@@ -130,7 +138,10 @@ def test_both_directions_at_once_keep_order_and_a_snapshot(kind: str) -> None:
         def put(self, address: Address, value: Any) -> None:
             order[self.side].append((address.output, float(value[-1])))
 
-    peers = [Peer("other", *end[:1], Recording(side), end[1], lambda name, why: None) for side, end in enumerate(ends)]
+    peers = [
+        Peer("other", *end[:1], Recording(side), end[1], lambda name, why: None)
+        for side, end in enumerate(ends)
+    ]
 
     def send(peer: Peer) -> None:
         tensor = torch.zeros(300_000)
@@ -149,7 +160,9 @@ def test_both_directions_at_once_keep_order_and_a_snapshot(kind: str) -> None:
     assert order == [[(number, float(number)) for number in range(40)]] * 2
     for peer in peers:
         peer.close()
-    assert not [thread for thread in threading.enumerate() if thread.name in ("from other", "to other")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name in ("from other", "to other")
+    ]
 
 
 def test_a_sender_does_not_wait_for_a_slow_link_until_the_queue_is_full() -> None:
@@ -195,7 +208,10 @@ def test_a_side_that_never_comes_is_given_up(hosts: bool) -> None:
 def test_groups_listen_at_the_given_address_only() -> None:
     (first, groups), (second, _) = two_ends(joined(True), joined(False))
     assert isinstance(groups, PairGroups)
-    listening = {socket.inet_ntoa(bytes.fromhex(local.split(":")[0])[::-1]) for local in _listening("/proc/net/tcp")}
+    listening = {
+        socket.inet_ntoa(bytes.fromhex(local.split(":")[0])[::-1])
+        for local in _listening("/proc/net/tcp")
+    }
     assert listening == {ADDRESS}
     assert _listening("/proc/net/tcp6") == []
     first.close()

@@ -23,7 +23,16 @@ from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.shared_memory import SharedMemory
 from katz_graph.ir.values import Residuals
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.uint8, torch.int64, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e5m2,
+    torch.uint8,
+    torch.int64,
+    torch.bool,
+]
 
 
 @pytest.fixture(scope="module")

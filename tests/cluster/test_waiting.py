@@ -60,28 +60,42 @@ class Starting:
 
 
 @contextmanager
-def engine(costs: Path, patience: WorkerPatience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[DeviceEngine]:
+def engine(
+    costs: Path, patience: WorkerPatience = FORGIVING, entry: Callable[[Connection], None] = work
+) -> Iterator[DeviceEngine]:
     launchers = dict.fromkeys((FIRST, SECOND), WorkerThreads(entry))
     assignments = [WorkerConfig(name) for name in launchers]
-    with DeviceEngine(assignments, cache=costs, link=LINK, launchers=launchers, patience=patience) as opened:
+    with DeviceEngine(
+        assignments, cache=costs, link=LINK, launchers=launchers, patience=patience
+    ) as opened:
         yield opened
-    eventually(lambda: not any(thread.name.startswith("katz-") for thread in threading.enumerate()), 5)
+    eventually(
+        lambda: not any(thread.name.startswith("katz-") for thread in threading.enumerate()), 5
+    )
 
 
 def end(opened: DeviceEngine, name: str) -> None:
     opened.cluster._supervisor._workers[name].end("the test wanted it")
 
 
-def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(region: Region, costs: Path) -> None:
+def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(
+    region: Region, costs: Path
+) -> None:
     with ThreadPoolExecutor(1) as pool, engine(costs, WorkerPatience(deaths=1)) as opened:
-        gone, there = (plan(opened, region, pins(name, name), batching=False) for name in (SECOND, FIRST))
+        gone, there = (
+            plan(opened, region, pins(name, name), batching=False) for name in (SECOND, FIRST)
+        )
         end(opened, SECOND)
         eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "dead", 5)
         for ask in (
             lambda: opened.cluster.call(SECOND, "identity"),
             lambda: opened.cluster.run(gone, bare_context(opened)),
         ):
-            with pytest.raises(DeviceGone, match=f"device {SECOND}: its worker died 1 times .* the last time: the test wanted it"):
+            with pytest.raises(
+                DeviceGone,
+                match=f"device {SECOND}: its worker died 1 times .* the last time: the "
+                "test wanted it",
+            ):
                 pool.submit(ask).result(SOON)
         outcome = pool.submit(opened.cluster.run, there, bare_context(opened)).result(SOON)
         assert torch.equal(outcome.samples, reference(region))
@@ -125,9 +139,16 @@ def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(costs: Path)
 
 def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
     patience = WorkerPatience(start=0.5)
-    with ThreadPoolExecutor(1) as pool, engine(costs, patience, Starting(itertools.count())) as opened:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        engine(costs, patience, Starting(itertools.count())) as opened,
+    ):
         end(opened, SECOND)
-        with pytest.raises(DeviceGone, match="did not start 2 times in a row and is not started again; the last time: it did not start"):
+        with pytest.raises(
+            DeviceGone,
+            match="did not start 2 times in a row and is not started again; the last time: it "
+            "did not start",
+        ):
             pool.submit(opened.cluster.call, SECOND, "identity").result(SOON)
         assert opened.cluster.call(FIRST, "identity").value["dtype"] == "float32"
 
@@ -152,7 +173,12 @@ class Spared:
 def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(costs: Path) -> None:
     may = threading.Event()
     launchers = {FIRST: Spared(itertools.count(1), may)}
-    with ThreadPoolExecutor(1) as pool, DeviceEngine([WorkerConfig(FIRST)], cache=costs, launchers=launchers, spares=True) as opened:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        DeviceEngine(
+            [WorkerConfig(FIRST)], cache=costs, launchers=launchers, spares=True
+        ) as opened,
+    ):
         end(opened, FIRST)
         eventually(lambda: opened.cluster._supervisor.states()[FIRST] == "starting", 5)
         asked = pool.submit(opened.cluster.call, FIRST, "identity")
@@ -160,7 +186,9 @@ def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(co
         assert asked.result(SOON).value["dtype"] == "float32"
 
 
-def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(region: Region, costs: Path) -> None:
+def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(
+    region: Region, costs: Path
+) -> None:
     """A worker that is being replaced holds none, and nobody waits for it."""
     with ThreadPoolExecutor(1) as pool, engine(costs, entry=Starting(itertools.count())) as opened:
         program = plan(opened, region, pins(FIRST, FIRST), batching=False)
@@ -171,17 +199,25 @@ def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(r
         eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "starting", 5)
         pool.submit(opened.unload).result(SOON / 4)
         assert live_weights() < held
-        assert torch.equal(opened.cluster.run(program, bare_context(opened)).samples, reference(region))
+        assert torch.equal(
+            opened.cluster.run(program, bare_context(opened)).samples, reference(region)
+        )
 
 
 def live_weights() -> int:
     return sum(type(one) is torch.nn.Parameter for one in gc.get_objects())
 
 
-def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(costs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(
+    costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("katz_graph.executor.engine.UNLOADING", 0.2)
     free, done = threading.Event(), []
-    work_of = {**host.WORK, "nap": lambda worker: free.wait(SOON), "unload": lambda worker: done.append("unload")}
+    work_of = {
+        **host.WORK,
+        "nap": lambda worker: free.wait(SOON),
+        "unload": lambda worker: done.append("unload"),
+    }
     monkeypatch.setattr(host, "WORK", work_of)
     with ThreadPoolExecutor(1) as pool, engine(costs) as opened:
         napping = pool.submit(opened.cluster.call, SECOND, "nap")

@@ -34,7 +34,8 @@ from katz_graph.executor.transport.connection import Connection, Frame
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
-from katz_graph.models import family
+from katz_graph.models import configuration
+from katz_graph.models.families.unet.architecture import unet_architecture
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 DEVICE = "cpu:0"
@@ -62,7 +63,11 @@ def expected(region: Region) -> Tensor:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[DeviceEngine]:
     with DeviceEngine(
-        [WorkerConfig(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: WorkerThreads()}, patience=UNHURRIED
+        [WorkerConfig(DEVICE)],
+        Choices(batching=False),
+        tmp_path,
+        launchers={DEVICE: WorkerThreads()},
+        patience=UNHURRIED,
     ) as engine:
         yield engine
 
@@ -98,7 +103,9 @@ def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]]
     def stage(real: Compute) -> Compute:
         def compute(module: Any, given: Mapping[str, Any]) -> Any:
             if breaks(given["features"].step.x.shape):
-                raise torch.AcceleratorError(f"{ILLEGAL}\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1")
+                raise torch.AcceleratorError(
+                    f"{ILLEGAL}\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+                )
             return real(module, given)
 
         return compute
@@ -107,7 +114,11 @@ def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]]
 
 
 def test_a_request_whose_device_fails_begins_again_on_another_worker(
-    engine: DeviceEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine,
+    lost: list[str],
+    region: Region,
+    expected: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     numbers = itertools.count()
     break_at(monkeypatch, lambda shape: next(numbers) == 3)
@@ -120,13 +131,19 @@ def test_a_request_whose_device_fails_begins_again_on_another_worker(
 
 
 def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_not(
-    engine: DeviceEngine, models: Models, region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine,
+    models: Models,
+    region: Region,
+    expected: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes down what the other one computes with as often as it may try: those are not the
     other one's tries.
     """
     larger = torch.zeros(1, 4, 16, 16)
-    breaking = sampler_region(Case("breaking", models.pipeline, True, "euler", STEPS, latent=larger))
+    breaking = sampler_region(
+        Case("breaking", models.pipeline, True, "euler", STEPS, latent=larger)
+    )
     break_at(monkeypatch, lambda shape: shape == larger.shape)
     program, other = engine.plan(region), engine.plan(breaking)
     begun, context = threading.Event(), bare_context(engine)
@@ -134,7 +151,9 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(engine.cluster.run, program, context)
         assert begun.wait(SOON)
-        with pytest.raises(WorkerLost, match=rf"{DEVICE}: the device failed: {ILLEGAL}, in 2 attempts"):
+        with pytest.raises(
+            WorkerLost, match=rf"{DEVICE}: the device failed: {ILLEGAL}, in 2 attempts"
+        ):
             in_time(engine.cluster.run, other, bare_context(engine))
         outcome = beside.result(SOON)
     assert torch.equal(outcome.samples, expected) and outcome.attempts == 3
@@ -167,15 +186,19 @@ def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request
     program = engine.plan(sampler_region(Case("changed", tmp_path / "model", True, "euler", STEPS)))
     file = tmp_path / "model" / "unet" / "config.json"
     file.write_text(f"{file.read_text()}\n")
-    family.architecture.cache_clear()  # a worker in a process of its own has not read it before
-    family._config.cache_clear()
+    unet_architecture.cache_clear()  # a worker in a process of its own has not read it before
+    configuration._config.cache_clear()
     with pytest.raises(InputError, match=r"config\.json: changed since"):
         in_time(engine.cluster.run, program, context)
     assert not lost and not context.warnings
 
 
 def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
-    engine: DeviceEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine,
+    lost: list[str],
+    region: Region,
+    expected: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program = engine.plan(region)
     with monkeypatch.context() as patch:
@@ -186,22 +209,38 @@ def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
     assert not lost
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+    ],
+)
 def test_an_answer_that_cannot_be_made_is_told(
-    engine: DeviceEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch, error: Exception
+    engine: DeviceEngine,
+    lost: list[str],
+    region: Region,
+    expected: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     monkeypatch.setattr(host, "WORK", {**host.WORK, "picture": lambda worker: torch.zeros(3, 1001)})
     program = engine.plan(region)
     real = connection.as_bytes
 
     def as_bytes(tensor: Tensor) -> Tensor:
-        if tensor.numel() in (3003, expected.numel()) and not torch.equal(tensor, region.begin.inputs["latent_image"]["samples"]):
+        if tensor.numel() in (3003, expected.numel()) and not torch.equal(
+            tensor, region.begin.inputs["latent_image"]["samples"]
+        ):
             raise error
         return real(tensor)
 
     with monkeypatch.context() as patch:
         patch.setattr(connection, "as_bytes", as_bytes)
-        for ask in (lambda: engine.cluster.call(DEVICE, "picture"), lambda: engine.cluster.run(program, bare_context(engine))):
+        for ask in (
+            lambda: engine.cluster.call(DEVICE, "picture"),
+            lambda: engine.cluster.run(program, bare_context(engine)),
+        ):
             with pytest.raises(RunError):
                 in_time(ask)
     assert in_time(engine.cluster.call, DEVICE, "picture").value.shape == (3, 1001)
@@ -209,7 +248,10 @@ def test_an_answer_that_cannot_be_made_is_told(
 
 
 def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
-    engine: DeviceEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    engine: DeviceEngine,
+    lost: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     real, failures = Connection.frame, itertools.count()
 

@@ -34,7 +34,13 @@ def fresh_noise(x: Tensor, seed: int = 0) -> NoiseSource:
     return lambda sigma, sigma_next: torch.randn(x.shape, generator=generator, dtype=x.dtype)
 
 
-def solve(sampler: Sampler, x: Tensor, sigmas: Tensor, denoiser: Denoiser = gaussian_denoiser, noise: NoiseSource | None = None) -> Tensor:
+def solve(
+    sampler: Sampler,
+    x: Tensor,
+    sigmas: Tensor,
+    denoiser: Denoiser = gaussian_denoiser,
+    noise: NoiseSource | None = None,
+) -> Tensor:
     solving = sampler(x, sigmas, noise or fresh_noise(x))
     try:
         query = next(solving)

@@ -32,7 +32,9 @@ class PlainEngine:
     tiles: list[tuple[int, int]] = field(default_factory=list)
     most_pixels: int = 1 << 40  # above which memory does not suffice
 
-    def upscale(self, model: UpscaleModelRecipe, picture: torch.Tensor, context: Any) -> torch.Tensor:
+    def upscale(
+        self, model: UpscaleModelRecipe, picture: torch.Tensor, context: Any
+    ) -> torch.Tensor:
         high, wide = picture.shape[-2:]
         if high * wide > self.most_pixels:
             raise OutOfMemory("too large")
@@ -42,7 +44,9 @@ class PlainEngine:
 
 def context_in(folder: Path, **options: Any) -> RunContext:
     folders = Folders((folder / "models",), folder / "input", folder / "output")
-    return RunContext(options.pop("engine", None) or PlainEngine(), folders, folder / "output", **options)  # type: ignore[arg-type]
+    return RunContext(
+        options.pop("engine", None) or PlainEngine(), folders, folder / "output", **options
+    )  # type: ignore[arg-type]
 
 
 def call(name: str, context: RunContext | None = None, **inputs: Any) -> Any:
@@ -57,7 +61,9 @@ def call_with_ui(name: str, context: RunContext | None = None, **inputs: Any) ->
     kind = registry()[name]
     assert set(inputs) <= set(kind.inputs)
     values = {
-        key: check_literal(value, kind.inputs[key]) if kind.inputs[key].knob and not kind.takes_lists else value
+        key: check_literal(value, kind.inputs[key])
+        if kind.inputs[key].knob and not kind.takes_lists
+        else value
         for key, value in inputs.items()
     }
     result = kind.run(context or context_in(Path("nowhere")), values)

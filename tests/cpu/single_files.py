@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, ControlNetModel, ControlNetUnionModel, EulerDiscreteScheduler, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    ControlNetModel,
+    ControlNetUnionModel,
+    EulerDiscreteScheduler,
+    UNet2DConditionModel,
+)
 from safetensors.torch import save_file
 from tiny_models import folder
 from torch import Tensor, nn
@@ -41,7 +47,13 @@ TOP = {
     "controlnet_cond_embedding.conv_in": "input_hint_block.0",
     "controlnet_cond_embedding.conv_out": "input_hint_block.14",
 }
-VAE_ATTENTION = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}
+VAE_ATTENTION = {
+    "group_norm": "norm",
+    "to_q": "q",
+    "to_k": "k",
+    "to_v": "v",
+    "to_out.0": "proj_out",
+}
 TEXT = {
     "sd1": ({"hidden_size": 64, "num_attention_heads": 1, "hidden_act": "quick_gelu"},),
     "sd2": ({"hidden_size": 128, "num_attention_heads": 2, "hidden_act": "gelu"},),
@@ -60,13 +72,26 @@ def unet_settings(kind: str, in_channels: int = 4) -> dict[str, Any]:
         "layers_per_block": 2,
         "cross_attention_dim": sum(encoder["hidden_size"] for encoder in TEXT[kind]),
     }
-    attends = {"sd1": (1, 1, 1, 0), "sd2": (1, 1, 1, 0), "sdxl": (0, 1, 1), "refiner": (0, 1, 1, 0)}[kind]
-    shared["down_block_types"] = ["CrossAttnDownBlock2D" if one else "DownBlock2D" for one in attends]
-    shared["up_block_types"] = ["CrossAttnUpBlock2D" if one else "UpBlock2D" for one in reversed(attends)]
+    attends = {
+        "sd1": (1, 1, 1, 0),
+        "sd2": (1, 1, 1, 0),
+        "sdxl": (0, 1, 1),
+        "refiner": (0, 1, 1, 0),
+    }[kind]
+    shared["down_block_types"] = [
+        "CrossAttnDownBlock2D" if one else "DownBlock2D" for one in attends
+    ]
+    shared["up_block_types"] = [
+        "CrossAttnUpBlock2D" if one else "UpBlock2D" for one in reversed(attends)
+    ]
     if kind == "sd1":
         return shared | {"block_out_channels": [32, 64, 64, 64], "attention_head_dim": 8}
     channels = [64, 64, 128] if kind == "sdxl" else [64, 64, 128, 128]
-    shared |= {"block_out_channels": channels, "attention_head_dim": [width // 64 for width in channels], "use_linear_projection": True}
+    shared |= {
+        "block_out_channels": channels,
+        "attention_head_dim": [width // 64 for width in channels],
+        "use_linear_projection": True,
+    }
     if kind == "sd2":
         return shared
     return shared | {
@@ -82,10 +107,15 @@ def parts(kind: str, in_channels: int = 4) -> dict[str, Any]:
     """The live modules of a random pipeline."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(KINDS.index(kind))
-        made: dict[str, Any] = {"unet": UNet2DConditionModel(**unet_settings(kind, in_channels)), "vae": vae(kind)}
+        made: dict[str, Any] = {
+            "unet": UNet2DConditionModel(**unet_settings(kind, in_channels)),
+            "vae": vae(kind),
+        }
         for number, sizes in enumerate(TEXT[kind]):
             projects = kind == "refiner" or number == 1
-            made["text_encoder_2" if projects else "text_encoder"] = text_encoder(sizes, POOLED.get(kind, 64), projects)
+            made["text_encoder_2" if projects else "text_encoder"] = text_encoder(
+                sizes, POOLED.get(kind, 64), projects
+            )
         for module in made.values():
             _shake(module)
     return made
@@ -120,7 +150,9 @@ def text_encoder(sizes: dict[str, Any], projection: int, projects: bool) -> nn.M
 def pipeline_folder(kind: str, in_channels: int = 4) -> Path:
     """A pipeline in diffusers' folder layout."""
     place = folder() / f"single-{kind}-{in_channels}"
-    index: dict[str, Any] = {"_class_name": "StableDiffusionXLPipeline" if kind in POOLED else "StableDiffusionPipeline"}
+    index: dict[str, Any] = {
+        "_class_name": "StableDiffusionXLPipeline" if kind in POOLED else "StableDiffusionPipeline"
+    }
     with quiet(*LIBRARIES):
         for name, module in parts(kind, in_channels).items():
             module.save_pretrained(place / name)
@@ -128,10 +160,16 @@ def pipeline_folder(kind: str, in_channels: int = 4) -> Path:
             if name.startswith("text_encoder"):
                 tokenizer = name.replace("text_encoder", "tokenizer")
                 pad = "!" if module.config.hidden_act == "gelu" else "<|endoftext|>"
-                CLIPTokenizer.from_pretrained(TOKENIZER, pad_token=pad, model_max_length=77).save_pretrained(place / tokenizer)
+                CLIPTokenizer.from_pretrained(
+                    TOKENIZER, pad_token=pad, model_max_length=77
+                ).save_pretrained(place / tokenizer)
                 index[tokenizer] = ["transformers", "CLIPTokenizer"]
         EulerDiscreteScheduler(
-            beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="leading"
+            beta_start=0.00085,
+            beta_end=0.012,
+            beta_schedule="scaled_linear",
+            steps_offset=1,
+            timestep_spacing="leading",
         ).save_pretrained(place / "scheduler")
     index["scheduler"] = ["diffusers", "EulerDiscreteScheduler"]
     (place / "model_index.json").write_text(json.dumps(index))
@@ -148,22 +186,35 @@ def checkpoint(kind: str, in_channels: int = 4) -> Path:
 
 def checkpoint_tensors(kind: str, in_channels: int = 4) -> dict[str, Tensor]:
     made = parts(kind, in_channels)
-    tensors = _under("model.diffusion_model.", original_unet(made["unet"])) | _under("first_stage_model.", original_vae(made["vae"]))
+    tensors = _under("model.diffusion_model.", original_unet(made["unet"])) | _under(
+        "first_stage_model.", original_vae(made["vae"])
+    )
     match kind:
         case "sd1":
-            tensors |= _under("cond_stage_model.transformer.", transformers_text(made["text_encoder"]))
+            tensors |= _under(
+                "cond_stage_model.transformer.", transformers_text(made["text_encoder"])
+            )
         case "sd2":
             tensors |= _under("cond_stage_model.model.", open_clip(made["text_encoder"]))
         case "sdxl":
-            tensors |= _under("conditioner.embedders.0.transformer.", transformers_text(made["text_encoder"]))
+            tensors |= _under(
+                "conditioner.embedders.0.transformer.", transformers_text(made["text_encoder"])
+            )
             tensors |= _under("conditioner.embedders.1.model.", open_clip(made["text_encoder_2"]))
         case "refiner":
             tensors |= _under("conditioner.embedders.0.model.", open_clip(made["text_encoder_2"]))
-    return tensors | {"alphas_cumprod": torch.linspace(1, 0, 10), "model_ema.decay": torch.tensor(0.9)}
+    return tensors | {
+        "alphas_cumprod": torch.linspace(1, 0, 10),
+        "model_ema.decay": torch.tensor(0.9),
+    }
 
 
 def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    save_file({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, path, metadata)
+    save_file(
+        {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()},
+        path,
+        metadata,
+    )
 
 
 def original_unet(module: Any) -> dict[str, Tensor]:
@@ -179,9 +230,18 @@ def original_unet(module: Any) -> dict[str, Tensor]:
             return f"zero_convs.{match[1]}.0.{match[2]}"
         if match := re.match(r"controlnet_cond_embedding\.blocks\.(\d+)\.(.*)", name):
             return f"input_hint_block.{2 * int(match[1]) + 2}.{match[2]}"
-        match = re.match(r"(down_blocks|mid_block|up_blocks)\.(?:(\d+)\.)?(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.*)", name)
+        match = re.match(
+            r"(down_blocks|mid_block|up_blocks)\.(?:(\d+)\.)?(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.*)",
+            name,
+        )
         assert match, name
-        side, block, what, layer, rest = match[1], int(match[2] or 0), match[3], int(match[4]), match[5]
+        side, block, what, layer, rest = (
+            match[1],
+            int(match[2] or 0),
+            match[3],
+            int(match[4]),
+            match[5],
+        )
         if what == "resnets":
             head, _, tail = rest.partition(".")
             rest = f"{RESNET[head]}.{tail}"
@@ -207,33 +267,50 @@ def original_vae(module: Any) -> dict[str, Tensor]:
     def rename(name: str) -> str:
         name = name.replace("conv_norm_out", "norm_out").replace("conv_shortcut", "nin_shortcut")
         name = re.sub(r"down_blocks\.(\d+)\.resnets\.", r"down.\1.block.", name)
-        name = re.sub(r"up_blocks\.(\d+)\.resnets\.", lambda match: f"up.{last - int(match[1])}.block.", name)
+        name = re.sub(
+            r"up_blocks\.(\d+)\.resnets\.", lambda match: f"up.{last - int(match[1])}.block.", name
+        )
         name = re.sub(r"down_blocks\.(\d+)\.downsamplers\.0", r"down.\1.downsample", name)
-        name = re.sub(r"up_blocks\.(\d+)\.upsamplers\.0", lambda match: f"up.{last - int(match[1])}.upsample", name)
-        name = re.sub(r"mid_block\.resnets\.(\d)", lambda match: f"mid.block_{int(match[1]) + 1}", name)
+        name = re.sub(
+            r"up_blocks\.(\d+)\.upsamplers\.0",
+            lambda match: f"up.{last - int(match[1])}.upsample",
+            name,
+        )
+        name = re.sub(
+            r"mid_block\.resnets\.(\d)", lambda match: f"mid.block_{int(match[1]) + 1}", name
+        )
         for ours, theirs in VAE_ATTENTION.items():
             name = name.replace(f"mid_block.attentions.0.{ours}.", f"mid.attn_1.{theirs}.")
         return name
 
     return {
-        rename(name): tensor[:, :, None, None] if "attentions" in name and tensor.ndim == 2 else tensor
+        rename(name): tensor[:, :, None, None]
+        if "attentions" in name and tensor.ndim == 2
+        else tensor
         for name, tensor in module.state_dict().items()
     }
 
 
 def transformers_text(module: nn.Module) -> dict[str, Tensor]:
-    tensors = {f"text_model.{name.removeprefix('text_model.')}": tensor for name, tensor in module.state_dict().items()}
+    tensors = {
+        f"text_model.{name.removeprefix('text_model.')}": tensor
+        for name, tensor in module.state_dict().items()
+    }
     return tensors | {"text_model.embeddings.position_ids": torch.arange(77)[None]}
 
 
 def open_clip(module: nn.Module) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {"logit_scale": torch.tensor(1.0)}
-    state = {name.removeprefix("text_model."): tensor for name, tensor in module.state_dict().items()}
+    state = {
+        name.removeprefix("text_model."): tensor for name, tensor in module.state_dict().items()
+    }
     for name, tensor in state.items():
         if name == "text_projection.weight":
             tensors["text_projection"] = tensor.T
         elif match := re.match(r"(encoder\.layers\.\d+)\.self_attn\.q_proj\.(weight|bias)", name):
-            joined = torch.cat([state[f"{match[1]}.self_attn.{part}_proj.{match[2]}"] for part in "qkv"])
+            joined = torch.cat(
+                [state[f"{match[1]}.self_attn.{part}_proj.{match[2]}"] for part in "qkv"]
+            )
             tensors[f"{_open_clip_name(match[1])}.attn.in_proj_{match[2]}"] = joined
         elif not re.search(r"self_attn\.[kv]_proj", name):
             tensors[_open_clip_name(name)] = tensor
@@ -275,7 +352,11 @@ def controlnet(kind: str) -> Any:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(7)
         module = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 12, 16))
-        for layer in (*module.controlnet_down_blocks, module.controlnet_mid_block, module.controlnet_cond_embedding.conv_out):
+        for layer in (
+            *module.controlnet_down_blocks,
+            module.controlnet_mid_block,
+            module.controlnet_cond_embedding.conv_out,
+        ):
             nn.init.normal_(layer.weight, std=0.1)
             nn.init.normal_(layer.bias, std=0.02)
         _shake(module)
@@ -285,7 +366,9 @@ def controlnet(kind: str) -> Any:
 @cache
 def union_controlnet() -> Any:
     """A ControlNet for several kinds of reference, as there are for SDXL."""
-    taken = {name: value for name, value in unet_settings("sdxl").items() if name != "up_block_types"}
+    taken = {
+        name: value for name, value in unet_settings("sdxl").items() if name != "up_block_types"
+    }
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(8)
         module = ControlNetUnionModel(

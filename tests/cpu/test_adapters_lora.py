@@ -21,7 +21,9 @@ NAMINGS = ("diffusers", "peft", "kohya")
 
 def encoders(family):
     store = ModelStore()
-    return [store.text_encoder(one.encoder, "cpu", torch.float32) for one in recipes(family)[1].encoders]
+    return [
+        store.text_encoder(one.encoder, "cpu", torch.float32) for one in recipes(family)[1].encoders
+    ]
 
 
 def changed(tmp_path, source, change, metadata=None):
@@ -62,7 +64,9 @@ def test_three_namings_are_one_file(family):
                 assert torch.equal(factors.down, other[name].down)
                 assert torch.equal(factors.up, other[name].up)
                 assert factors.alpha == other[name].alpha
-    shapes = {len(factors.shape) for factors in fit(files[0], "unet", weights(unet(family))).values()}
+    shapes = {
+        len(factors.shape) for factors in fit(files[0], "unet", weights(unet(family))).values()
+    }
     assert shapes == {2, 4}
     assert bool(files[0].parts["text_encoder_2"]) == (family == "sdxl")
 
@@ -76,16 +80,25 @@ def test_old_diffusers_names(tmp_path):
     def old(tensors):
         kept = {key: value for key, value in tensors.items() if ".attn" in key}
         return {
-            key.replace(".to_out.0.", ".to_out.").replace(".lora.", "_lora.").replace("attn1.", "attn1.processor."): v
+            key.replace(".to_out.0.", ".to_out.")
+            .replace(".lora.", "_lora.")
+            .replace("attn1.", "attn1.processor."): v
             for key, v in kept.items()
         }
 
     source = lora_file("sd1", naming="diffusers", text_encoder=False)
     path = changed(tmp_path, source, old)
-    got, expected = read_lora(file_identity(path)).parts["unet"], read_lora(file_identity(source)).parts["unet"]
+    got, expected = (
+        read_lora(file_identity(path)).parts["unet"],
+        read_lora(file_identity(source)).parts["unet"],
+    )
     assert got
     assert all(torch.equal(factors.down, expected[name].down) for name, factors in got.items())
-    bare = changed(tmp_path, path, lambda tensors: {key.removeprefix("unet."): value for key, value in tensors.items()})
+    bare = changed(
+        tmp_path,
+        path,
+        lambda tensors: {key.removeprefix("unet."): value for key, value in tensors.items()},
+    )
     assert read_lora(file_identity(bare)).parts["unet"].keys() == got.keys()
 
 
@@ -99,39 +112,74 @@ def test_old_diffusers_names(tmp_path):
     ],
 )
 def test_alpha_of_peft_files(tmp_path, metadata, alpha):
-    path = changed(tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": json.dumps(metadata)} if metadata else {})
-    factors = read_lora(file_identity(path)).parts["unet"]["mid_block.attentions.0.transformer_blocks.0.attn1.to_q"]
+    path = changed(
+        tmp_path,
+        lora_file("sd1"),
+        dict,
+        {"lora_adapter_metadata": json.dumps(metadata)} if metadata else {},
+    )
+    factors = read_lora(file_identity(path)).parts["unet"][
+        "mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
+    ]
     assert factors.alpha == pytest.approx(alpha)
 
 
 def test_files_of_peft_itself(tmp_path):
     tensors = load_file(lora_file("sd1", text_encoder=False))
     path = tmp_path / "adapter_model.safetensors"
-    save_file({f"base_model.model.{key.removeprefix('unet.')}": value for key, value in tensors.items()}, path)
-    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {3.0}
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"lora_alpha": 12, "r": 3, "peft_type": "LORA"}))
-    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {12.0}
+    save_file(
+        {f"base_model.model.{key.removeprefix('unet.')}": value for key, value in tensors.items()},
+        path,
+    )
+    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {
+        3.0
+    }
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps({"lora_alpha": 12, "r": 3, "peft_type": "LORA"})
+    )
+    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {
+        12.0
+    }
 
 
 def test_alpha_beside_the_factors(tmp_path):
     def with_alpha(tensors):
-        return tensors | {key.replace(".lora_A.weight", ".alpha"): torch.tensor(9.0) for key in tensors if ".lora_A." in key}
+        return tensors | {
+            key.replace(".lora_A.weight", ".alpha"): torch.tensor(9.0)
+            for key in tensors
+            if ".lora_A." in key
+        }
 
     path = changed(tmp_path, lora_file("sd1"), with_alpha)
-    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {9.0}
+    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {
+        9.0
+    }
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
 def test_made_for_another_architecture(naming):
     path = lora_file("sdxl", naming=naming)
-    refused(path, r"made for another architecture: unet\.\S+ .*(does not exist in this model|has shape \[.*\], this model \[.*\])", "sd1")
-    refused(lora_file("sd1", naming=naming), r"made for another architecture: unet\.\S+ (\(shape|has shape) \[", "sd2")
+    refused(
+        path,
+        r"made for another architecture: unet\.\S+ .*(does not exist in this model|has shape "
+        r"\[.*\], this model \[.*\])",
+        "sd1",
+    )
+    refused(
+        lora_file("sd1", naming=naming),
+        r"made for another architecture: unet\.\S+ (\(shape|has shape) \[",
+        "sd2",
+    )
 
 
 def test_a_wrong_shape_is_named_with_both_shapes(tmp_path):
     key = "unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k.lora_A.weight"
     path = changed(tmp_path, lora_file("sd1"), lambda tensors: tensors | {key: torch.zeros(3, 77)})
-    refused(path, r"unet\.mid_block\.attentions\.0\.transformer_blocks\.0\.attn2\.to_k has shape \[32, 77\], this model \[32, 32\]")
+    refused(
+        path,
+        r"unet\.mid_block\.attentions\.0\.transformer_blocks\.0\.attn2\.to_k has shape \[32, 77\], "
+        r"this model \[32, 32\]",
+    )
 
 
 def test_one_by_one_convolutions_and_linear_layers_stand_for_each_other(tmp_path):
@@ -140,19 +188,32 @@ def test_one_by_one_convolutions_and_linear_layers_stand_for_each_other(tmp_path
     """
 
     def flat(tensors):
-        return {key: value.flatten(1) if ".proj_in." in key or ".proj_out." in key else value for key, value in tensors.items()}
+        return {
+            key: value.flatten(1) if ".proj_in." in key or ".proj_out." in key else value
+            for key, value in tensors.items()
+        }
 
-    fitted = fit(read_lora(file_identity(changed(tmp_path, lora_file("sd1"), flat))), "unet", weights(unet("sd1")))
+    fitted = fit(
+        read_lora(file_identity(changed(tmp_path, lora_file("sd1"), flat))),
+        "unet",
+        weights(unet("sd1")),
+    )
     original = fit(read_lora(lora("sd1").file), "unet", weights(unet("sd1")))
     name = "mid_block.attentions.0.proj_in.weight"
     shape = original[name].shape
     assert fitted[name].shape == shape[:2]
-    deltas = [one[name].delta(0.5, torch.device("cpu"), torch.Size(shape)) for one in (fitted, original)]
+    deltas = [
+        one[name].delta(0.5, torch.device("cpu"), torch.Size(shape)) for one in (fitted, original)
+    ]
     assert torch.equal(*deltas)
 
 
 def drop_up(tensors):
-    return {key: value for key, value in tensors.items() if not (key.endswith("lora_B.weight") and "mid_block" in key)}
+    return {
+        key: value
+        for key, value in tensors.items()
+        if not (key.endswith("lora_B.weight") and "mid_block" in key)
+    }
 
 
 def add(key):
@@ -166,22 +227,60 @@ def rename(old, new):
 @pytest.mark.parametrize(
     ("change", "naming", "words"),
     [
-        (add("lora_unet_mid_block_attentions_0_proj_in.hada_w1_a"), "kohya", "LoHa is not supported"),
+        (
+            add("lora_unet_mid_block_attentions_0_proj_in.hada_w1_a"),
+            "kohya",
+            "LoHa is not supported",
+        ),
         (add("lora_unet_mid_block_attentions_0_proj_in.lokr_w1"), "kohya", "LoKr is not supported"),
-        (add("unet.mid_block.attentions.0.proj_in.lora_magnitude_vector"), "peft", "DoRA is not supported"),
-        (add("lora_unet_mid_block_resnets_0_conv1.lora_mid.weight"), "kohya", "Tucker form is not supported"),
-        (add("model.diffusion_model.out.0.weight"), "peft", "this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"),
-        (add("lora_te3_encoder_block_0.lora_down.weight"), "kohya", "no LoRA for Stable Diffusion .*lora_te3_encoder_block_0"),
-        (add("something.else.lora_A.weight"), "peft", r"something\.else\.lora_A\.weight is unknown"),
-        (lambda tensors: {"something.else": torch.zeros(2, 2)}, "peft", r"something\.else is unknown"),
-        (add("down_blocks.9.proj.lora_A.weight"), "peft", r"unet\.down_blocks\.9\.proj has no lora_B"),
-        (add("unet.mid_block.resnets.0.conv1.lora_A.other.weight"), "peft", r"says unet\.mid_block\.resnets\.0\.conv1 twice"),
+        (
+            add("unet.mid_block.attentions.0.proj_in.lora_magnitude_vector"),
+            "peft",
+            "DoRA is not supported",
+        ),
+        (
+            add("lora_unet_mid_block_resnets_0_conv1.lora_mid.weight"),
+            "kohya",
+            "Tucker form is not supported",
+        ),
+        (
+            add("model.diffusion_model.out.0.weight"),
+            "peft",
+            "this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple",
+        ),
+        (
+            add("lora_te3_encoder_block_0.lora_down.weight"),
+            "kohya",
+            "no LoRA for Stable Diffusion .*lora_te3_encoder_block_0",
+        ),
+        (
+            add("something.else.lora_A.weight"),
+            "peft",
+            r"something\.else\.lora_A\.weight is unknown",
+        ),
+        (
+            lambda tensors: {"something.else": torch.zeros(2, 2)},
+            "peft",
+            r"something\.else is unknown",
+        ),
+        (
+            add("down_blocks.9.proj.lora_A.weight"),
+            "peft",
+            r"unet\.down_blocks\.9\.proj has no lora_B",
+        ),
+        (
+            add("unet.mid_block.resnets.0.conv1.lora_A.other.weight"),
+            "peft",
+            r"says unet\.mid_block\.resnets\.0\.conv1 twice",
+        ),
         (drop_up, "peft", r"unet\.mid_block\.\S+ has no lora_B: the file is incomplete"),
         (rename("lora_up", "lora_sideways"), "kohya", "not understood"),
         (rename("unet.", "transformer."), "peft", "no LoRA for Stable Diffusion"),
         (lambda tensors: {}, "peft", "holds no tensors"),
         (
-            lambda tensors: {key: value[:, :1] if "lora_B" in key else value for key, value in tensors.items()},
+            lambda tensors: {
+                key: value[:, :1] if "lora_B" in key else value for key, value in tensors.items()
+            },
             "peft",
             "do not make a weight",
         ),
@@ -194,14 +293,31 @@ def test_what_is_not_understood_is_named(tmp_path, change, naming, words):
 @pytest.mark.parametrize(
     ("naming", "extras"),
     [
-        ("peft", ["bundle_emb.mylora.string_to_param.*", "something.else", "unet.mid_block.strange"]),
-        ("kohya", ["bundle_emb.mylora.string_to_param.*", "lora_unet_mid_block_attentions_0_norm.w_norm", "lora_unet_strange"]),
+        (
+            "peft",
+            ["bundle_emb.mylora.string_to_param.*", "something.else", "unet.mid_block.strange"],
+        ),
+        (
+            "kohya",
+            [
+                "bundle_emb.mylora.string_to_param.*",
+                "lora_unet_mid_block_attentions_0_norm.w_norm",
+                "lora_unet_strange",
+            ],
+        ),
     ],
 )
 def test_tensors_that_are_no_lora_are_left_out_and_named(tmp_path, naming, extras):
     source = lora_file("sd1", naming=naming)
-    path = changed(tmp_path, source, lambda tensors: tensors | {name: torch.zeros(2) for name in extras})
-    same_factors(*(fit(read_lora(file_identity(file)), "unet", weights(unet("sd1"))) for file in (path, source)))
+    path = changed(
+        tmp_path, source, lambda tensors: tensors | {name: torch.zeros(2) for name in extras}
+    )
+    same_factors(
+        *(
+            fit(read_lora(file_identity(file)), "unet", weights(unet("sd1")))
+            for file in (path, source)
+        )
+    )
     model, clip, _ = recipes("sd1")
     for recipe in (model, clip):
         (note,) = left_out(recipe.with_lora(Lora(file_identity(path), 0.5)))
@@ -212,7 +328,9 @@ def test_tensors_that_are_no_lora_are_left_out_and_named(tmp_path, naming, extra
 def same_factors(one, other):
     assert one.keys() == other.keys() and one
     for name, factors in one.items():
-        assert torch.equal(factors.down, other[name].down) and torch.equal(factors.up, other[name].up)
+        assert torch.equal(factors.down, other[name].down) and torch.equal(
+            factors.up, other[name].up
+        )
         assert factors.alpha == other[name].alpha
 
 
@@ -221,9 +339,17 @@ def originally_named(family):
     checkpoints has it.
     """
     aliases = module_names(weights(unet(family)), "unet")
-    checkpoint = {f"model.diffusion_model.{alias}.{kind}": alias for alias in aliases for kind in ("weight", "bias")}
+    checkpoint = {
+        f"model.diffusion_model.{alias}.{kind}": alias
+        for alias in aliases
+        for kind in ("weight", "bias")
+    }
     converted = convert_ldm_unet_checkpoint(checkpoint, unet(family).config)
-    return {name.removesuffix(".weight"): alias for name, alias in converted.items() if name.endswith(".weight")}
+    return {
+        name.removesuffix(".weight"): alias
+        for name, alias in converted.items()
+        if name.endswith(".weight")
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -232,51 +358,88 @@ def test_every_module_is_found_by_all_its_names(tmp_path, family):
     touch, as SDXL's size embedding.
     """
     originals = originally_named(family)
-    modules = {name.removesuffix(".weight"): weight for name, weight in weights(unet(family)).items() if weight.ndim > 1}
+    modules = {
+        name.removesuffix(".weight"): weight
+        for name, weight in weights(unet(family)).items()
+        if weight.ndim > 1
+    }
     assert originals.keys() >= modules.keys()
     for names in (dict(zip(modules, modules, strict=True)), originals):
         tensors = {}
         for path, weight in modules.items():
             name = f"lora_unet_{names[path].replace('.', '_')}"
             tensors |= {f"{name}.lora_down.weight": torch.ones(1, *weight.shape[1:])}
-            tensors |= {f"{name}.lora_up.weight": torch.ones(len(weight), 1, *[1] * (weight.ndim - 2)), f"{name}.alpha": torch.tensor(1.0)}
+            tensors |= {
+                f"{name}.lora_up.weight": torch.ones(len(weight), 1, *[1] * (weight.ndim - 2)),
+                f"{name}.alpha": torch.tensor(1.0),
+            }
         save_file(tensors, tmp_path / "all.safetensors")
-        fitted = fit(read_lora(file_identity(tmp_path / "all.safetensors")), "unet", weights(unet(family)))
+        fitted = fit(
+            read_lora(file_identity(tmp_path / "all.safetensors")), "unet", weights(unet(family))
+        )
         assert fitted.keys() == {f"{path}.weight" for path in modules}
 
 
 def test_a_file_that_names_blocks_in_both_ways_is_the_file_that_names_them_in_one(tmp_path):
     """Merged files do: every other block by the original code's name, the others by diffusers'."""
     source, originals = lora_file("sdxl", naming="kohya"), originally_named("sdxl")
-    renamed = {f"lora_unet_{name.replace('.', '_')}": f"lora_unet_{path.replace('.', '_')}" for path, name in originals.items()}
+    renamed = {
+        f"lora_unet_{name.replace('.', '_')}": f"lora_unet_{path.replace('.', '_')}"
+        for path, name in originals.items()
+    }
 
     def mixed(tensors):
         odd = set(sorted({key.partition(".")[0] for key in tensors})[::2])
         return {
-            key.replace(module, renamed.get(module, module)) if (module := key.partition(".")[0]) in odd else key: tensors[key]
+            key.replace(module, renamed.get(module, module))
+            if (module := key.partition(".")[0]) in odd
+            else key: tensors[key]
             for key in tensors
         }
 
     path = changed(tmp_path, source, mixed)
     names = set(load_file(path))
-    assert any("input_blocks" in name for name in names) and any("down_blocks" in name for name in names)
-    one, other = (fit(read_lora(file_identity(file)), "unet", weights(unet("sdxl"))) for file in (path, source))
+    assert any("input_blocks" in name for name in names) and any(
+        "down_blocks" in name for name in names
+    )
+    one, other = (
+        fit(read_lora(file_identity(file)), "unet", weights(unet("sdxl")))
+        for file in (path, source)
+    )
     same_factors(one, other)
 
 
 def test_a_module_under_two_names_is_refused(tmp_path):
-    path, name = next((path, name) for path, name in originally_named("sdxl").items() if path.endswith("attentions.0.proj_in"))
+    path, name = next(
+        (path, name)
+        for path, name in originally_named("sdxl").items()
+        if path.endswith("attentions.0.proj_in")
+    )
     first, second = (f"lora_unet_{one.replace('.', '_')}" for one in (name, path))
 
     def doubled(tensors):
-        return tensors | {key.replace(first, second): value.clone() for key, value in tensors.items() if key.startswith(f"{first}.")}
+        return tensors | {
+            key.replace(first, second): value.clone()
+            for key, value in tensors.items()
+            if key.startswith(f"{first}.")
+        }
 
-    refused(changed(tmp_path, lora_file("sdxl", naming="kohya"), doubled), f"says {path} twice", "sdxl")
+    refused(
+        changed(tmp_path, lora_file("sdxl", naming="kohya"), doubled), f"says {path} twice", "sdxl"
+    )
 
 
 def test_metadata_that_is_broken_or_asks_for_more(tmp_path):
-    refused(changed(tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": "["}), "not a JSON object")
-    refused(changed(tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": '{"unet.use_dora": true}'}), "DoRA is not supported")
+    refused(
+        changed(tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": "["}),
+        "not a JSON object",
+    )
+    refused(
+        changed(
+            tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": '{"unet.use_dora": true}'}
+        ),
+        "DoRA is not supported",
+    )
 
 
 def test_a_file_that_was_replaced_after_it_was_named(tmp_path):

@@ -31,7 +31,9 @@ MADE = (
 
 
 def loras(family, *strengths):
-    return tuple(lora(family, strength, **made) for strength, made in zip(strengths, MADE, strict=False))
+    return tuple(
+        lora(family, strength, **made) for strength, made in zip(strengths, MADE, strict=False)
+    )
 
 
 def load_unet(family, dtype=torch.float32):
@@ -45,7 +47,10 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     before = snapshot(module)
     chosen = loras(family, 0.7, -0.4, 1.3)
     assert WeightSets(module).use(chosen, "unet") > 0
-    files = [(fit(read_lora(one.file), "unet", dict(module.named_parameters())), one.strength) for one in chosen]
+    files = [
+        (fit(read_lora(one.file), "unet", dict(module.named_parameters())), one.strength)
+        for one in chosen
+    ]
     changed = 0
     for name, weight in module.named_parameters():
         total = before[name].double()
@@ -56,11 +61,16 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
                     strength
                     * factors.alpha
                     / factors.rank
-                    * (factors.up.double().flatten(1) @ factors.down.double().flatten(1)).view(total.shape)
+                    * (factors.up.double().flatten(1) @ factors.down.double().flatten(1)).view(
+                        total.shape
+                    )
                 )
                 changed += 1
         torch.testing.assert_close(
-            weight.double(), total.to(dtype).double(), rtol=2 * torch.finfo(dtype).eps, atol=1e-5 if dtype == torch.float32 else 1e-4
+            weight.double(),
+            total.to(dtype).double(),
+            rtol=2 * torch.finfo(dtype).eps,
+            atol=1e-5 if dtype == torch.float32 else 1e-4,
         )
     assert changed == 3 * len(files[0][0])
 
@@ -158,7 +168,9 @@ def test_text_encoders_follow_the_same_rule(family):
         module = store.text_encoder(recipe.encoder, "cpu", torch.float16)
         sets, before = WeightSets(module), snapshot(module)
         sets.use(loras(family, 0.5, 0.7), part)
-        assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
+        assert any(
+            not torch.equal(value, before[name]) for name, value in module.state_dict().items()
+        )
         sets.use((lora(family, text_encoder=False),), part)  # touches the UNet only
         assert_same(module, before)
         sets.use((), "unet")
@@ -186,13 +198,19 @@ def test_equal_to_what_diffusers_merges(family, naming):
 
 def second_encoder_only(folder):
     """A LoRA of SDXL with a part for the second text encoder and nothing else."""
-    tensors = {key: value for key, value in load_file(lora_file("sdxl")).items() if key.startswith("text_encoder_2.")}
+    tensors = {
+        key: value
+        for key, value in load_file(lora_file("sdxl")).items()
+        if key.startswith("text_encoder_2.")
+    }
     save_file(tensors, folder / "second.safetensors")
     return Lora(file_identity(folder / "second.safetensors"), 1.0)
 
 
 @pytest.mark.parametrize("alone_first", [True, False])
-def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(tmp_path, alone_first):
+def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(
+    tmp_path, alone_first
+):
     """SDXL's second text encoder is the refiner's only one: a worker has it once, whoever asks for
     it.
     """
@@ -203,8 +221,12 @@ def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(
         used.encode_text(Prompt(alone, "a red square"))
     got = used.encode_text(Prompt(both, "a red square")).hidden
     assert torch.equal(got, fresh.encode_text(Prompt(both, "a red square")).hidden)
-    assert not torch.equal(got, plain.encode_text(Prompt(recipes("sdxl")[1], "a red square")).hidden)
-    after, before = (models.encode_text(Prompt(alone, "a red square")).hidden for models in (used, plain))
+    assert not torch.equal(
+        got, plain.encode_text(Prompt(recipes("sdxl")[1], "a red square")).hidden
+    )
+    after, before = (
+        models.encode_text(Prompt(alone, "a red square")).hidden for models in (used, plain)
+    )
     assert torch.equal(after, before)  # the originals were kept once
 
 
@@ -212,7 +234,9 @@ def test_one_file_has_a_part_for_each_place(tmp_path):
     """The same LoRA, resident for one place, is another set for the other."""
     tensors = load_file(lora_file("sdxl"))
     second = {key: value for key, value in tensors.items() if key.startswith("text_encoder_2.")}
-    first = {key.replace("text_encoder_2.", "text_encoder."): -value for key, value in second.items()}
+    first = {
+        key.replace("text_encoder_2.", "text_encoder."): -value for key, value in second.items()
+    }
     save_file(first | second, tmp_path / "both.safetensors")
     wanted = (Lora(file_identity(tmp_path / "both.safetensors"), 1.0),)
     recipe = recipes("sdxl")[1].encoders[1].encoder
@@ -247,10 +271,19 @@ class Bus(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if function is torch.ops.aten.copy_.default:
-            return self.copied(args[1], args[0]) if args[0].device != args[1].device else function(*args, **kwargs)
-        if function is torch.ops.aten._to_copy.default and kwargs.get("device", args[0].device) != args[0].device:
+            return (
+                self.copied(args[1], args[0])
+                if args[0].device != args[1].device
+                else function(*args, **kwargs)
+            )
+        if (
+            function is torch.ops.aten._to_copy.default
+            and kwargs.get("device", args[0].device) != args[0].device
+        ):
             kind = kwargs.get("dtype") or args[0].dtype
-            return self.copied(args[0], torch.zeros(args[0].shape, dtype=kind, device=kwargs["device"]))
+            return self.copied(
+                args[0], torch.zeros(args[0].shape, dtype=kind, device=kwargs["device"])
+            )
         return function(*args, **kwargs)
 
     def copied(self, source, target):
@@ -263,7 +296,9 @@ def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(tm
     """On a device that has a bus between it and the originals, weights in half precision."""
     halves = {key: value.half() for key, value in load_file(lora_file("sdxl")).items()}
     save_file(halves, tmp_path / "halves.safetensors", {"lora_adapter_metadata": "{}"})
-    one, other = (Lora(file_identity(tmp_path / "halves.safetensors"), strength) for strength in (0.5, 0.8))
+    one, other = (
+        Lora(file_identity(tmp_path / "halves.safetensors"), strength) for strength in (0.5, 0.8)
+    )
     module = copy.deepcopy(load_unet("sdxl", torch.float16)).to("meta")
     sets = WeightSets(module)
     with Bus() as first:

@@ -76,11 +76,17 @@ def region(model: ModelRecipe, positive: Conditioning, negative: Conditioning) -
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
-def moved(engines: tuple[DeviceEngine, DeviceEngine], requested: Region, **types: NodeType) -> float:
+def moved(
+    engines: tuple[DeviceEngine, DeviceEngine], requested: Region, **types: NodeType
+) -> float:
     """How far batching moves the latent, of its range. Some call takes several operations."""
     split, batched = engines
-    assert any(len(call.operations) > 1 for calls in batched.plan(requested).calls for call in calls)
-    return difference(*(sample(one, requested, bare_context(one, **types)) for one in (batched, split)))
+    assert any(
+        len(call.operations) > 1 for calls in batched.plan(requested).calls for call in calls
+    )
+    return difference(
+        *(sample(one, requested, bare_context(one, **types)) for one in (batched, split))
+    )
 
 
 def halves() -> tuple[Area, Area]:
@@ -98,7 +104,11 @@ def boxes() -> tuple[MaskUse, ...]:
 @pytest.mark.parametrize("limit", ["area", "mask"])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped"])
 def test_areas_of_one_size_see_their_own_part_of_the_picture(
-    extra: int, limit: str, wrapped: bool, seeing: Callable[[int], Path], engines: tuple[DeviceEngine, DeviceEngine]
+    extra: int,
+    limit: str,
+    wrapped: bool,
+    seeing: Callable[[int], Path],
+    engines: tuple[DeviceEngine, DeviceEngine],
 ) -> None:
     model, clip, _ = pipeline_recipes(seeing(extra))
     if wrapped:
@@ -109,9 +119,16 @@ def test_areas_of_one_size_see_their_own_part_of_the_picture(
     limits = halves() if limit == "area" else boxes()
     texts = ("a red star", "a blue moon")
     positive = tuple(
-        ConditioningEntry(Prompt(clip, text), concatenated=seen, **{limit: one}) for text, one in zip(texts, limits, strict=True)
+        ConditioningEntry(Prompt(clip, text), concatenated=seen, **{limit: one})
+        for text, one in zip(texts, limits, strict=True)
     )
-    assert moved(engines, region(model, positive, (ConditioningEntry(Prompt(clip, "sand"), concatenated=seen),))) <= BOUND
+    assert (
+        moved(
+            engines,
+            region(model, positive, (ConditioningEntry(Prompt(clip, "sand"), concatenated=seen),)),
+        )
+        <= BOUND
+    )
 
 
 def calls(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
@@ -120,27 +137,46 @@ def calls(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
     return result
 
 
-def test_a_part_of_a_part_sees_its_own_place(seeing: Callable[[int], Path], engines: tuple[DeviceEngine, DeviceEngine]) -> None:
+def test_a_part_of_a_part_sees_its_own_place(
+    seeing: Callable[[int], Path], engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
     """A StepCrop behind a StepCrop, on a model that sees the picture: as one StepCrop of the same
     place.
     """
     model, clip, _ = pipeline_recipes(seeing(5))
-    seen = Concatenated(Picture.of(noise(1, 4, 16, 32, seed=2)), Picture.of(torch.ones(1, 128, 256)))
+    seen = Concatenated(
+        Picture.of(noise(1, 4, 16, 32, seed=2)), Picture.of(torch.ones(1, 128, 256))
+    )
 
     def drawn(*crops: dict[str, int]) -> Tensor:
         text = (ConditioningEntry(Prompt(clip, "a"), concatenated=seen),)
-        nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": {"samples": noise(1, 4, 16, 32)}, "steps": 2})}
+        nodes = {
+            "begin": NodeCall(
+                "StepBegin",
+                {"model": model, "latent_image": {"samples": noise(1, 4, 16, 32)}, "steps": 2},
+            )
+        }
         step = Link("begin", 0)
         for number, crop in enumerate(crops):
             nodes[f"crop{number}"] = NodeCall("StepCrop", {"step": step, **crop})
             step = Link(f"crop{number}", 0)
         prediction = unet(nodes, "unet", model, text, step)
-        nodes["weight"] = NodeCall("WeighPrediction", {"step": Link("begin", 0), "prediction": prediction, "top": 6, "left": 18})
-        nodes["blend"] = NodeCall("BlendPredictions", {"step": Link("begin", 0), "weighted_1": Link("weight", 0)})
-        nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("blend", 0)})
+        nodes["weight"] = NodeCall(
+            "WeighPrediction",
+            {"step": Link("begin", 0), "prediction": prediction, "top": 6, "left": 18},
+        )
+        nodes["blend"] = NodeCall(
+            "BlendPredictions", {"step": Link("begin", 0), "weighted_1": Link("weight", 0)}
+        )
+        nodes["end"] = NodeCall(
+            "StepEnd", {"step": Link("begin", 0), "prediction": Link("blend", 0)}
+        )
         return sample(engines[0], bind(Graph(nodes), "end"))
 
-    outer, inner = {"top": 2, "left": 8, "height": 14, "width": 24}, {"top": 4, "left": 10, "height": 8, "width": 8}
+    outer, inner = (
+        {"top": 2, "left": 8, "height": 14, "width": 24},
+        {"top": 4, "left": 10, "height": 8, "width": 8},
+    )
     assert torch.equal(drawn(outer, inner), drawn(inner | {"top": 6, "left": 18}))
 
 
@@ -151,17 +187,27 @@ class Earlier(Node, category="test"):
         return replace(step, timestep=step.timestep * 0.5, sigma=step.sigma * 0.5)
 
 
-def test_branches_of_unequal_noise_level_do_not_share_a_call(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
+def test_branches_of_unequal_noise_level_do_not_share_a_call(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     texts = [(ConditioningEntry(Prompt(clip, text)),) for text in ("a", "b", "c")]
     nodes = {
-        "begin": NodeCall("StepBegin", {"model": model, "latent_image": {"samples": noise(1, 4, 8, 8)}, "steps": 2}),
+        "begin": NodeCall(
+            "StepBegin",
+            {"model": model, "latent_image": {"samples": noise(1, 4, 8, 8)}, "steps": 2},
+        ),
         "earlier": NodeCall("Earlier", {"step": Link("begin", 0)}),
     }
     steps = (Link("begin", 0), Link("earlier", 0), Link("begin", 0))
-    cond, uncond, base = (unet(nodes, name, model, text, step) for name, text, step in zip(("x", "y", "z"), texts, steps, strict=True))
+    cond, uncond, base = (
+        unet(nodes, name, model, text, step)
+        for name, text, step in zip(("x", "y", "z"), texts, steps, strict=True)
+    )
     nodes["guidance"] = NodeCall("CFGCombine", {"cond": cond, "uncond": uncond, "base": base})
-    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)})
+    nodes["end"] = NodeCall(
+        "StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)}
+    )
     registry, _ = load_registry()
     graph = Graph(nodes)
     types = {"Earlier": Earlier.describe()}
@@ -169,7 +215,9 @@ def test_branches_of_unequal_noise_level_do_not_share_a_call(sd1: Models, engine
     assert moved(engines, drawn, **types) <= BOUND
 
 
-def test_a_controlnet_that_averages_and_one_that_does_not(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path) -> None:
+def test_a_controlnet_that_averages_and_one_that_does_not(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path
+) -> None:
     """Their residuals have other shapes, so decoders that read them do not share a call; all else
     does.
     """
@@ -187,23 +235,40 @@ def test_a_controlnet_that_averages_and_one_that_does_not(sd1: Models, engines: 
 
 def given(clip: ClipRecipe, engine: DeviceEngine, pooled: Tensor | None) -> ConditioningEntry:
     with torch.no_grad():
-        return ConditioningEntry(Given.of(engine.models.encode_text(Prompt(clip, "b")).hidden, pooled))
+        return ConditioningEntry(
+            Given.of(engine.models.encode_text(Prompt(clip, "b")).hidden, pooled)
+        )
 
 
-def test_a_text_that_a_pack_made_shares_calls_with_a_prompt(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
+def test_a_text_that_a_pack_made_shares_calls_with_a_prompt(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
     """Pooled text beside it is for other models: it neither counts nor disturbs."""
     model, clip, _ = pipeline_recipes(sd1.pipeline)
-    prompt, plain, pooled = ConditioningEntry(Prompt(clip, "a")), *(given(clip, engines[0], one) for one in (None, torch.ones(1, 40)))
+    prompt, plain, pooled = (
+        ConditioningEntry(Prompt(clip, "a")),
+        *(given(clip, engines[0], one) for one in (None, torch.ones(1, 40))),
+    )
     assert moved(engines, region(model, (prompt,), (pooled,))) <= BOUND
     assert moved(engines, region(model, (pooled,), (prompt,))) <= BOUND
-    assert torch.equal(sample(engines[1], region(model, (prompt,), (pooled,))), sample(engines[1], region(model, (prompt,), (plain,))))
+    assert torch.equal(
+        sample(engines[1], region(model, (prompt,), (pooled,))),
+        sample(engines[1], region(model, (prompt,), (plain,))),
+    )
 
 
-def test_a_text_without_what_sdxl_needs_is_named(sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
+def test_a_text_without_what_sdxl_needs_is_named(
+    sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
     model, clip, _ = pipeline_recipes(sdxl.pipeline)
     for engine in engines:
         with pytest.raises(InputError, match="an SDXL model needs pooled text"):
-            sample(engine, region(model, (ConditioningEntry(Prompt(clip, "a")),), (given(clip, engines[0], None),)))
+            sample(
+                engine,
+                region(
+                    model, (ConditioningEntry(Prompt(clip, "a")),), (given(clip, engines[0], None),)
+                ),
+            )
 
 
 @dataclass(frozen=True)
@@ -214,7 +279,9 @@ class Plain:
 
 def test_a_call_never_takes_the_plain_values_of_the_first_for_those_of_all() -> None:
     rows = torch.zeros(1, 8)
-    with pytest.raises(RunError, match=r"Plain\.level of operations that share a call: 1\.0 and 7\.0, expected"):
+    with pytest.raises(
+        RunError, match=r"Plain\.level of operations that share a call: 1\.0 and 7\.0, expected"
+    ):
         merge([(Plain(rows, 1.0),), (Plain(rows, 7.0),)])
     assert merge([Plain(rows, 1.0), Plain(rows, 1.0)]).rows.shape == (2, 8)
 
@@ -222,15 +289,24 @@ def test_a_call_never_takes_the_plain_values_of_the_first_for_those_of_all() -> 
 def test_rows_of_one_call_keep_their_own_noise_levels() -> None:
     x = torch.zeros(1, 4, 2, 2)
     merged = merge([StepValue.of(x, x, 1.0, 500.0), StepValue.of(x, x, 7.0, 20.0)])
-    assert (merged.x.shape, merged.sigma.tolist(), merged.timestep.tolist()) == ((2, 4, 2, 2), [1.0, 7.0], [500.0, 20.0])
+    assert (merged.x.shape, merged.sigma.tolist(), merged.timestep.tolist()) == (
+        (2, 4, 2, 2),
+        [1.0, 7.0],
+        [500.0, 20.0],
+    )
 
 
 def test_a_call_takes_no_tensors_that_do_not_fit() -> None:
     one = torch.zeros(1, 4, 2, 2)
     for other in (torch.zeros(1, 4, 1, 1), one.half()):
-        with pytest.raises(RunError, match=r"Residuals\.mid of operations that share a call: \[1, 4, 2, 2\] torch\.float32"):
+        with pytest.raises(
+            RunError,
+            match=r"Residuals\.mid of operations that share a call: \[1, 4, 2, 2\] torch\.float32",
+        ):
             merge([Residuals((), one), Residuals((), other)])
     with pytest.raises(RunError, match=r"Residuals\.down of operations"):
         merge([Residuals((one,), one), Residuals((), one)])
-    with pytest.raises(RunError, match=r"TextEncoding\.pooled of operations that share a call: NoneType and Tensor"):
+    with pytest.raises(
+        RunError, match=r"TextEncoding\.pooled of operations that share a call: NoneType and Tensor"
+    ):
         merge([TextEncoding(one), TextEncoding(one, one)])

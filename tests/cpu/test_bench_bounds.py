@@ -25,8 +25,17 @@ BUSY = 1.5  # how many times as long a stage takes beside a busy neighbour
 def stages(**seconds: float) -> Stages:
     """Of one branch and of two in a call, which takes 1.6 times as long."""
     known = SECONDS | seconds
-    times = [(stage, members, value * (1.6 if members == 2 else 1)) for stage, value in known.items() for members in (1, 2)]
-    return Stages([StageTime(stage, "cpu:0", members, value, value * BUSY, 0.0) for stage, members, value in times])
+    times = [
+        (stage, members, value * (1.6 if members == 2 else 1))
+        for stage, value in known.items()
+        for members in (1, 2)
+    ]
+    return Stages(
+        [
+            StageTime(stage, "cpu:0", members, value, value * BUSY, 0.0)
+            for stage, members, value in times
+        ]
+    )
 
 
 def on(controls: str = "cpu:0", branches: int = 1) -> Program:
@@ -38,24 +47,37 @@ def on(controls: str = "cpu:0", branches: int = 1) -> Program:
     return laid(program, {op.id: "cpu:1" for op in operations if op.id.startswith("negative")})
 
 
-def test_the_ideal_with_a_controlnet_elsewhere_is_the_longer_of_both_sides_and_the_decoder() -> None:
+def test_the_ideal_with_a_controlnet_elsewhere_is_the_longer_of_both_sides_and_the_decoder() -> (
+    None
+):
     one, two = on("cpu:0"), on("cpu:1")
     alone = 49 * MS  # encoder 12, mid 3, decoder 19, ControlNet 15
-    assert controlnet.ideal_speedup(one, two, stages()) == pytest.approx(alone / ((15 * BUSY + 19) * MS))
+    assert controlnet.ideal_speedup(one, two, stages()) == pytest.approx(
+        alone / ((15 * BUSY + 19) * MS)
+    )
     slow = stages(controlnet=40 * MS)
-    assert controlnet.ideal_speedup(one, two, slow) == pytest.approx(74 * MS / ((40 * BUSY + 19) * MS))
+    assert controlnet.ideal_speedup(one, two, slow) == pytest.approx(
+        74 * MS / ((40 * BUSY + 19) * MS)
+    )
 
 
 def test_the_ideal_of_two_branches_is_what_one_worker_does_over_the_busier_of_two() -> None:
-    one, two = several(region(controls=0, branches=2), speeds=(1.0,), after="search"), on("", branches=2)
-    calls = 2 * 34 * MS if all(len(call.operations) == 1 for call in one.calls[0]) else 1.6 * 34 * MS
+    one, two = (
+        several(region(controls=0, branches=2), speeds=(1.0,), after="search"),
+        on("", branches=2),
+    )
+    calls = (
+        2 * 34 * MS if all(len(call.operations) == 1 for call in one.calls[0]) else 1.6 * 34 * MS
+    )
     assert latent.ideal_speedup(one, two, stages()) == pytest.approx(calls / (34 * BUSY * MS))
     assert latent.bare_ideal(stages()) == pytest.approx(2 / BUSY)
 
 
 def track(program: Program, seconds: float, samples: torch.Tensor) -> Track:
     timing = Timing(prepare=0.5, denoise=seconds)
-    outcome = Outcome(samples, samples, dict.fromkeys((device.name for device in program.target.devices), timing))
+    outcome = Outcome(
+        samples, samples, dict.fromkeys((device.name for device in program.target.devices), timing)
+    )
     return Track("made up", None, lambda: program, [program] * 3, [outcome] * 3)  # type: ignore[arg-type]
 
 
@@ -65,7 +87,13 @@ def test_shares_and_differences_of_two_workers() -> None:
     one = several(region(controls=0, branches=2), speeds=(1.0,))
     one = replace(one, target=replace(one.target, devices=devices(1.0, 1.0)))
     ideal = latent.ideal_speedup(one, two, stages())
-    found = latent.Measured(track(one, 3.0, expected), track(two, 2.0, expected + 0.25), [stages()] * 3, [1.1] * 3, expected).metrics
+    found = latent.Measured(
+        track(one, 3.0, expected),
+        track(two, 2.0, expected + 0.25),
+        [stages()] * 3,
+        [1.1] * 3,
+        expected,
+    ).metrics
     assert found["speedup"] == pytest.approx(1.5)
     assert found["share_of_ideal"] == pytest.approx(1.5 / ideal)
     assert found["share_of_ideal_of_a_bare_loop"] == pytest.approx(1.1 / (2 / BUSY))
@@ -75,7 +103,10 @@ def test_shares_and_differences_of_two_workers() -> None:
 
 
 def outcome(*served: tuple[float, float]) -> Outcome:
-    spans = [Span(sharing.SHARED, "run", start, seconds, number) for number, (start, seconds) in enumerate(served)]
+    spans = [
+        Span(sharing.SHARED, "run", start, seconds, number)
+        for number, (start, seconds) in enumerate(served)
+    ]
     timing = Timing(spans=[Span(sharing.SHARED, "load", 0.0, 9.0), *spans])
     nothing: Any = None
     return Outcome(nothing, nothing, {sharing.SHARED: timing})

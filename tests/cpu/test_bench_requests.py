@@ -30,16 +30,26 @@ def types(seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [AREAS_BESIDE_A_PICTURE, 9, 10, 14])
-def test_random_workflows_give_one_picture_however_they_are_computed(seed: int, search: Search) -> None:
+def test_random_workflows_give_one_picture_however_they_are_computed(
+    seed: int, search: Search
+) -> None:
     case = search.case(seed)
     assert case.holds, (case.name, case.batched, case.scattered, case.problem)
 
 
 def test_what_the_seeds_draw() -> None:
     """A test of other workflows would tell less: choose other seeds when the drawing changes."""
-    nodes = [call for call in draw(AREAS_BESIDE_A_PICTURE).graph.nodes.values() if call.type == "ConditioningSetArea"]
+    nodes = [
+        call
+        for call in draw(AREAS_BESIDE_A_PICTURE).graph.nodes.values()
+        if call.type == "ConditioningSetArea"
+    ]
     sizes = {(call.inputs["width"], call.inputs["height"]) for call in nodes}
-    assert len(nodes) == 2 and len(sizes) == 1 and len({(call.inputs["x"], call.inputs["y"]) for call in nodes}) == 2
+    assert (
+        len(nodes) == 2
+        and len(sizes) == 1
+        and len({(call.inputs["x"], call.inputs["y"]) for call in nodes}) == 2
+    )
     assert "InpaintModelConditioning" in types(AREAS_BESIDE_A_PICTURE)
     assert {"ControlNetLoader", "LoraLoader", "ConditioningSetMask"} <= {*types(9), *types(10)}
     assert draw(14).plain

@@ -32,21 +32,31 @@ def test_structural_similarity() -> None:
     assert ssim(noise(1), noise(1)) == pytest.approx(1.0)
     assert abs(ssim(noise(1), noise(2))) < 0.2  # independent
     even = torch.full((32, 32, 3), 0.5)
-    assert ssim(even, even / 2) == pytest.approx((2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4))  # no structure: luminance alone
+    # no structure: luminance alone
+    assert ssim(even, even / 2) == pytest.approx(
+        (2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4)
+    )
     inverted = ssim(noise(1), 1 - noise(1))
     assert -1.0 <= inverted < -0.9  # structure turned round
 
 
 def test_similarity_of_residuals_is_taken_across_channels() -> None:
     def residuals(first: list[float], middle: list[float]) -> Residuals:
-        return Residuals((torch.tensor(first).reshape(1, 2, 1, 1),), torch.tensor(middle).reshape(1, 2, 1, 1))
+        return Residuals(
+            (torch.tensor(first).reshape(1, 2, 1, 1),), torch.tensor(middle).reshape(1, 2, 1, 1)
+        )
 
     one = residuals([1.0, 0.0], [0.0, 3.0])
-    assert cosine_similarity(one, residuals([2.0, 0.0], [0.0, 1.0])) == pytest.approx(1.0)  # lengths do not count
-    assert cosine_similarity(one, residuals([1.0, 1.0], [1.0, 0.0])) == pytest.approx((math.sqrt(0.5) + 0.0) / 2)
+    # lengths do not count
+    assert cosine_similarity(one, residuals([2.0, 0.0], [0.0, 1.0])) == pytest.approx(1.0)
+    assert cosine_similarity(one, residuals([1.0, 1.0], [1.0, 0.0])) == pytest.approx(
+        (math.sqrt(0.5) + 0.0) / 2
+    )
 
 
-def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(sd1: Models, costs: Path) -> None:
+def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(
+    sd1: Models, costs: Path
+) -> None:
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
     region = sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 4, controls=(control,)))
     heard: dict[int, list[float]] = defaultdict(list)
@@ -55,5 +65,6 @@ def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(sd1:
         with_ears, ears = listened(region, heard)
         listening = sample(engine, with_ears, bare_context(engine, **ears))
     assert torch.equal(plain, listening)
-    assert {evaluation: len(values) for evaluation, values in heard.items()} == {1: 2, 2: 2, 3: 2}  # both sides of guidance
+    # both sides of guidance
+    assert {evaluation: len(values) for evaluation, values in heard.items()} == {1: 2, 2: 2, 3: 2}
     assert all(0.5 < value < 1.0 for values in heard.values() for value in values)

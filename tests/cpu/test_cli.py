@@ -39,7 +39,10 @@ def workflow(**changes: Any) -> dict[str, Any]:
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd1"}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a star"}},
         "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": ""}},
-        "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+        "4": {
+            "class_type": "EmptyLatentImage",
+            "inputs": {"width": 64, "height": 64, "batch_size": 1},
+        },
         "5": {
             "class_type": "KSampler",
             "inputs": {
@@ -53,7 +56,10 @@ def workflow(**changes: Any) -> dict[str, Any]:
             },
         },
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
-        "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "picture"}},
+        "7": {
+            "class_type": "SaveImage",
+            "inputs": {"images": ["6", 0], "filename_prefix": "picture"},
+        },
     }
     for name, value in changes.items():
         if name.startswith("n") and name[1:].isdigit():
@@ -73,33 +79,67 @@ def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: 
     result = katz("run", write(workflow()), "--models", model_folder, "--json")
     assert result.code == 0
     data = result.data
-    assert set(data) == {"outputs", "seed", "seconds", "predicted_seconds", "plan", "approximations"}
+    assert set(data) == {
+        "outputs",
+        "seed",
+        "seconds",
+        "predicted_seconds",
+        "plan",
+        "approximations",
+    }
     assert data["seed"] == 7 and data["approximations"] == []
-    assert data["seconds"]["total"] >= data["seconds"]["denoise"] > 0 and data["predicted_seconds"] > 0
+    assert (
+        data["seconds"]["total"] >= data["seconds"]["denoise"] > 0 and data["predicted_seconds"] > 0
+    )
     (path,) = map(Path, data["outputs"])
     assert path == Path("output/picture_00001_.png").resolve()
     picture = Image.open(path)
     assert picture.size == (64, 64)
     assert json.loads(picture.text["prompt"])[SAMPLER]["inputs"]["seed"] == 7
-    editor = json.loads(picture.text["workflow"])  # what the node editor opens when the picture is dropped on it
+    # what the node editor opens when the picture is dropped on it
+    editor = json.loads(picture.text["workflow"])
     sampler = next(node for node in editor["nodes"] if node["type"] == "KSampler")
     assert sampler["widgets_values"][0] == 7 and len(editor["nodes"]) == len(workflow())
 
 
 def test_a_picture_runs_again_to_the_same_bytes(katz: Katz, model_folder: Path) -> None:
-    first = Path(katz("run", write(workflow()), "--models", model_folder, "--json").data["outputs"][0])
-    again = Path(katz("run", first, "--models", model_folder, "--output", "again", "--json").data["outputs"][0])
+    first = Path(
+        katz("run", write(workflow()), "--models", model_folder, "--json").data["outputs"][0]
+    )
+    again = Path(
+        katz("run", first, "--models", model_folder, "--output", "again", "--json").data["outputs"][
+            0
+        ]
+    )
     assert again.read_bytes() == first.read_bytes()
 
 
 def test_seed_and_set_say_which_node_they_changed(katz: Katz, model_folder: Path) -> None:
-    result = katz("run", write(workflow()), "--models", model_folder, "--seed", 11, "--set", "5.steps=2", "--json")
-    assert "node 5 (KSampler): seed = 11" in result.err and "node 5 (KSampler): steps = 2" in result.err
+    result = katz(
+        "run",
+        write(workflow()),
+        "--models",
+        model_folder,
+        "--seed",
+        11,
+        "--set",
+        "5.steps=2",
+        "--json",
+    )
+    assert (
+        "node 5 (KSampler): seed = 11" in result.err
+        and "node 5 (KSampler): steps = 2" in result.err
+    )
     assert result.data["seed"] == 11 and result.data["plan"]["evaluations"] == 2
 
 
 def test_another_seed_is_another_picture(katz: Katz, model_folder: Path) -> None:
-    paths = [katz("run", write(workflow()), "--models", model_folder, "--seed", seed, "--json").data["outputs"][0] for seed in (1, 2)]
+    paths = [
+        katz("run", write(workflow()), "--models", model_folder, "--seed", seed, "--json").data[
+            "outputs"
+        ][0]
+        for seed in (1, 2)
+    ]
     one, other = (numpy.asarray(Image.open(path)) for path in paths)
     assert paths[1].endswith("picture_00002_.png") and not numpy.array_equal(one, other)
 
@@ -109,8 +149,12 @@ def test_why_gives_a_reason_for_every_node(katz: Katz, model_folder: Path) -> No
     assert all(f"node {number} (" in err for number in range(1, 8))
 
 
-def test_a_trace_has_a_lane_per_device_and_an_event_per_segment(katz: Katz, model_folder: Path) -> None:
-    assert katz("run", write(workflow()), "--models", model_folder, "--trace", "trace.json").code == 0
+def test_a_trace_has_a_lane_per_device_and_an_event_per_segment(
+    katz: Katz, model_folder: Path
+) -> None:
+    assert (
+        katz("run", write(workflow()), "--models", model_folder, "--trace", "trace.json").code == 0
+    )
     events = json.loads(Path("trace.json").read_text())["traceEvents"]
     lanes = {event["args"]["name"]: event["tid"] for event in events if event["ph"] == "M"}
     segments = [event for event in events if event.get("cat") == "segment"]
@@ -120,21 +164,33 @@ def test_a_trace_has_a_lane_per_device_and_an_event_per_segment(katz: Katz, mode
     assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in itertools.pairwise(segments))
 
 
-def test_plan_runs_no_model_and_writes_nothing(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.models.loading.residents.Residents.get", lambda *_: pytest.fail("a model was loaded"))
+def test_plan_runs_no_model_and_writes_nothing(
+    katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "katz_graph.models.loading.residents.Residents.get",
+        lambda *_: pytest.fail("a model was loaded"),
+    )
     path = write(workflow())
     text = katz("plan", path, "--models", model_folder)
     assert text.code == 0 and "series-parallel tree: P(S(" in text.out and "predicted" in text.out
     data = katz("plan", path, "--models", model_folder, "--json").data
     assert data["latent"] == [1, 4, 8, 8] and data["evaluations"] == 3
-    assert katz("plan", path, "--models", model_folder, "--after", "variants").out.count("variant ") == 1
+    assert (
+        katz("plan", path, "--models", model_folder, "--after", "variants").out.count("variant ")
+        == 1
+    )
     assert katz("plan", path, "--models", model_folder, "--svg", "plan.svg").code == 0
     assert Path("plan.svg").read_text().count("<rect") > 4
     assert not Path("output").exists()
 
 
-def test_a_size_that_is_no_multiple_of_eight_is_floored_with_a_warning(katz: Katz, model_folder: Path) -> None:
-    result = katz("run", write(workflow()), "--models", model_folder, "--set", "4.width=70", "--json")
+def test_a_size_that_is_no_multiple_of_eight_is_floored_with_a_warning(
+    katz: Katz, model_folder: Path
+) -> None:
+    result = katz(
+        "run", write(workflow()), "--models", model_folder, "--set", "4.width=70", "--json"
+    )
     assert result.code == 0 and "70x64 is not a multiple of 8; using 64x64" in result.err
     assert Image.open(result.data["outputs"][0]).size == (64, 64)
 
@@ -159,7 +215,9 @@ WRONG_OPTIONS = {
 
 
 @pytest.mark.parametrize("arguments", WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
-def test_wrong_options_are_one_line_and_code_2(katz: Katz, model_folder: Path, arguments: tuple[object, ...]) -> None:
+def test_wrong_options_are_one_line_and_code_2(
+    katz: Katz, model_folder: Path, arguments: tuple[object, ...]
+) -> None:
     result = katz("run", write(workflow()), "--models", model_folder, *arguments)
     assert result.code == 2 and len(result.errors) == 1
     assert not Path("output").exists()
@@ -182,7 +240,9 @@ BROKEN_WEIGHTS = {"truncated": truncated, "lying header": lying_header, "pickle"
 
 
 @pytest.mark.parametrize("damage", BROKEN_WEIGHTS.values(), ids=BROKEN_WEIGHTS)
-def test_broken_weights_are_refused_by_name(katz: Katz, model_folder: Path, damage: Any, tmp_path: Path) -> None:
+def test_broken_weights_are_refused_by_name(
+    katz: Katz, model_folder: Path, damage: Any, tmp_path: Path
+) -> None:
     shutil.copytree(model_folder / "checkpoints" / "sd1", "models/checkpoints/sd1")
     damage(Path("models/checkpoints/sd1/unet/diffusion_pytorch_model.safetensors"))
     result = katz("run", write(workflow()), "--models", "models")
@@ -191,28 +251,49 @@ def test_broken_weights_are_refused_by_name(katz: Katz, model_folder: Path, dama
 
 
 def with_lora(name: str) -> dict[str, Any]:
-    lora = {"class_type": "LoraLoader", "inputs": {"model": ["1", 0], "clip": ["1", 1], "lora_name": name}}
+    lora = {
+        "class_type": "LoraLoader",
+        "inputs": {"model": ["1", 0], "clip": ["1", 1], "lora_name": name},
+    }
     return workflow(model=["8", 0], n8=lora)
 
 
-def test_a_lora_for_another_architecture_names_the_first_mismatch(katz: Katz, model_folder: Path) -> None:
+def test_a_lora_for_another_architecture_names_the_first_mismatch(
+    katz: Katz, model_folder: Path
+) -> None:
     result = katz("run", write(with_lora("sdxl-first.safetensors")), "--models", model_folder)
     assert result.code == 2 and len(result.errors) == 1
-    assert "sdxl-first.safetensors" in result.errors[0] and "another architecture" in result.errors[0]
+    assert (
+        "sdxl-first.safetensors" in result.errors[0] and "another architecture" in result.errors[0]
+    )
 
 
-def test_what_is_no_lora_in_a_file_is_left_out_with_a_warning(katz: Katz, model_folder: Path) -> None:
+def test_what_is_no_lora_in_a_file_is_left_out_with_a_warning(
+    katz: Katz, model_folder: Path
+) -> None:
     shutil.copytree(model_folder, "models", symlinks=True)
     names = ("sd1-second.safetensors", "more.safetensors")
     source, target = (f"models/loras/{name}" for name in names)
     with safe_open(source, "pt") as file:
-        save_file(load_file(source) | {"bundle_emb.style.string_to_param.*": torch.zeros(2, 32)}, target, file.metadata())
-    results = [katz("run", write(with_lora(name)), "--models", "models", "--json") for name in names]
+        save_file(
+            load_file(source) | {"bundle_emb.style.string_to_param.*": torch.zeros(2, 32)},
+            target,
+            file.metadata(),
+        )
+    results = [
+        katz("run", write(with_lora(name)), "--models", "models", "--json") for name in names
+    ]
     assert [result.code for result in results] == [0, 0]
     one, other = (numpy.asarray(Image.open(result.data["outputs"][0])) for result in results)
     assert numpy.array_equal(one, other)
     assert "no LoRA" not in results[0].err
-    assert results[1].err.count("more.safetensors: used without what is no LoRA in it: bundle_emb.style.string_to_param.*") == 1
+    assert (
+        results[1].err.count(
+            "more.safetensors: used without what is no LoRA in it: "
+            "bundle_emb.style.string_to_param.*"
+        )
+        == 1
+    )
 
 
 def with_control(name: str, image: str) -> dict[str, Any]:
@@ -223,7 +304,12 @@ def with_control(name: str, image: str) -> dict[str, Any]:
         n9={"class_type": "ControlNetLoader", "inputs": {"control_net_name": name}},
         n10={
             "class_type": "ControlNetApplyAdvanced",
-            "inputs": {"positive": ["2", 0], "negative": ["3", 0], "control_net": ["9", 0], "image": ["8", 0]},
+            "inputs": {
+                "positive": ["2", 0],
+                "negative": ["3", 0],
+                "control_net": ["9", 0],
+                "image": ["8", 0],
+            },
         },
     )
 
@@ -231,8 +317,18 @@ def with_control(name: str, image: str) -> dict[str, Any]:
 def test_a_controlnet_of_the_wrong_width_names_both(katz: Katz, model_folder: Path) -> None:
     Path("input").mkdir()
     Image.new("RGB", (64, 64), "white").save("input/white.png")
-    assert katz("run", write(with_control("sd1-control0", "white.png")), "--models", model_folder).code == 0
-    result = katz("run", write(with_control("sdxl-control0", "white.png")), "--models", model_folder, "--output", "other")
+    assert (
+        katz("run", write(with_control("sd1-control0", "white.png")), "--models", model_folder).code
+        == 0
+    )
+    result = katz(
+        "run",
+        write(with_control("sdxl-control0", "white.png")),
+        "--models",
+        model_folder,
+        "--output",
+        "other",
+    )
     assert result.code == 2 and len(result.errors) == 1
     assert "does not fit the UNet" in result.errors[0] and not Path("other").exists()
 
@@ -244,8 +340,12 @@ def test_an_image_that_is_none_is_refused(katz: Katz, model_folder: Path) -> Non
     assert result.code == 2 and "fake.png: not a picture" in result.errors[0]
 
 
-def test_a_checkpoint_that_is_a_pickle_is_refused_with_the_way_out(katz: Katz, model_folder: Path) -> None:
-    result = katz("run", write(workflow()), "--models", model_folder, "--set", "1.ckpt_name=old.ckpt")
+def test_a_checkpoint_that_is_a_pickle_is_refused_with_the_way_out(
+    katz: Katz, model_folder: Path
+) -> None:
+    result = katz(
+        "run", write(workflow()), "--models", model_folder, "--set", "1.ckpt_name=old.ckpt"
+    )
     assert result.code == 2 and "pickle" in result.errors[0] and "safetensors" in result.errors[0]
 
 
@@ -270,25 +370,43 @@ def test_why_says_which_models_went_for_which(katz: Katz, model_folder: Path) ->
     run = ("run", write(workflow()), "--models", model_folder, "--model-gb", "0.00182")
     result = katz(*run, "--why")
     assert result.code == 0
-    assert re.search(r"^let go of (unet|text encoder) sd1 \(0\.00 GB, loaded in \d+\.\d s\) for VAE sd1$", result.err, re.MULTILINE)
+    assert re.search(
+        r"^let go of (unet|text encoder) sd1 \(0\.00 GB, loaded in \d+\.\d s\) for VAE sd1$",
+        result.err,
+        re.MULTILINE,
+    )
     assert "let go" not in katz(*run).err
     result = katz("run", write(workflow()), "--models", model_folder, "--model-gb", "0.001")
-    assert result.code == 1 and "more than the 0.00 GB that models may take (--model-gb)" in result.errors[0]
+    assert (
+        result.code == 1
+        and "more than the 0.00 GB that models may take (--model-gb)" in result.errors[0]
+    )
 
 
-def test_a_full_disk_leaves_no_half_picture(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_half_picture(
+    katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: Image.Image, file: Any, **_: Any) -> None:
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Image.Image, "save", full)
     result = katz("run", write(workflow()), "--models", model_folder)
-    assert result.code == 1 and len(result.errors) == 1 and "No space left on device" in result.errors[0]
+    assert (
+        result.code == 1
+        and len(result.errors) == 1
+        and "No space left on device" in result.errors[0]
+    )
     assert list(Path("output").iterdir()) == []
 
 
 def test_one_failing_output_does_not_take_the_others(katz: Katz, model_folder: Path) -> None:
-    nodes = workflow(n20={"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "../../escape"}})
+    nodes = workflow(
+        n20={
+            "class_type": "SaveImage",
+            "inputs": {"images": ["6", 0], "filename_prefix": "../../escape"},
+        }
+    )
     result = katz("run", write(nodes), "--models", model_folder)
     assert result.code == 1 and Path("output/picture_00001_.png").exists()
     assert any("leads out of the output folder" in line for line in result.errors)
@@ -300,22 +418,46 @@ def test_a_controlnet_drawn_by_hand_is_the_sampler_s(katz: Katz, model_folder: P
     applied = with_control("sd1-control0", "white.png")
     applied["10"]["inputs"] |= {"strength": 0.7, "end_percent": 0.5}
     drawn = {key: copy.deepcopy(node) for key, node in applied.items() if key not in ("5", "10")}
-    drawn["20"] = {"class_type": "StepBegin", "inputs": {"model": ["1", 0], "latent_image": ["4", 0], "seed": 7, "steps": 3}}
+    drawn["20"] = {
+        "class_type": "StepBegin",
+        "inputs": {"model": ["1", 0], "latent_image": ["4", 0], "seed": 7, "steps": 3},
+    }
     drawn["21"] = {"class_type": "StepWindow", "inputs": {"step": ["20", 0], "end_percent": 0.5}}
     for text, first in (("3", 30), ("2", 40)):
         common = {"conditioning": [text, 0]}
         encoder, middle, control, switch, decoder = map(str, range(first, first + 5))
-        drawn[encoder] = {"class_type": "UNetEncoder", "inputs": {"model": ["1", 0], "step": ["20", 0], **common}}
-        drawn[middle] = {"class_type": "UNetMid", "inputs": {"model": ["1", 0], "features": [encoder, 0], **common}}
-        inputs = {"control_net": ["9", 0], "step": ["20", 0], "image": ["8", 0], "strength": 0.7, **common}
+        drawn[encoder] = {
+            "class_type": "UNetEncoder",
+            "inputs": {"model": ["1", 0], "step": ["20", 0], **common},
+        }
+        drawn[middle] = {
+            "class_type": "UNetMid",
+            "inputs": {"model": ["1", 0], "features": [encoder, 0], **common},
+        }
+        inputs = {
+            "control_net": ["9", 0],
+            "step": ["20", 0],
+            "image": ["8", 0],
+            "strength": 0.7,
+            **common,
+        }
         drawn[control] = {"class_type": "ControlNet", "inputs": inputs}
-        drawn[switch] = {"class_type": "Switch", "inputs": {"condition": ["21", 0], "on_true": [control, 0]}}
+        drawn[switch] = {
+            "class_type": "Switch",
+            "inputs": {"condition": ["21", 0], "on_true": [control, 0]},
+        }
         inputs = {"model": ["1", 0], "features": [middle, 0], "residuals_1": [switch, 0], **common}
         drawn[decoder] = {"class_type": "UNetDecoder", "inputs": inputs}
-    drawn["50"] = {"class_type": "CFGCombine", "inputs": {"cond": ["44", 1], "uncond": ["34", 1], "guidance": 4.0}}
+    drawn["50"] = {
+        "class_type": "CFGCombine",
+        "inputs": {"cond": ["44", 1], "uncond": ["34", 1], "guidance": 4.0},
+    }
     drawn["51"] = {"class_type": "StepEnd", "inputs": {"step": ["20", 0], "prediction": ["50", 0]}}
     drawn["6"]["inputs"]["samples"] = ["51", 0]
-    pictures = [katz("run", write(nodes), "--models", model_folder, "--json").data["outputs"][0] for nodes in (applied, drawn)]
+    pictures = [
+        katz("run", write(nodes), "--models", model_folder, "--json").data["outputs"][0]
+        for nodes in (applied, drawn)
+    ]
     one, other = (numpy.asarray(Image.open(path)) for path in pictures)
     assert numpy.array_equal(one, other)
 
@@ -324,7 +466,8 @@ def test_prompts_of_different_length_are_sampled(katz: Katz, model_folder: Path)
     nodes = workflow()
     nodes["2"]["inputs"]["text"] = "a large red star " * 12
     assert katz("run", write(nodes), "--models", model_folder).code == 0
-    nodes["1"]["inputs"]["ckpt_name"] = "sdxl"  # its first block has no cross-attention: nothing in it depends on the text
+    # its first block has no cross-attention: nothing in it depends on the text
+    nodes["1"]["inputs"]["ckpt_name"] = "sdxl"
     assert katz("run", write(nodes), "--models", model_folder).code == 0
 
 
@@ -336,15 +479,29 @@ def test_no_denoising_leaves_the_latent_as_it_is(katz: Katz, model_folder: Path)
 
 def diffusers_workflow(**inputs: Any) -> dict[str, Any]:
     nodes = workflow()
-    given = {name: nodes[SAMPLER]["inputs"][name] for name in ("model", "positive", "negative", "latent_image")}
-    nodes[SAMPLER] = {"class_type": "DiffusersSampler", "inputs": given | {"steps": 3, "guidance_scale": 4.0} | inputs}
+    given = {
+        name: nodes[SAMPLER]["inputs"][name]
+        for name in ("model", "positive", "negative", "latent_image")
+    }
+    nodes[SAMPLER] = {
+        "class_type": "DiffusersSampler",
+        "inputs": given | {"steps": 3, "guidance_scale": 4.0} | inputs,
+    }
     return nodes
 
 
-def test_guidance_of_one_or_less_is_the_positive_prompt_alone_under_a_diffusers_scheduler(katz: Katz, model_folder: Path) -> None:
+def test_guidance_of_one_or_less_is_the_positive_prompt_alone_under_a_diffusers_scheduler(
+    katz: Katz, model_folder: Path
+) -> None:
     pictures = []
     for guidance in (0.0, 1.0):
-        result = katz("run", write(diffusers_workflow(guidance_scale=guidance)), "--models", model_folder, "--json")
+        result = katz(
+            "run",
+            write(diffusers_workflow(guidance_scale=guidance)),
+            "--models",
+            model_folder,
+            "--json",
+        )
         pictures.append(numpy.asarray(Image.open(result.data["outputs"][0])))
     assert numpy.array_equal(*pictures)
 
@@ -359,12 +516,16 @@ WRONG_SCHEDULERS = {
 
 
 @pytest.mark.parametrize("inputs", WRONG_SCHEDULERS.values(), ids=WRONG_SCHEDULERS)
-def test_a_scheduler_that_cannot_be_set_up_is_one_line(katz: Katz, model_folder: Path, inputs: dict[str, str]) -> None:
+def test_a_scheduler_that_cannot_be_set_up_is_one_line(
+    katz: Katz, model_folder: Path, inputs: dict[str, str]
+) -> None:
     result = katz("run", write(diffusers_workflow(**inputs)), "--models", model_folder)
     assert result.code == 2 and len(result.errors) == 1, result.err
 
 
-def test_text_encoders_of_another_checkpoint_are_refused_by_name(katz: Katz, model_folder: Path) -> None:
+def test_text_encoders_of_another_checkpoint_are_refused_by_name(
+    katz: Katz, model_folder: Path
+) -> None:
     nodes = workflow(n8={"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sdxl"}})
     nodes["2"]["inputs"]["clip"] = ["8", 1]
     result = katz("run", write(nodes), "--models", model_folder)
@@ -374,11 +535,17 @@ def test_text_encoders_of_another_checkpoint_are_refused_by_name(katz: Katz, mod
 def test_an_output_that_is_a_file_is_refused_before_the_run(katz: Katz, model_folder: Path) -> None:
     Path("occupied").write_text("")
     result = katz("run", write(workflow()), "--models", model_folder, "--output", "occupied")
-    assert result.code == 2 and "is not a folder" in result.errors[0] and "sampling" not in result.err
+    assert (
+        result.code == 2 and "is not a folder" in result.errors[0] and "sampling" not in result.err
+    )
 
 
-@pytest.mark.parametrize("run", [{"batching": "yes"}, {"devices": 3}, {"allow": "magic"}, {"seed": True}])
-def test_wrong_run_options_in_the_file_are_one_line(katz: Katz, model_folder: Path, run: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "run", [{"batching": "yes"}, {"devices": 3}, {"allow": "magic"}, {"seed": True}]
+)
+def test_wrong_run_options_in_the_file_are_one_line(
+    katz: Katz, model_folder: Path, run: dict[str, Any]
+) -> None:
     path = write({"format": "katz", "version": 1, "graph": workflow(), "run": run})
     result = katz("run", path, "--models", model_folder)
     assert result.code == 2 and len(result.errors) == 1, result.err
@@ -388,13 +555,19 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     """`katz` as a process of its own that heeds Ctrl-C, even where whoever runs the tests has it
     ignored.
     """
-    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main\nmain()"
+    code = (
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom "
+        "katz_graph.cli.main import main\nmain()"
+    )
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KATZ_CACHE", "cache")  # of its own: that it measured says that it is about to sample
+def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(
+    katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # of its own: that it measured says that it is about to sample
+    monkeypatch.setenv("KATZ_CACHE", "cache")
     path = write(workflow(steps=10000))
     running = start("run", path, "--models", model_folder, "--trace", "trace.json")
     deadline = time.monotonic() + 120
@@ -420,10 +593,16 @@ def test_every_shipped_workflow_is_a_valid_one() -> None:
         assert not checked.problems, path
 
 
-def test_threads_are_those_asked_for(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_those_asked_for(
+    katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        host, "Worker", lambda name, threads, awake: given.append((threads, torch.get_num_threads())) or Worker(name, threads)
+        host,
+        "Worker",
+        lambda name, threads, awake: (
+            given.append((threads, torch.get_num_threads())) or Worker(name, threads)
+        ),
     )
     assert katz("run", write(workflow()), "--models", model_folder, "--threads", 1).code == 0
     assert given == [(1, 1)]

@@ -17,7 +17,10 @@ from katz_graph.cli.main import main
 Katz = Callable[..., tuple[int, str]]
 
 WORKFLOW: dict[str, Any] = {
-    "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": 255}},
+    "1": {
+        "class_type": "EmptyImage",
+        "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": 255},
+    },
     "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "good"}},
     "3": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
     "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "other"}},
@@ -34,7 +37,9 @@ NODE_CLASS_MAPPINGS = {"Twice": Twice}
 
 
 @pytest.fixture
-def katz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Katz:
+def katz(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Katz:
     """Runs the command line in an empty folder; gives the exit code and what it said on standard
     error.
     """
@@ -43,7 +48,9 @@ def katz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def run(document: dict[str, Any], *arguments: str) -> tuple[int, str]:
         Path("workflow.json").write_text(json.dumps(document))
-        monkeypatch.setattr(sys, "argv", ["katz", "run", "workflow.json", "--threads", "1", *arguments])
+        monkeypatch.setattr(
+            sys, "argv", ["katz", "run", "workflow.json", "--threads", "1", *arguments]
+        )
         with pytest.raises(SystemExit) as exit:
             main()
         return int(exit.value.code or 0), capsys.readouterr().err
@@ -79,19 +86,37 @@ def test_targets(katz: Katz) -> None:
 
 
 def test_why_every_node_ran(katz: Katz) -> None:
-    code, said = katz({**WORKFLOW, "5": WORKFLOW["1"], "6": {"class_type": "SaveImage", "inputs": {"images": ["5", 0]}}}, "--why")
+    code, said = katz(
+        {
+            **WORKFLOW,
+            "5": WORKFLOW["1"],
+            "6": {"class_type": "SaveImage", "inputs": {"images": ["5", 0]}},
+        },
+        "--why",
+    )
     assert code == 0
-    assert "node 1 (EmptyImage): done: new" in said and "node 5 (EmptyImage): cached: same inputs as node 1" in said
+    assert (
+        "node 1 (EmptyImage): done: new" in said
+        and "node 5 (EmptyImage): cached: same inputs as node 1" in said
+    )
 
 
 def test_what_packs_print_goes_to_standard_error(katz: Katz, tmp_path: Path) -> None:
     """Standard output is for scripts."""
     prints = (
-        "    @classmethod\n    def VALIDATE_INPUTS(cls): return print('checked') is None\n    def go(self, image):\n        print('ran')\n"
+        "    @classmethod\n    def VALIDATE_INPUTS(cls): return print('checked') is None\n    "
+        "def go(self, image):\n        print('ran')\n"
     )
     (tmp_path / "packs").mkdir()
-    (tmp_path / "packs" / "twice.py").write_text(PACK.replace("    def go(self, image): ", f"{prints}        "))
-    code, said = katz({**WORKFLOW, "3": {"class_type": "Twice", "inputs": {"image": ["1", 0]}}}, "--packs", "packs", "--json")
+    (tmp_path / "packs" / "twice.py").write_text(
+        PACK.replace("    def go(self, image): ", f"{prints}        ")
+    )
+    code, said = katz(
+        {**WORKFLOW, "3": {"class_type": "Twice", "inputs": {"image": ["1", 0]}}},
+        "--packs",
+        "packs",
+        "--json",
+    )
     assert code == 0, said
     assert "checked" in said.split() and "ran" in said.split()
 
@@ -99,6 +124,10 @@ def test_what_packs_print_goes_to_standard_error(katz: Katz, tmp_path: Path) -> 
 def test_a_pack_of_the_ecosystem_gives_lists(katz: Katz, tmp_path: Path) -> None:
     (tmp_path / "packs").mkdir()
     (tmp_path / "packs" / "twice.py").write_text(PACK)
-    code, said = katz({**WORKFLOW, "3": {"class_type": "Twice", "inputs": {"image": ["1", 0]}}}, "--packs", "packs")
+    code, said = katz(
+        {**WORKFLOW, "3": {"class_type": "Twice", "inputs": {"image": ["1", 0]}}},
+        "--packs",
+        "packs",
+    )
     assert code == 0, said
     assert written() == ["good_00001_.png", "other_00001_.png", "other_00002_.png"]

@@ -100,7 +100,12 @@ def test_tensors_keep_bits_shape_and_dtype(dtype: torch.dtype, shape: tuple[int,
 
 def test_views_arrive_as_what_they_show() -> None:
     whole = torch.arange(24.0).view(2, 3, 4)
-    for view in (whole.transpose(0, 2), whole[:, 1:, ::2], torch.ones(1).expand(5), torch.nn.Parameter(whole)):
+    for view in (
+        whole.transpose(0, 2),
+        whole[:, 1:, ::2],
+        torch.ones(1).expand(5),
+        torch.nn.Parameter(whole),
+    ):
         assert torch.equal(there_and_back(view), view)
 
 
@@ -114,19 +119,35 @@ def test_a_tensor_that_stands_twice_is_sent_once() -> None:
 def model() -> recipe.ModelRecipe:
     file = recipe.FileIdentity("/models/unet.safetensors", 2**40, 1, "ab")
     first = recipe.Component("/models/sd", (file,), '{"a": 1}')
-    merged = recipe.MergedComponent("/models/sd", (file,), sources=((first, (recipe.Lora(file, 0.5),)),), scales=(("down", 0.25, 0.75),))
-    return recipe.ModelRecipe(merged, first, loras=(recipe.Lora(file, -1.0),), patches=(FreeU(2, 1.3, 1.4, 0.9, 0.2),))
+    merged = recipe.MergedComponent(
+        "/models/sd",
+        (file,),
+        sources=((first, (recipe.Lora(file, 0.5),)),),
+        scales=(("down", 0.25, 0.75),),
+    )
+    return recipe.ModelRecipe(
+        merged, first, loras=(recipe.Lora(file, -1.0),), patches=(FreeU(2, 1.3, 1.4, 0.9, 0.2),)
+    )
 
 
 def test_recipes_arrive_with_the_same_digest() -> None:
     file = recipe.FileIdentity("/models/clip.safetensors", 5, 1, "ab")
     component = recipe.Component("/models", (file,))
-    clip = recipe.ClipRecipe((recipe.TextEncoderRecipe(component, component),), learned=(recipe.LearnedWords("cat", file),))
-    encoding = recipe.Averaged(recipe.Prompt(clip, "a (red:1.2) cube"), recipe.Zeroed(recipe.Given.of(torch.ones(1, 2, 3), None)), 0.3)
+    clip = recipe.ClipRecipe(
+        (recipe.TextEncoderRecipe(component, component),),
+        learned=(recipe.LearnedWords("cat", file),),
+    )
+    encoding = recipe.Averaged(
+        recipe.Prompt(clip, "a (red:1.2) cube"),
+        recipe.Zeroed(recipe.Given.of(torch.ones(1, 2, 3), None)),
+        0.3,
+    )
     picture = recipe.Picture.of(torch.rand(1, 4, 4, 3))
     control = recipe.ControlUse(recipe.ControlNetRecipe(component, (1,)), picture, 0.7, 0.1, 0.9)
     area, sizes = recipe.Area(0, 0, 1, 1), recipe.Sizes(8, 8)
-    entry = recipe.ConditioningEntry(encoding, (control,), mask=recipe.MaskUse(picture), sizes=sizes, area=area)
+    entry = recipe.ConditioningEntry(
+        encoding, (control,), mask=recipe.MaskUse(picture), sizes=sizes, area=area
+    )
     for value in (model(), (entry,)):
         copy = there_and_back(value)
         assert copy == value
@@ -136,18 +157,34 @@ def test_recipes_arrive_with_the_same_digest() -> None:
 
 def test_what_passes_between_devices_in_a_step_arrives() -> None:
     step = Step.of(torch.rand(1, 4, 2, 2), torch.rand(1, 4, 2, 2).half(), 1.25, 99.5)
-    features = Features(torch.rand(1, 8, 2, 2), torch.rand(1, 8), (torch.rand(1, 8, 4, 4), torch.rand(1, 8, 2, 2)), step)
+    features = Features(
+        torch.rand(1, 8, 2, 2),
+        torch.rand(1, 8),
+        (torch.rand(1, 8, 4, 4), torch.rand(1, 8, 2, 2)),
+        step,
+    )
     copy = there_and_back(features)
     assert torch.equal(copy.skips[1], features.skips[1])
-    assert (copy.step.timestep.tolist(), copy.step.sigma.dtype, copy.step.model_input.dtype) == ([99.5], torch.float64, torch.float16)
+    assert (copy.step.timestep.tolist(), copy.step.sigma.dtype, copy.step.model_input.dtype) == (
+        [99.5],
+        torch.float64,
+        torch.float16,
+    )
     residuals = there_and_back(Residuals((torch.ones(2),), torch.zeros(3)))
     assert isinstance(residuals.down, tuple)
-    assert there_and_back(Address("r1", 2, "n7/mid", 0, None)) == Address("r1", 2, "n7/mid", 0, None)
+    assert there_and_back(Address("r1", 2, "n7/mid", 0, None)) == Address(
+        "r1", 2, "n7/mid", 0, None
+    )
 
 
 def test_a_program_arrives_without_functions() -> None:
-    operation = Operation("4", "node", "Foreign", {"x": Ref("3"), "old": Previous(1), "scale": 0.5}, required=("x",))
-    begin, closing = Operation("1", "step_begin", "StepBegin", {"model": model()}), Operation("9", "step_end", "StepEnd", {})
+    operation = Operation(
+        "4", "node", "Foreign", {"x": Ref("3"), "old": Previous(1), "scale": 0.5}, required=("x",)
+    )
+    begin, closing = (
+        Operation("1", "step_begin", "StepBegin", {"model": model()}),
+        Operation("9", "step_end", "StepEnd", {}),
+    )
     region = Region(begin, (operation,), closing, "5")
     device = Device("cpu:0", 1e9, 1e10, measured={("unet", 2, True): 0.5})
     end = Instruction("end", "", 4, keeps=(Instance(Ref("4"), 4),))
@@ -161,7 +198,13 @@ def test_a_program_arrives_without_functions() -> None:
 
 
 def test_specifications_tables_and_timings_arrive() -> None:
-    spec = SamplingSpec("euler", (14.6, 1.0, 0.0), 2**64 - 1, mask=torch.ones(2, 2), options=(("eta", 0.5), ("solver_type", "heun")))
+    spec = SamplingSpec(
+        "euler",
+        (14.6, 1.0, 0.0),
+        2**64 - 1,
+        mask=torch.ones(2, 2),
+        options=(("eta", 0.5), ("solver_type", "heun")),
+    )
     copy = there_and_back(spec)
     assert (copy.sigmas, copy.seed, copy.choice) == (spec.sigmas, spec.seed, spec.choice)
     table = noise_table({})
@@ -174,7 +217,9 @@ def test_what_cannot_be_sent_is_named_with_the_path_to_it() -> None:
     with pytest.raises(TypeError, match=r"builtins\.object at value\['a'\]\[1\]:"):
         encode({"a": (1, object())})
     opaque = OpaquePatch("cfg_function", "pack:1", print)
-    with pytest.raises(TypeError, match=r"OpaquePatch at value\.patches\[1\]: it holds a function of a pack"):
+    with pytest.raises(
+        TypeError, match=r"OpaquePatch at value\.patches\[1\]: it holds a function of a pack"
+    ):
         encode(model().with_patch(opaque))
     with pytest.raises(TypeError, match="dense tensors"):
         encode(torch.eye(3).to_sparse())
@@ -211,10 +256,17 @@ def test_damage_is_a_protocol_error(header: bytes, buffers: list[Tensor]) -> Non
 
 
 @pytest.mark.parametrize(
-    "kind", [messages.Failure, *get_args(messages.ToWorker), *get_args(messages.FromWorker)], ids=lambda kind: kind.__name__
+    "kind",
+    [messages.Failure, *get_args(messages.ToWorker), *get_args(messages.FromWorker)],
+    ids=lambda kind: kind.__name__,
 )
 def test_a_message_arrives_but_for_what_stays_in_its_process(kind: type[Any]) -> None:
-    sent = kind(**{field.name: object() if field.metadata else (field.name, number) for number, field in enumerate(fields(kind))})
+    sent = kind(
+        **{
+            field.name: object() if field.metadata else (field.name, number)
+            for number, field in enumerate(fields(kind))
+        }
+    )
     stays = {field.name: field.default for field in fields(kind) if field.metadata}
     assert there_and_back(sent) == replace(sent, **stays)
 

@@ -64,9 +64,16 @@ class Painter:
     def prompt(self, text: str, **fields: Any) -> ConditioningEntry:
         return ConditioningEntry(Prompt(self.clip, text), **fields)
 
-    def predict(self, positive: Conditioning, negative: Conditioning = (), latent: Tensor | None = None) -> Tensor:
+    def predict(
+        self, positive: Conditioning, negative: Conditioning = (), latent: Tensor | None = None
+    ) -> Tensor:
         samples = self.latent if latent is None else latent
-        begin = {"model": self.model, "latent_image": {"samples": samples}, "steps": 1, "add_noise": False}
+        begin = {
+            "model": self.model,
+            "latent_image": {"samples": samples},
+            "steps": 1,
+            "add_noise": False,
+        }
         guidance = 3.0 if negative else 1.0
         expansion = expand_sampling("StepBegin", begin, self.model, positive, negative, guidance)
         region = bind(expansion.graph, expansion.outputs[0].node)
@@ -87,11 +94,17 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
     first, second = Prompt(painter.clip, "a red star"), Prompt(painter.clip, "a moon " * 80)
     with torch.no_grad():
         one, other = encode(first), encode(second)
-        assert torch.equal(encode(Joined(first, second)).hidden, torch.cat([one.hidden, other.hidden], dim=1))
+        assert torch.equal(
+            encode(Joined(first, second)).hidden, torch.cat([one.hidden, other.hidden], dim=1)
+        )
         length = one.hidden.shape[1]
-        assert close(encode(Averaged(first, second, 0.25)).hidden, 0.25 * one.hidden + 0.75 * other.hidden[:, :length])
+        assert close(
+            encode(Averaged(first, second, 0.25)).hidden,
+            0.25 * one.hidden + 0.75 * other.hidden[:, :length],
+        )
         longer = encode(Averaged(second, first, 0.25)).hidden
-        assert close(longer[:, length:], 0.25 * other.hidden[:, length:])  # the shorter one is filled up with zeros
+        # the shorter one is filled up with zeros
+        assert close(longer[:, length:], 0.25 * other.hidden[:, length:])
         assert not encode(Zeroed(first)).hidden.any()
         assert torch.equal(encode(Given.of(one.hidden, None)).hidden, one.hidden)
 
@@ -107,14 +120,23 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
     ],
     ids=["prompt, given", "given, prompt", "average", "zeroed"],
 )
-def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(mix: Callable[[Encoding, Encoding], Encoding], sdxl: Models) -> None:
+def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(
+    mix: Callable[[Encoding, Encoding], Encoding], sdxl: Models
+) -> None:
     """torch's meta device stands in for a GPU: it refuses to mix as CUDA does. The numbers are told
     in half precision on the CPU.
     """
-    prompt, made = Prompt(pipeline_recipes(sdxl.pipeline)[1], "a red star"), Given.of(torch.ones(1, 77, 80) / 3, torch.ones(1, 40) / 3)
+    prompt, made = (
+        Prompt(pipeline_recipes(sdxl.pipeline)[1], "a red star"),
+        Given.of(torch.ones(1, 77, 80) / 3, torch.ones(1, 40) / 3),
+    )
     assert encoded(mix(prompt, made), "meta").hidden.is_meta
     here = encoded(mix(prompt, made), "cpu")
-    assert here.hidden.dtype == torch.float16 and here.pooled is not None and here.pooled.dtype == torch.float16
+    assert (
+        here.hidden.dtype == torch.float16
+        and here.pooled is not None
+        and here.pooled.dtype == torch.float16
+    )
     rounded = Given.of(made.hidden.half(), made.pooled.half())  # type: ignore[union-attr]
     assert torch.equal(here.hidden, encoded(mix(prompt, rounded), "cpu").hidden)
 
@@ -136,8 +158,13 @@ def test_as_many_prompts_as_people_have_regions(painter: Painter) -> None:
     texts = ("a red star", "a blue moon", "sand")
     alone = [painter.predict((painter.prompt(text),)) for text in texts]
     strengths = [1.0 + number for number in range(17)]
-    entries = [painter.prompt(texts[number % 3], strength=strength) for number, strength in enumerate(strengths)]
-    expected = sum(strength * alone[number % 3] for number, strength in enumerate(strengths)) / sum(strengths)
+    entries = [
+        painter.prompt(texts[number % 3], strength=strength)
+        for number, strength in enumerate(strengths)
+    ]
+    expected = sum(strength * alone[number % 3] for number, strength in enumerate(strengths)) / sum(
+        strengths
+    )
     assert close(painter.predict((*entries, painter.prompt("late", start_percent=0.9))), expected)
 
 
@@ -145,7 +172,8 @@ def test_masks_divide_the_picture(painter: Painter) -> None:
     left = torch.zeros(1, 16, 24)
     left[..., :12] = 1
     first, second = (
-        painter.prompt(text, mask=MaskUse(Picture.of(mask))) for text, mask in (("a red star", left), ("a blue moon", 1 - left))
+        painter.prompt(text, mask=MaskUse(Picture.of(mask)))
+        for text, mask in (("a red star", left), ("a blue moon", 1 - left))
     )
     both = painter.predict((first, second))
     assert close(both[..., :12], painter.predict((painter.prompt("a red star"),))[..., :12])
@@ -164,7 +192,9 @@ def test_in_an_area_the_model_sees_that_part_alone(painter: Painter) -> None:
     1/2 in the last, 1 in the one before.
     """
     whole, part = painter.prompt("sand"), painter.prompt("a red star", area=Area(0, 0, 16, 8))
-    alone = painter.predict((painter.prompt("a red star"),), latent=painter.latent[..., :8].contiguous())
+    alone = painter.predict(
+        (painter.prompt("a red star"),), latent=painter.latent[..., :8].contiguous()
+    )
     everywhere = painter.predict((whole,))
     both = painter.predict((whole, part))
     assert close(both[..., :7], (everywhere[..., :7] + alone[..., :7]) / 2)
@@ -176,7 +206,9 @@ def test_an_area_of_a_mask_is_the_box_around_it(painter: Painter) -> None:
     mask = torch.zeros(1, 16, 24)
     mask[:, 2:14, 8:20] = 1
     bounded = painter.prompt("a red star", mask=MaskUse(Picture.of(mask), bounds=True))
-    alone = painter.predict((painter.prompt("a red star"),), latent=painter.latent[..., 2:14, 8:20].contiguous())
+    alone = painter.predict(
+        (painter.prompt("a red star"),), latent=painter.latent[..., 2:14, 8:20].contiguous()
+    )
     assert close(painter.predict((bounded,))[..., 2:14, 8:20], alone)
 
 
@@ -197,10 +229,15 @@ def test_sizes_that_sdxl_is_told() -> None:
     assert refiner is not None and refiner.tolist()[0] == [1024, 768, 0, 0, 1024, 768, 2.5]
 
 
-@pytest.mark.parametrize("node", ["ConditioningConcat", "ConditioningAverage", "ConditioningCombine"])
+@pytest.mark.parametrize(
+    "node", ["ConditioningConcat", "ConditioningAverage", "ConditioningCombine"]
+)
 def test_conditionings_that_double_without_end_are_refused(node: str, painter: Painter) -> None:
     doubled: Any = (painter.prompt("a"),)
-    first, second = (f"conditioning_{part}" for part in (("1", "2") if node == "ConditioningCombine" else ("to", "from")))
+    first, second = (
+        f"conditioning_{part}"
+        for part in (("1", "2") if node == "ConditioningCombine" else ("to", "from"))
+    )
     with pytest.raises(InputError, match="more than"):
         for _ in range(100):
             doubled = call(node, **{first: doubled, second: doubled})
@@ -225,6 +262,12 @@ def test_what_an_inpainting_model_sees_beside_the_latent() -> None:
     assert seen[1, 0].tolist() == [[1.0] * 4, [1.0] * 4, [0.0] * 4, [0.0] * 4]
     assert torch.equal(seen[:, 1:], (latent * 0.5).expand(2, 4, 4, 4))
     blank = concatenated_channels(Concatenated(), 5, like, 0.5)
-    assert bool((blank[:, 0] == 1).all()) and blank[0, 1:, 0, 0].tolist() == pytest.approx([0.8223, -0.6876, 0.6364, 0.1380])
-    assert torch.equal(concatenated_channels(Concatenated(Picture.of(latent)), 4, like, 0.5)[0], latent[0])
-    assert replace(Concatenated(), latent=Picture.of(latent)) == Concatenated(Picture.of(latent.clone()))
+    assert bool((blank[:, 0] == 1).all()) and blank[0, 1:, 0, 0].tolist() == pytest.approx(
+        [0.8223, -0.6876, 0.6364, 0.1380]
+    )
+    assert torch.equal(
+        concatenated_channels(Concatenated(Picture.of(latent)), 4, like, 0.5)[0], latent[0]
+    )
+    assert replace(Concatenated(), latent=Picture.of(latent)) == Concatenated(
+        Picture.of(latent.clone())
+    )

@@ -70,7 +70,10 @@ def test_what_is_in_use_is_not_dropped(size):
         store.controlnet(PARTS[1], *CPU)
         store.controlnet(PARTS[2], *CPU)
         assert store.controlnet(PARTS[0], *CPU) is pinned
-        with store.residents.using(store.controlnet_of(PARTS[2], *CPU)), pytest.raises(NoRoom, match="what is in use takes"):
+        with (
+            store.residents.using(store.controlnet_of(PARTS[2], *CPU)),
+            pytest.raises(NoRoom, match="what is in use takes"),
+        ):
             store.controlnet(PARTS[1], *CPU)
     store.controlnet(PARTS[1], *CPU)
     assert store.residents.control_net_use.evictions == 2
@@ -99,14 +102,20 @@ def test_other_models_stay_and_take_none_of_the_budget(size):
 
 
 def test_one_that_exceeds_the_budget_alone_is_refused_by_name(size):
-    with pytest.raises(InputError, match=rf"sd1-controlnet-10: takes {size:,} bytes alone, the budget is {size - 1:,} bytes"):
+    with pytest.raises(
+        InputError,
+        match=rf"sd1-controlnet-10: takes {size:,} bytes alone, the budget is {size - 1:,} bytes",
+    ):
         ModelStore(control_net_bytes=size - 1).controlnet(PARTS[0], *CPU)
 
 
 def test_one_that_cannot_be_loaded_takes_no_room(size, monkeypatch):
     store = ModelStore(control_net_bytes=size)
     with monkeypatch.context() as broken:
-        broken.setattr("katz_graph.models.loading.store._load", lambda *_: (_ for _ in ()).throw(InputError("broken")))
+        broken.setattr(
+            "katz_graph.models.loading.store._load",
+            lambda *_: (_ for _ in ()).throw(InputError("broken")),
+        )
         with pytest.raises(InputError, match="broken"):
             store.controlnet(PARTS[0], *CPU)
     assert store.residents.control_net_use.resident_bytes == 0

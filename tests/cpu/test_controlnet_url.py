@@ -47,7 +47,10 @@ def test_one_of_differences(tmp_path, context):
     weights = controlnet("sd1").state_dict()
     serve(tmp_path, weights | {"difference": torch.tensor([])})
     model, _, _ = pipeline_recipes(checkpoint("sd1"))
-    assert call("DiffControlNetLoader", context, model=model, control_net_name=URL).base == model.network
+    assert (
+        call("DiffControlNetLoader", context, model=model, control_net_name=URL).base
+        == model.network
+    )
 
 
 def test_what_is_no_controlnet_is_named(tmp_path, context):
@@ -59,8 +62,14 @@ def test_what_is_no_controlnet_is_named(tmp_path, context):
 def test_checking_a_workflow_fetches_nothing(tmp_path, context):
     """Nothing is at this address; that is found out when the node runs."""
     absent = "memory://served/none.safetensors"
-    graph = from_api({"1": {"class_type": "ControlNetLoader", "inputs": {"control_net_name": absent}}})
-    assert not [problem for problem in check(graph, registry(), context.folders).errors if "control_net_name" in str(problem)]
+    graph = from_api(
+        {"1": {"class_type": "ControlNetLoader", "inputs": {"control_net_name": absent}}}
+    )
+    assert not [
+        problem
+        for problem in check(graph, registry(), context.folders).errors
+        if "control_net_name" in str(problem)
+    ]
     assert not (tmp_path / "fetched").exists()
     with pytest.raises(InputError, match="there is no such file"):
         call("ControlNetLoader", context, control_net_name=absent)

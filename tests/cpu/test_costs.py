@@ -34,26 +34,50 @@ CPU = torch.device("cpu")
 
 
 def test_costs_hold_for_one_number_format_and_one_number_of_threads() -> None:
-    keys = {device_key(CPU, dtype, threads) for dtype in (torch.float32, torch.bfloat16) for threads in (1, 2)}
+    keys = {
+        device_key(CPU, dtype, threads)
+        for dtype in (torch.float32, torch.bfloat16)
+        for threads in (1, 2)
+    }
     assert len(keys) == 4
     assert device_key(CPU, torch.float32, 1) in keys
 
 
-def test_a_device_is_measured_once_and_again_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_measured_once_and_again_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rates = iter([(1e9, 2e9, 1e-6), (3e9, 4e9, 2e-6)])
     monkeypatch.setattr(calibrate, "measure", lambda device, dtype: next(rates))
     first = calibrated("cpu", CPU, torch.float32, CostStore(tmp_path))
-    assert (first.flops_per_second, first.bytes_per_second, first.seconds_per_kernel, first.value_bytes) == (1e9, 2e9, 1e-6, 4)
+    assert (
+        first.flops_per_second,
+        first.bytes_per_second,
+        first.seconds_per_kernel,
+        first.value_bytes,
+    ) == (1e9, 2e9, 1e-6, 4)
     assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)) == first
-    assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path), again=True).flops_per_second == 3e9
+    assert (
+        calibrated("cpu", CPU, torch.float32, CostStore(tmp_path), again=True).flops_per_second
+        == 3e9
+    )
     assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)).flops_per_second == 3e9
 
 
-def test_devices_that_no_worker_was_asked_of_carry_torchs_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_no_worker_was_asked_of_carry_torchs_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(calibrate, "measure", lambda device, dtype: (1e9, 2e9, 1e-6))
-    found, _ = estimated({"cuda:0#0": "meta", "cuda:0#1": "meta"}, torch.float32, tmp_path, None, Choices())
-    assert [(device.name, device.torch_name) for device in found.devices] == [("cuda:0#0", "meta"), ("cuda:0#1", "meta")]
-    assert calibrated("gpu", torch.device("meta"), torch.float32, CostStore(tmp_path)).torch_name == "meta"
+    found, _ = estimated(
+        {"cuda:0#0": "meta", "cuda:0#1": "meta"}, torch.float32, tmp_path, None, Choices()
+    )
+    assert [(device.name, device.torch_name) for device in found.devices] == [
+        ("cuda:0#0", "meta"),
+        ("cuda:0#1", "meta"),
+    ]
+    assert (
+        calibrated("gpu", torch.device("meta"), torch.float32, CostStore(tmp_path)).torch_name
+        == "meta"
+    )
 
 
 def test_measured_rates_are_those_of_a_machine() -> None:
@@ -64,7 +88,8 @@ def test_measured_rates_are_those_of_a_machine() -> None:
 def test_every_kind_of_work_lasts_its_stretch() -> None:
     started = time.perf_counter()
     measure(CPU, torch.float32, stretch=0.5)
-    assert time.perf_counter() - started >= 1.5  # so that workers which begin together do the same kind together
+    # so that workers which begin together do the same kind together
+    assert time.perf_counter() - started >= 1.5
 
 
 def test_contention_is_by_kind_of_work_and_never_a_gain() -> None:
@@ -86,11 +111,19 @@ class Machines:
         self.asked[device, f"{what} {' '.join(map(str, arguments))}".strip()] += 1
         host = "far" if device == "c" else "near"
         if what == "identity":
-            return {"key": f"kind of {host}", "device": "cuda:0", "host": host, "dtype": "float32", "memory_bytes": 1e9}
+            return {
+                "key": f"kind of {host}",
+                "device": "cuda:0",
+                "host": host,
+                "dtype": "float32",
+                "memory_bytes": 1e9,
+            }
         with self._changed:
             self._busy += 1
             self._changed.notify_all()
-            accompanied = self._changed.wait_for(lambda: self._busy == 2, 0.5) if host == "near" else False
+            accompanied = (
+                self._changed.wait_for(lambda: self._busy == 2, 0.5) if host == "near" else False
+            )
             self.most = max(self.most, self._busy)
         time.sleep(0.05)
         with self._changed:
@@ -102,10 +135,16 @@ def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> 
     machines, store = Machines(), CostStore(None)
     a, b, c = survey(["a", "b", "c"], machines.call, store)
     assert machines.most == 2
-    assert sum(number for (_, what), number in machines.asked.items() if what == "rates") == 2  # one of each kind
+    # one of each kind
+    assert sum(number for (_, what), number in machines.asked.items() if what == "rates") == 2
     assert machines.asked["c", f"rates {STRETCH}"] == 0  # it has no neighbour
     first = a.device(store)
-    assert (first.name, first.host, first.flops_per_second, first.memory_bytes) == ("a", "near", 99.0, 1e9)
+    assert (first.name, first.host, first.flops_per_second, first.memory_bytes) == (
+        "a",
+        "near",
+        99.0,
+        1e9,
+    )
     assert first.torch_name == "cuda:0"  # as the worker says, where plans say "a"
     assert (first.contention, first.memory_contention) == (pytest.approx(1.1), pytest.approx(2.0))
     assert (b.together, c.together) == (2, 1)
@@ -120,7 +159,9 @@ def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> 
 
 def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:
     machines = Machines()
-    places = survey(["a", "b"], machines.call, CostStore(None), hosts={"a": "one namespace", "b": "another"})
+    places = survey(
+        ["a", "b"], machines.call, CostStore(None), hosts={"a": "one namespace", "b": "another"}
+    )
     assert [place.together for place in places] == [1, 1] and machines.most == 1
 
 
@@ -131,16 +172,27 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
         times = engine.profile(region, bare_context(engine))
         known = set(engine.device.measured.values())
     stages = {(time.stage, time.members) for time in times}
-    assert stages >= {(stage, members) for stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder") for members in (1, 2)}
+    assert stages >= {
+        (stage, members)
+        for stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder")
+        for members in (1, 2)
+    }
     for one in times:
         assert one.device == "cpu" and one.busy is None and one.roofline > 0
         assert one.alone is None or one.alone in known  # what later plans predict with
-    loop = [one for one in times if one.stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder")]
+    loop = [
+        one
+        for one in times
+        if one.stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder")
+    ]
     assert all(one.alone is not None and 0 < one.alone < 10 for one in loop)
 
 
-def test_profile_of_a_device_for_people_and_for_scripts(katz: Katz, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KATZ_CACHE", "cache")  # of its own, where what it measured is seen to be kept
+def test_profile_of_a_device_for_people_and_for_scripts(
+    katz: Katz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # of its own, where what it measured is seen to be kept
+    monkeypatch.setenv("KATZ_CACHE", "cache")
     shown = katz("profile", "--threads", 1)
     assert shown.code == 0 and "GFLOP/s" in shown.out and "1 threads" in shown.out
     data = katz("profile", "--threads", 1, "--json").data
@@ -157,24 +209,37 @@ def test_profile_of_a_workflow_prints_its_stages(katz: Katz, model_folder: Path)
     assert not Path("output").exists()  # it measures and writes no pictures
 
 
-@pytest.mark.parametrize("arguments", [("--devices", "cpu*0"), ("--devices", "abacus"), ("--threads", "0"), ("missing.json",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("--devices", "cpu*0"), ("--devices", "abacus"), ("--threads", "0"), ("missing.json",)],
+)
 def test_profile_refuses_in_one_line(katz: Katz, arguments: tuple[str, ...]) -> None:
     result = katz("profile", *arguments)
     assert result.code == 2 and len(result.errors) == 1, result.err
 
 
 def patch_seconds(engine: DeviceEngine, region: Region) -> float:
-    (span,) = [span for span in simulate(engine.plan(region)).spans if span.what.startswith("patch ")]
+    (span,) = [
+        span for span in simulate(engine.plan(region)).spans if span.what.startswith("patch ")
+    ]
     return span.seconds
 
 
-def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(tmp_path: Path, sd1: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(
+    tmp_path: Path, sd1: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def region(*loras: tuple[Path, float]) -> Region:
         return sampler_region(Case("test", sd1.pipeline, False, "euler", 2, loras=loras))
 
     write_weight, plain = WeightSets._write, region()
-    monkeypatch.setattr(WeightSets, "_write", lambda self, *given: (time.sleep(0.002), write_weight(self, *given)))
-    first, again, two = region((sd1.loras[0], 0.7)), region((sd1.loras[1], -0.4)), region((sd1.loras[0], 1.0), (sd1.loras[1], 1.0))
+    monkeypatch.setattr(
+        WeightSets, "_write", lambda self, *given: (time.sleep(0.002), write_weight(self, *given))
+    )
+    first, again, two = (
+        region((sd1.loras[0], 0.7)),
+        region((sd1.loras[1], -0.4)),
+        region((sd1.loras[0], 1.0), (sd1.loras[1], 1.0)),
+    )
     with local_engine(cache=tmp_path) as engine:
         assert patch_seconds(engine, first) < 0.05
         engine.sample(first, bare_context(engine))
@@ -189,4 +254,6 @@ def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(tmp_path: Path, 
 
 def test_originals_are_counted_over_the_bus() -> None:
     """torch's meta device stands for one with memory of its own, which takes no time to copy to."""
-    assert measure(CPU, torch.float32)[3] == math.inf > measure(torch.device("meta"), torch.float32)[3]
+    assert (
+        measure(CPU, torch.float32)[3] == math.inf > measure(torch.device("meta"), torch.float32)[3]
+    )

@@ -41,7 +41,10 @@ def text(models: Models, words: str) -> tuple[ConditioningEntry, ...]:
 
 
 def both_sides(models: Models) -> dict[str, Any]:
-    return {"positive": text(models, "a red circle above sand"), "negative": text(models, "grey, blurred")}
+    return {
+        "positive": text(models, "a red circle above sand"),
+        "negative": text(models, "grey, blurred"),
+    }
 
 
 @cache
@@ -49,8 +52,12 @@ def registry() -> Registry:
     return load_registry()[0]
 
 
-def run(engine: DeviceEngine, nodes: Mapping[str, NodeCall], target: str = "out") -> tuple[Any, ...]:
-    result = run_graph(Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=[target])
+def run(
+    engine: DeviceEngine, nodes: Mapping[str, NodeCall], target: str = "out"
+) -> tuple[Any, ...]:
+    result = run_graph(
+        Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=[target]
+    )
     result.raise_failures()
     return result.outputs[target]
 
@@ -65,8 +72,18 @@ def empty() -> dict[str, Tensor]:
 
 def plain(models: Models, **changes: Any) -> dict[str, NodeCall]:
     """A KSampler."""
-    knobs = {"seed": SEED, "steps": STEPS, "cfg": 5.0, "sampler_name": "euler", "scheduler": "normal"}
-    wires = {"model": pipeline_recipes(models.pipeline)[0], "latent_image": empty(), **both_sides(models)}
+    knobs = {
+        "seed": SEED,
+        "steps": STEPS,
+        "cfg": 5.0,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+    }
+    wires = {
+        "model": pipeline_recipes(models.pipeline)[0],
+        "latent_image": empty(),
+        **both_sides(models),
+    }
     return {"out": NodeCall("KSampler", {**knobs, **wires, **changes})}
 
 
@@ -74,13 +91,22 @@ def levels(models: Models) -> Tensor:
     return torch.tensor(schedule("normal", table_of(pipeline_recipes(models.pipeline)[0]), STEPS))
 
 
-def guided(models: Models, guider: str, sampler: str = "euler", latent: Any = None, **inputs: Any) -> dict[str, NodeCall]:
+def guided(
+    models: Models, guider: str, sampler: str = "euler", latent: Any = None, **inputs: Any
+) -> dict[str, NodeCall]:
     """A SamplerCustomAdvanced with a guider."""
-    wires = {"sampler": SamplerChoice(sampler), "sigmas": levels(models), "latent_image": latent or empty()}
+    wires = {
+        "sampler": SamplerChoice(sampler),
+        "sigmas": levels(models),
+        "latent_image": latent or empty(),
+    }
     return {
         "noise": NodeCall("RandomNoise", {"noise_seed": SEED}),
         "guider": NodeCall(guider, {"model": pipeline_recipes(models.pipeline)[0], **inputs}),
-        "out": NodeCall("SamplerCustomAdvanced", {"noise": Link("noise", 0), "guider": Link("guider", 0), **wires}),
+        "out": NodeCall(
+            "SamplerCustomAdvanced",
+            {"noise": Link("noise", 0), "guider": Link("guider", 0), **wires},
+        ),
     }
 
 
@@ -93,12 +119,24 @@ def masked() -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("sampler", ["euler", "euler_ancestral", "dpmpp_2m"])
 @pytest.mark.parametrize("latent", [empty(), masked()], ids=["empty", "masked"])
-def test_the_three_samplers_are_one(sd1: Models, engine: DeviceEngine, sampler: str, latent: dict[str, Tensor]) -> None:
+def test_the_three_samplers_are_one(
+    sd1: Models, engine: DeviceEngine, sampler: str, latent: dict[str, Tensor]
+) -> None:
     expected = samples(engine, plain(sd1, sampler_name=sampler, latent_image=latent))
-    wires = {"sampler": SamplerChoice(sampler), "sigmas": levels(sd1), "latent_image": latent, **both_sides(sd1)}
+    wires = {
+        "sampler": SamplerChoice(sampler),
+        "sigmas": levels(sd1),
+        "latent_image": latent,
+        **both_sides(sd1),
+    }
     knobs = {"model": pipeline_recipes(sd1.pipeline)[0], "noise_seed": SEED, "cfg": 5.0}
-    assert torch.equal(samples(engine, {"out": NodeCall("SamplerCustom", {**wires, **knobs})}), expected)
-    assert torch.equal(samples(engine, guided(sd1, "CFGGuider", sampler, latent, cfg=5.0, **both_sides(sd1))), expected)
+    assert torch.equal(
+        samples(engine, {"out": NodeCall("SamplerCustom", {**wires, **knobs})}), expected
+    )
+    assert torch.equal(
+        samples(engine, guided(sd1, "CFGGuider", sampler, latent, cfg=5.0, **both_sides(sd1))),
+        expected,
+    )
 
 
 def test_the_other_keys_of_a_latent_stay(sd1: Models, engine: DeviceEngine) -> None:
@@ -106,7 +144,9 @@ def test_the_other_keys_of_a_latent_stay(sd1: Models, engine: DeviceEngine) -> N
     assert all(set(output) == {"samples", "noise_mask"} for output in outputs)
 
 
-def test_the_denoised_output_is_what_the_last_step_went_to(sd1: Models, engine: DeviceEngine) -> None:
+def test_the_denoised_output_is_what_the_last_step_went_to(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     """Euler to 0 ends in the denoised prediction; stopped before, it went x' = x + (σ' - σ)(x -
     denoised) / σ.
     """
@@ -115,7 +155,15 @@ def test_the_denoised_output_is_what_the_last_step_went_to(sd1: Models, engine: 
     assert difference(denoised, latent) < 1e-6
     sigmas = levels(sd1)
     once, twice = (
-        run(engine, whole | {"out": NodeCall("SamplerCustomAdvanced", {**whole["out"].inputs, "sigmas": sigmas[:count]})})
+        run(
+            engine,
+            whole
+            | {
+                "out": NodeCall(
+                    "SamplerCustomAdvanced", {**whole["out"].inputs, "sigmas": sigmas[:count]}
+                )
+            },
+        )
         for count in (2, 3)
     )
     before, after = once[0]["samples"], twice[0]["samples"]
@@ -125,15 +173,26 @@ def test_the_denoised_output_is_what_the_last_step_went_to(sd1: Models, engine: 
 
 def test_without_levels_or_steps_the_latent_stays(sd1: Models, engine: DeviceEngine) -> None:
     nodes = guided(sd1, "CFGGuider", latent=masked(), cfg=5.0, **both_sides(sd1))
-    nodes["out"] = NodeCall("SamplerCustomAdvanced", {**nodes["out"].inputs, "sigmas": torch.tensor([])})
+    nodes["out"] = NodeCall(
+        "SamplerCustomAdvanced", {**nodes["out"].inputs, "sigmas": torch.tensor([])}
+    )
     latent, denoised = run(engine, nodes)
-    assert torch.allclose(latent["samples"], masked()["samples"]) and torch.equal(latent["samples"], denoised["samples"])
+    assert torch.allclose(latent["samples"], masked()["samples"]) and torch.equal(
+        latent["samples"], denoised["samples"]
+    )
 
 
-def advanced(models: Models, first: int, last: int, add_noise: str, leftover: str, latent: Any) -> dict[str, NodeCall]:
+def advanced(
+    models: Models, first: int, last: int, add_noise: str, leftover: str, latent: Any
+) -> dict[str, NodeCall]:
     base = dict(plain(models)["out"].inputs)
     base["noise_seed"] = base.pop("seed")
-    part = {"start_at_step": first, "end_at_step": last, "add_noise": add_noise, "return_with_leftover_noise": leftover}
+    part = {
+        "start_at_step": first,
+        "end_at_step": last,
+        "add_noise": add_noise,
+        "return_with_leftover_noise": leftover,
+    }
     return {"out": NodeCall("KSamplerAdvanced", {**base, **part, "latent_image": latent})}
 
 
@@ -141,7 +200,8 @@ def test_a_schedule_in_two_parts_is_the_whole_schedule(sd1: Models, engine: Devi
     half = run(engine, advanced(sd1, 0, 3, "enable", "enable", empty()))[0]
     both = samples(engine, advanced(sd1, 3, 10000, "disable", "disable", half))
     assert difference(both, samples(engine, plain(sd1))) < 1e-5
-    early = samples(engine, advanced(sd1, 0, 3, "enable", "disable", empty()))  # the last step goes to 0
+    # the last step goes to 0
+    early = samples(engine, advanced(sd1, 0, 3, "enable", "disable", empty()))
     assert difference(early, half["samples"]) > 1e-3
 
 
@@ -150,11 +210,26 @@ def test_disabled_noise_starts_from_the_latent_as_it_is(sd1: Models, engine: Dev
     sigmas = levels(sd1)[2:]
     model = pipeline_recipes(sd1.pipeline)[0]
     whole = guided(sd1, "CFGGuider", latent=masked(), cfg=5.0, **both_sides(sd1))
-    inputs = {**whole["out"].inputs, "sigmas": sigmas, "latent_image": {"samples": masked()["samples"]}}
+    inputs = {
+        **whole["out"].inputs,
+        "sigmas": sigmas,
+        "latent_image": {"samples": masked()["samples"]},
+    }
     expected = samples(engine, whole | {"out": NodeCall("SamplerCustomAdvanced", inputs)})
-    noisy = NodeCall("AddNoise", {"model": model, "noise": Link("noise", 0), "sigmas": sigmas, "latent_image": inputs["latent_image"]})
+    noisy = NodeCall(
+        "AddNoise",
+        {
+            "model": model,
+            "noise": Link("noise", 0),
+            "sigmas": sigmas,
+            "latent_image": inputs["latent_image"],
+        },
+    )
     parts = whole | {"none": NodeCall("DisableNoise", {}), "noisy": noisy}
-    parts["out"] = NodeCall("SamplerCustomAdvanced", {**inputs, "noise": Link("none", 0), "latent_image": Link("noisy", 0)})
+    parts["out"] = NodeCall(
+        "SamplerCustomAdvanced",
+        {**inputs, "noise": Link("none", 0), "latent_image": Link("noisy", 0)},
+    )
     assert difference(samples(engine, parts), expected) < 1e-5
 
 
@@ -172,19 +247,48 @@ def test_dual_guidance_reduces_to_guidance(sd1: Models, engine: DeviceEngine) ->
     dual = {"cond1": sides["positive"], "negative": sides["negative"]}
     expected = samples(engine, plain(sd1))
     for style in ("regular", "nested"):
-        same = guided(sd1, "DualCFGGuider", **dual, cond2=sides["positive"], cfg_conds=3.0, cfg_cond2_negative=5.0, style=style)
+        same = guided(
+            sd1,
+            "DualCFGGuider",
+            **dual,
+            cond2=sides["positive"],
+            cfg_conds=3.0,
+            cfg_cond2_negative=5.0,
+            style=style,
+        )
         assert difference(samples(engine, same), expected) < 1e-5
     against_other = samples(engine, plain(sd1, negative=other))
     for style in ("regular", "nested"):
-        single = guided(sd1, "DualCFGGuider", **dual, cond2=other, cfg_conds=5.0, cfg_cond2_negative=1.0, style=style)
+        single = guided(
+            sd1,
+            "DualCFGGuider",
+            **dual,
+            cond2=other,
+            cfg_conds=5.0,
+            cfg_cond2_negative=1.0,
+            style=style,
+        )
         assert difference(samples(engine, single), against_other) < 1e-5
     both = [
-        samples(engine, guided(sd1, "DualCFGGuider", **dual, cond2=other, cfg_conds=5.0, cfg_cond2_negative=2.0, style=style))
+        samples(
+            engine,
+            guided(
+                sd1,
+                "DualCFGGuider",
+                **dual,
+                cond2=other,
+                cfg_conds=5.0,
+                cfg_cond2_negative=2.0,
+                style=style,
+            ),
+        )
         for style in ("regular", "nested")
     ]
     assert difference(both[0], both[1]) > 1e-3
 
 
-def test_a_sampler_without_conditioning_is_refused_in_one_line(sd1: Models, engine: DeviceEngine) -> None:
+def test_a_sampler_without_conditioning_is_refused_in_one_line(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     with pytest.raises(KatzError, match="the positive conditioning is empty"):
         run(engine, guided(sd1, "BasicGuider", conditioning=()))

@@ -13,7 +13,10 @@ from stage_calls import replace_stage
 from katz_graph.errors import RunError
 from katz_graph.executor.worker.device_fault import device_fault, is_device_fault
 
-ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"
+ILLEGAL = (
+    "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be "
+    "asynchronously reported"
+)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +27,10 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel err
         RuntimeError("CUDA error: uncorrectable ECC error encountered"),
         RuntimeError("CUDA error: unspecified launch failure"),
         RuntimeError("CUDA error: device-side assert triggered"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb, m, n, k)`"),
+        RuntimeError(
+            "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, "
+            "opb, m, n, k)`"
+        ),
         RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
         RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED_CUDART"),
         RuntimeError("cuFFT error: CUFFT_EXEC_FAILED"),
@@ -44,7 +50,9 @@ def test_a_device_has_failed(error: Exception) -> None:
         RuntimeError("CUDA error: invalid configuration argument"),
         RuntimeError("CUDA error: no kernel image is available for execution on the device"),
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"
+        ),
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
         RunError("CUDA error: said by somebody else"),
         ValueError(ILLEGAL),
@@ -60,7 +68,9 @@ def test_a_fault_is_found_behind_the_error_of_a_node() -> None:
     assert device_fault(error) == "CUDA error: an illegal memory access was encountered"
 
 
-def test_a_fault_in_this_process_is_one_line_for_the_person(katz: Katz, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_this_process_is_one_line_for_the_person(
+    katz: Katz, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No worker to replace: `katz run` ends with an error as for any other, not with its process."""
 
     def fail(module: Any, given: Any) -> Any:
@@ -70,4 +80,7 @@ def test_a_fault_in_this_process_is_one_line_for_the_person(katz: Katz, monkeypa
     result = katz("run", Path(__file__).parents[2] / "workflows" / "txt2img.json")
     assert result.code == 1
     (line,) = result.errors
-    assert "device cpu: its worker ended: the device failed: CUDA error: an illegal memory access was encountered" in line
+    assert (
+        "device cpu: its worker ended: the device failed: CUDA error: an illegal memory access "
+        "was encountered" in line
+    )

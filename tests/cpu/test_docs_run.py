@@ -20,7 +20,9 @@ LOOP = ROOT / "workflows" / "loop_by_hand.json"
 
 
 def blocks(document: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / document).read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (DOCS / document).read_text(), re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.fixture
@@ -31,12 +33,16 @@ def pack(tmp_path: Path) -> Path:
     return folder
 
 
-def test_plans_in_the_document_are_those_that_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_in_the_document_are_those_that_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     text = (DOCS / "planner.md").read_text()
     shown, printed = NUMBER.sub("#", text), NUMBER.sub("#", with_plans(text, tmp_path))
     assert shown.splitlines() == printed.splitlines(), "run `make docs`"
-    drawn, committed = (NUMBER.sub("#", (folder / "plan.svg").read_text()) for folder in (tmp_path, DOCS))
+    drawn, committed = (
+        NUMBER.sub("#", (folder / "plan.svg").read_text()) for folder in (tmp_path, DOCS)
+    )
     assert drawn == committed, "run `make docs`"
 
 
@@ -55,11 +61,18 @@ def test_the_guidance_of_the_document_runs_inside_the_loop(katz: Katz, pack: Pat
     another picture.
     """
     pixels = []
-    for changes in ({}, {"class_type": "CalmGuidance", "most": 1e6}, {"class_type": "CalmGuidance", "most": 0.1}):
+    for changes in (
+        {},
+        {"class_type": "CalmGuidance", "most": 1e6},
+        {"class_type": "CalmGuidance", "most": 0.1},
+    ):
         graph: dict[str, Any] = json.loads(LOOP.read_text())
         graph["10"]["inputs"]["steps"] = 2
         if changes:
-            graph["40"] = {"class_type": changes["class_type"], "inputs": {**graph["40"]["inputs"], "most": changes["most"]}}
+            graph["40"] = {
+                "class_type": changes["class_type"],
+                "inputs": {**graph["40"]["inputs"], "most": changes["most"]},
+            }
         Path("loop.json").write_text(json.dumps(graph))
         result = katz("run", "loop.json", "--packs", pack, "--json")
         assert result.code == 0, result.err

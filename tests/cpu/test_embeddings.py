@@ -19,7 +19,10 @@ NAMES = {"sd1": ("emb_params",), "sd2": ("<own-token>",), "sdxl": ("clip_l", "cl
 
 
 def encoders(clip):
-    return [(STORE.text_encoder(one.encoder, "cpu", torch.float32), STORE.tokenizer(one.tokenizer)) for one in clip.encoders]
+    return [
+        (STORE.text_encoder(one.encoder, "cpu", torch.float32), STORE.tokenizer(one.tokenizer))
+        for one in clip.encoders
+    ]
 
 
 def write(folder, name, family, text):
@@ -57,7 +60,10 @@ def encoded(folder, family, text):
 )
 def test_an_inversion_of_tokens_is_those_tokens(tmp_path, family, learned, plain):
     write(tmp_path, "ab", family, "a b")
-    (got, warnings), (expected, _) = encoded(tmp_path, family, learned), encoded(tmp_path, family, plain)
+    (got, warnings), (expected, _) = (
+        encoded(tmp_path, family, learned),
+        encoded(tmp_path, family, plain),
+    )
     assert warnings == []
     assert torch.equal(got.hidden, expected.hidden)
     assert (got.pooled is None) == (family != "sdxl")
@@ -68,17 +74,23 @@ def test_one_that_is_not_there_is_left_out_with_a_warning(tmp_path):
     write(tmp_path, "watercolour", "sd1", "a b")
     got, warnings = encoded(tmp_path, "sd1", "x embedding:watercolor, y")
     assert torch.equal(got.hidden, encoded(tmp_path, "sd1", "x , y")[0].hidden)
-    assert warnings == ['embedding:watercolor is not in embeddings; did you mean "watercolour"?; the prompt goes without it']
+    assert warnings == [
+        'embedding:watercolor is not in embeddings; did you mean "watercolour"?; the prompt '
+        "goes without it"
+    ]
 
 
 def test_one_of_another_family_is_left_out_with_a_warning(tmp_path):
     write(tmp_path, "ab", "sdxl", "a b")
     path = tmp_path / "models" / "embeddings" / "ab.safetensors"
-    save_file({"emb_params": load_file(path)["clip_l"]}, path)  # as wide as SDXL's first text encoder only, like those of SD1.5
+    # as wide as SDXL's first text encoder only, like those of SD1.5
+    save_file({"emb_params": load_file(path)["clip_l"]}, path)
     got, warnings = encoded(tmp_path, "sdxl", "x embedding:ab y")
     assert len(warnings) == 1
     assert "embedding:ab has no vectors of width 48 for text encoder 2" in warnings[0]
-    assert torch.equal(got.hidden[:, :, :32], encoded(tmp_path, "sdxl", "x a b y")[0].hidden[:, :, :32])
+    assert torch.equal(
+        got.hidden[:, :, :32], encoded(tmp_path, "sdxl", "x a b y")[0].hidden[:, :, :32]
+    )
     assert torch.equal(got.hidden[:, :, 32:], encoded(tmp_path, "sdxl", "x y")[0].hidden[:, :, 32:])
 
 
@@ -87,23 +99,32 @@ def test_a_pickle_is_refused_with_the_way_out(tmp_path):
     place.mkdir(parents=True)
     torch.save({"string_to_param": {"*": torch.zeros(2, 32)}}, place / "old.pt")
     for name in ("old", "old.pt"):
-        with pytest.raises(InputError, match=r"old\.pt: a pickle, which can run code .* convert it with python -c"):
+        with pytest.raises(
+            InputError, match=r"old\.pt: a pickle, which can run code .* convert it with python -c"
+        ):
             encoded(tmp_path, "sd1", f"x embedding:{name}")
-    assert encoded(tmp_path, "sd1", f"x embedding:../../{place.name}/old")[1]  # nothing outside of the folder is looked at
+    # nothing outside of the folder is looked at
+    assert encoded(tmp_path, "sd1", f"x embedding:../../{place.name}/old")[1]
 
 
 def test_a_replaced_file_is_another_prompt(tmp_path):
     write(tmp_path, "ab", "sd1", "a b")
     folders = context_in(tmp_path).folders
     before = identities(("x embedding:ab",), folders)
-    (entry,) = call("CLIPTextEncode", context_in(tmp_path), text="x embedding:ab", clip=recipes("sd1")[1])
+    (entry,) = call(
+        "CLIPTextEncode", context_in(tmp_path), text="x embedding:ab", clip=recipes("sd1")[1]
+    )
     write(tmp_path, "ab", "sd1", "a b c")
     assert identities(("x embedding:ab",), folders) != before
     with pytest.raises(InputError, match="changed since the workflow began"):
-        encode(encoders(entry.encoding.clip), entry.encoding.text, learned=entry.encoding.clip.learned)
+        encode(
+            encoders(entry.encoding.clip), entry.encoding.text, learned=entry.encoding.clip.learned
+        )
 
 
 def test_what_is_a_name():
-    assert called("a embedding:b, embedding:c/d.safetensors (embedding:e:1.2) noembedding:f embedding:b") == ["b", "c/d.safetensors", "e"]
+    assert called(
+        "a embedding:b, embedding:c/d.safetensors (embedding:e:1.2) noembedding:f embedding:b"
+    ) == ["b", "c/d.safetensors", "e"]
     assert list(pieces("")) == [("", False)]
     assert list(pieces("a embedding:b, c")) == [("a ", False), ("b", True), (", c", False)]

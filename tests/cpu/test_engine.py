@@ -41,15 +41,20 @@ def controls(models: Models, number: int) -> tuple[ControlCase, ...]:
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_regions_equal_plain_loops_over_diffusers_modules(family: str, request: pytest.FixtureRequest, engine: DeviceEngine) -> None:
-    # every eleventh of the bench's cases: all kinds and numbers of ControlNets come up, with LoRAs and without
+def test_regions_equal_plain_loops_over_diffusers_modules(
+    family: str, request: pytest.FixtureRequest, engine: DeviceEngine
+) -> None:
+    # every eleventh of the bench's cases: all kinds and numbers of ControlNets come up, with LoRAs
+    # and without
     for case in list(cases(request.getfixturevalue(family)))[::11]:
         shared, loaded = against_plain_loop(case, engine)
         assert shared == 0.0, case.name
         assert loaded <= 1e-5, case.name  # float rounding; the bound of the fidelity rules
 
 
-def test_batching_the_branches_moves_the_latent_by_rounding_only(sdxl: Models, engine: DeviceEngine, costs: Path) -> None:
+def test_batching_the_branches_moves_the_latent_by_rounding_only(
+    sdxl: Models, engine: DeviceEngine, costs: Path
+) -> None:
     region = sampler_region(request(sdxl, controls=controls(sdxl, 3)))
     with local_engine(batching=True, cache=costs) as batched:
         assert difference(sample(batched, region), sample(engine, region)) <= 1e-5
@@ -60,18 +65,27 @@ def test_loras_leave_no_trace(sd1: Models, sdxl: Models) -> None:
     assert unchanged_weights(request(sdxl, loras=((sdxl.loras[1], 1.0),)))
 
 
-def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: DeviceEngine) -> None:
+def test_a_lora_with_a_text_part_changes_the_conditioning(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     _, clip, _ = pipeline_recipes(sd1.pipeline)
     region = sampler_region(request(sd1, loras=((sd1.loras[1], 1.0),)))
-    entry = next(op for op in region.operations if op.stage == "unet_encoder").inputs["conditioning"][0]
+    entry = next(op for op in region.operations if op.stage == "unet_encoder").inputs[
+        "conditioning"
+    ][0]
     with torch.no_grad():
-        plain, patched = engine.models.encode_text(Prompt(clip, "a star")), engine.models.encode_text(entry.encoding)
+        plain, patched = (
+            engine.models.encode_text(Prompt(clip, "a star")),
+            engine.models.encode_text(entry.encoding),
+        )
         again = engine.models.encode_text(Prompt(clip, "a star"))
     assert not torch.equal(plain.hidden, patched.hidden)
     assert torch.equal(plain.hidden, again.hidden)
 
 
-def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(sdxl: Models, engine: DeviceEngine) -> None:
+def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(
+    sdxl: Models, engine: DeviceEngine
+) -> None:
     wanted = [
         request(sdxl, seed=1),
         request(sdxl, seed=2, loras=((sdxl.loras[0], 0.5),)),
@@ -84,7 +98,9 @@ def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(
     assert all(map(torch.equal, together, alone))
 
 
-def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, engine: DeviceEngine) -> None:
+def test_a_worker_alternates_between_requests_by_whole_evaluations(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     order: list[tuple[int, int]] = []
     both_submitted = threading.Event()
 
@@ -100,21 +116,33 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, 
 
     regions = [sampler_region(replace(request(sd1, seed=seed), steps=12)) for seed in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(engine.cluster.run, engine.plan(region), watch(number)) for number, region in enumerate(regions)]
+        runs = [
+            pool.submit(engine.cluster.run, engine.plan(region), watch(number))
+            for number, region in enumerate(regions)
+        ]
         eventually(lambda: len(engine.cluster.launchers["cpu"].host._parts) == 2, 10)  # type: ignore[attr-defined]
         both_submitted.set()
         for run in runs:
             run.result()
     steps = list(range(1, 13))
-    assert [done for number, done in order if number == 0] == steps == [done for number, done in order if number == 1]
-    # turns are shared by seconds, and a request's first one is longer; neither may be far ahead all the same
+    assert (
+        [done for number, done in order if number == 0]
+        == steps
+        == [done for number, done in order if number == 1]
+    )
+    # turns are shared by seconds, and a request's first one is longer; neither may be far ahead all
+    # the same
     first_done = next(place for place, (_, done) in enumerate(order) if done == 12)
-    behind = max((done for number, done in order[:first_done] if number != order[first_done][0]), default=0)
+    behind = max(
+        (done for number, done in order[:first_done] if number != order[first_done][0]), default=0
+    )
     assert behind >= 6
     assert sum(one[0] != other[0] for one, other in itertools.pairwise(order)) >= 6
 
 
-def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(sd1: Models, engine: DeviceEngine) -> None:
+def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     region = sampler_region(replace(request(sd1), steps=500))
     context = bare_context(engine)
     started = threading.Event()
@@ -141,7 +169,9 @@ def test_nan_is_an_error_that_names_node_and_step(sd1: Models, engine: DeviceEng
         sample(engine, sampler_region(request(sd1, latent=broken)))
 
 
-def test_a_controlnet_of_another_width_is_refused_before_the_run(sd1: Models, sdxl: Models, engine: DeviceEngine) -> None:
+def test_a_controlnet_of_another_width_is_refused_before_the_run(
+    sd1: Models, sdxl: Models, engine: DeviceEngine
+) -> None:
     with pytest.raises(InputError, match="does not fit the UNet"):
         sample(engine, sampler_region(request(sd1, controls=controls(sdxl, 1))))
 
@@ -151,39 +181,81 @@ def drawn_loop(models: Models, every: int | None) -> Region:
     slots.
     """
     model, clip, _ = pipeline_recipes(models.pipeline)
-    begin = {"model": model, "latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "seed": 7, "steps": 4}
+    begin = {
+        "model": model,
+        "latent_image": {"samples": torch.zeros(1, 4, 8, 8)},
+        "seed": 7,
+        "steps": 4,
+    }
     nodes = {"begin": NodeCall("StepBegin", begin)}
     if every is not None:
         nodes["pattern"] = NodeCall("StepPattern", {"step": Link("begin", 0), "every": every})
     sides = {}
-    for slot, (side, text) in enumerate((("negative", "grey, blurred"), ("positive", "a red circle above sand")), start=1):
+    for slot, (side, text) in enumerate(
+        (("negative", "grey, blurred"), ("positive", "a red circle above sand")), start=1
+    ):
         common = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, text)),)}
         if every is None:
             nodes[f"{side}.enc"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
-            nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.enc", 0), **common})
-            nodes[f"{side}.dec"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common})
+            nodes[f"{side}.mid"] = NodeCall(
+                "UNetMid", {"features": Link(f"{side}.enc", 0), **common}
+            )
+            nodes[f"{side}.dec"] = NodeCall(
+                "UNetDecoder", {"features": Link(f"{side}.mid", 0), **common}
+            )
         else:
-            nodes[f"{side}.shallow"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common})
-            nodes[f"{side}.deep"] = NodeCall("UNetEncoder", {"features": Link(f"{side}.shallow", 0), "first_block": 1, **common})
-            nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.deep", 0), **common})
-            nodes[f"{side}.up"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), "last_block": 1, **common})
-            chosen = {"condition": Link("pattern", 0), "on_true": Link(f"{side}.up", 0), "on_false": Link("begin", slot)}
+            nodes[f"{side}.shallow"] = NodeCall(
+                "UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common}
+            )
+            nodes[f"{side}.deep"] = NodeCall(
+                "UNetEncoder", {"features": Link(f"{side}.shallow", 0), "first_block": 1, **common}
+            )
+            nodes[f"{side}.mid"] = NodeCall(
+                "UNetMid", {"features": Link(f"{side}.deep", 0), **common}
+            )
+            nodes[f"{side}.up"] = NodeCall(
+                "UNetDecoder", {"features": Link(f"{side}.mid", 0), "last_block": 1, **common}
+            )
+            chosen = {
+                "condition": Link("pattern", 0),
+                "on_true": Link(f"{side}.up", 0),
+                "on_false": Link("begin", slot),
+            }
             nodes[f"{side}.switch"] = NodeCall("Switch", chosen)
-            last = {"features": Link(f"{side}.switch", 0), "skips": Link(f"{side}.shallow", 0), "first_block": 2, **common}
+            last = {
+                "features": Link(f"{side}.switch", 0),
+                "skips": Link(f"{side}.shallow", 0),
+                "first_block": 2,
+                **common,
+            }
             nodes[f"{side}.dec"] = NodeCall("UNetDecoder", last)
         sides[side] = Link(f"{side}.dec", 1)
-    nodes["guidance"] = NodeCall("CFGCombine", {"cond": sides["positive"], "uncond": sides["negative"], "guidance": 5.0})
-    slots = {} if every is None else {"next_1": Link("negative.switch", 0), "next_2": Link("positive.switch", 0)}
-    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0), **slots})
+    nodes["guidance"] = NodeCall(
+        "CFGCombine", {"cond": sides["positive"], "uncond": sides["negative"], "guidance": 5.0}
+    )
+    slots = (
+        {}
+        if every is None
+        else {"next_1": Link("negative.switch", 0), "next_2": Link("positive.switch", 0)}
+    )
+    nodes["end"] = NodeCall(
+        "StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0), **slots}
+    )
     return bind(Graph(nodes), "end")
 
 
 def test_a_loop_drawn_by_hand_is_the_sampler_bit_for_bit(sd1: Models, engine: DeviceEngine) -> None:
     sampler = sample(engine, sampler_region(request(sd1)))
     assert torch.equal(sample(engine, drawn_loop(sd1, None)), sampler)
-    assert torch.equal(sample(engine, drawn_loop(sd1, every=1)), sampler)  # always fresh deep features, through slots
+    # always fresh deep features, through slots
+    assert torch.equal(sample(engine, drawn_loop(sd1, every=1)), sampler)
 
 
-def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(sd1: Models, engine: DeviceEngine) -> None:
-    sampler, kept = sample(engine, sampler_region(request(sd1))), sample(engine, drawn_loop(sd1, every=2))
+def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(
+    sd1: Models, engine: DeviceEngine
+) -> None:
+    sampler, kept = (
+        sample(engine, sampler_region(request(sd1))),
+        sample(engine, drawn_loop(sd1, every=2)),
+    )
     assert 0.0 < difference(kept, sampler) < 0.5

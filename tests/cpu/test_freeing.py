@@ -82,7 +82,9 @@ def error_of(ask: Callable[[], object]) -> BaseException:
 
 
 @pytest.mark.parametrize("fail", [plain, behind_another, while_another_is_handled])
-def test_the_tensors_of_a_failed_unit_go_while_its_error_is_still_read(worker: Worker, fail: Callable[[Held], None]) -> None:
+def test_the_tensors_of_a_failed_unit_go_while_its_error_is_still_read(
+    worker: Worker, fail: Callable[[Held], None]
+) -> None:
     held = Held()
     error = error_of(worker.submit(Single(lambda: fail(held))).result)
     assert not held
@@ -106,7 +108,9 @@ def test_what_a_job_was_given_goes_with_it(worker: Worker, failing: bool) -> Non
     assert not held
 
 
-def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     held, region = Held(), sampler_region(Case("plain", pipeline_folder("sd1"), True, "euler", 2))
 
     def fail(module: Any, given: Any) -> Any:
@@ -119,7 +123,9 @@ def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(monkeypatch
         assert not held and "no room" in str(error)
 
 
-def test_half_a_model_that_does_not_fit_goes_while_the_error_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_model_that_does_not_fit_goes_while_the_error_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     held = Held()
 
     def to(module: AutoencoderKL, device: object) -> AutoencoderKL:

@@ -62,7 +62,9 @@ def test_sixteen_bits_are_kept(tmp_path: Path) -> None:
 
 def test_cmyk_jpeg(tmp_path: Path) -> None:
     Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg")
-    assert torch.allclose(load_image(tmp_path / "a.jpg")[0][0, 4, 4], torch.tensor([1.0, 0.0, 0.0]), atol=0.03)
+    assert torch.allclose(
+        load_image(tmp_path / "a.jpg")[0][0, 4, 4], torch.tensor([1.0, 0.0, 0.0]), atol=0.03
+    )
 
 
 def test_the_cameras_orientation_is_applied(tmp_path: Path) -> None:
@@ -101,7 +103,12 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 def bomb() -> bytes:
     """A PNG of a few hundred bytes that claims 100,000 by 100,000 pixels."""
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(1000)))
+        + chunk(b"IEND", b"")
+    )
 
 
 def encoded(image: Image.Image, kind: str) -> bytes:
@@ -149,8 +156,13 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     images = torch.rand(2, 5, 7, 3, generator=torch.Generator().manual_seed(0))
-    paths = list(save_images(images, tmp_path, "sub/a_%width%x%height%_%batch_num%", {"prompt": "{}"}))
-    assert [str(path.relative_to(tmp_path)) for path in paths] == ["sub/a_7x5_0_00001_.png", "sub/a_7x5_1_00001_.png"]
+    paths = list(
+        save_images(images, tmp_path, "sub/a_%width%x%height%_%batch_num%", {"prompt": "{}"})
+    )
+    assert [str(path.relative_to(tmp_path)) for path in paths] == [
+        "sub/a_7x5_0_00001_.png",
+        "sub/a_7x5_1_00001_.png",
+    ]
     again = torch.cat([load_image(path)[0] for path in paths])
     assert (again - images).abs().max() <= 1 / 255 and (again <= images).all()
     assert Image.open(paths[0]).text == {"prompt": "{}"}
@@ -193,13 +205,28 @@ def test_a_name_may_say_its_folder(tmp_path: Path) -> None:
         Image.new("RGB", (2, 2), colour).save(tmp_path / place / "a.png")
     context = context_in(tmp_path)
     colours = {
-        name: call("LoadImage", context, image=name)[0][0, 0, 0].tolist() for name in ("sub/a.png", "a.png [output]", "a.png [temp]")
+        name: call("LoadImage", context, image=name)[0][0, 0, 0].tolist()
+        for name in ("sub/a.png", "a.png [output]", "a.png [temp]")
     }
-    assert colours == {"sub/a.png": [1, 0, 0], "a.png [output]": [0, 1, 0], "a.png [temp]": [0, 0, 1]}
+    assert colours == {
+        "sub/a.png": [1, 0, 0],
+        "a.png [output]": [0, 1, 0],
+        "a.png [temp]": [0, 0, 1],
+    }
     assert call("LoadImage", context, image="sub/a.png [input]")[0].shape == (1, 2, 2, 3)
 
 
-@pytest.mark.parametrize("name", ["a.png", "../a.png [output]", "/etc/passwd [input]", "b.png [temp]", "a.png [elsewhere]", " [output]"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.png",
+        "../a.png [output]",
+        "/etc/passwd [input]",
+        "b.png [temp]",
+        "a.png [elsewhere]",
+        " [output]",
+    ],
+)
 def test_names_that_lead_nowhere_or_out_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "output").mkdir()
     halves().save(tmp_path / "a.png")
@@ -215,11 +242,16 @@ def test_a_replaced_picture_is_another_one(tmp_path: Path) -> None:
     prints = []
     for colour in (RED, RED, GREEN):
         Image.new("RGB", (2, 2), colour).save(tmp_path / "input" / "a.png")
-        prints += [registry()[name].fingerprint(context, {"image": "a.png"}) for name in ("LoadImage", "LoadImageMask")]  # type: ignore[misc]
+        prints += [
+            registry()[name].fingerprint(context, {"image": "a.png"})
+            for name in ("LoadImage", "LoadImageMask")
+        ]  # type: ignore[misc]
     assert prints[:2] == prints[2:4] and prints[:2] != prints[4:]
 
 
-@pytest.mark.parametrize(("channel", "value"), [("alpha", 0.8), ("red", 1.0), ("green", 0.2), ("blue", 0.0)])
+@pytest.mark.parametrize(
+    ("channel", "value"), [("alpha", 0.8), ("red", 1.0), ("green", 0.2), ("blue", 0.0)]
+)
 def test_one_channel_as_a_mask(tmp_path: Path, channel: str, value: float) -> None:
     (tmp_path / "input").mkdir()
     Image.new("RGBA", (3, 2), (255, 51, 0, 51)).save(tmp_path / "input" / "a.png")
@@ -237,10 +269,16 @@ def test_lanczos_is_pillows(tmp_path: Path) -> None:
     numbers = numpy.random.default_rng(1).integers(0, 256, (9, 13, 3), numpy.uint8)
     wanted = numpy.array(Image.fromarray(numbers).resize((5, 7), Image.Resampling.LANCZOS))
     resized = resize(torch.from_numpy(numbers).float().unsqueeze(0) / 255, 5, 7, "lanczos")
-    assert (resized[0] * 255 - torch.from_numpy(wanted).float()).abs().max() <= 1  # truncation to 8 bits may lose one step
+    # truncation to 8 bits may lose one step
+    assert (resized[0] * 255 - torch.from_numpy(wanted).float()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("size", [(1, 100), (100, 1), (3, 3)])
 def test_a_centre_crop_keeps_at_least_a_pixel(size: tuple[int, int]) -> None:
     for width, height in ((1, 50), (50, 1), (7, 7)):
-        assert resize(torch.zeros(1, *size, 3), width, height, "bilinear", "center").shape == (1, height, width, 3)
+        assert resize(torch.zeros(1, *size, 3), width, height, "bilinear", "center").shape == (
+            1,
+            height,
+            width,
+            3,
+        )

@@ -47,19 +47,27 @@ def test_a_scene_is_drawn_the_same_every_time_and_fits_its_silhouette() -> None:
 def test_captions_kept_for_measuring_are_not_trained_on() -> None:
     generator = numpy.random.default_rng(0)
     trained = {caption(sample_scene(generator)) for _ in range(500)}
-    assert not trained & {caption(scene) for scene in held_out_scenes(100, 1, 1) + held_out_scenes(100, 2, 2)}
+    assert not trained & {
+        caption(scene) for scene in held_out_scenes(100, 1, 1) + held_out_scenes(100, 2, 2)
+    }
 
 
 def test_the_judge_is_right_about_drawn_pictures(judge: Judge) -> None:
     figures = examine(judge, count=200)
-    assert all(figures[name] >= 0.97 for name in ("shape", "colour", "background", "place")), figures  # 0.98 over 1,000 in the bench
+    # 0.98 over 1,000 in the bench
+    assert all(figures[name] >= 0.97 for name in ("shape", "colour", "background", "place")), (
+        figures
+    )
 
 
 def test_captions_are_obeyed(paint: EnginePaint, judge: Judge) -> None:
     scenes = held_out_scenes(6, 1, 1)
     verdicts = painted(paint, judge, scenes, steps=20)
     for name in ("shape", "colour", "place"):
-        right = sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in zip(verdicts, scenes, strict=True))
+        right = sum(
+            getattr(v.things[0], name) == getattr(s.things[0], name)
+            for v, s in zip(verdicts, scenes, strict=True)
+        )
         assert right >= 5, name  # at the bench's 0.95, fewer than 5 of 6 has a chance of 3 %
     assert sum(v.background == s.background for v, s in zip(verdicts, scenes, strict=True)) >= 5
 
@@ -79,7 +87,8 @@ def test_canny_finds_the_border_of_a_square_and_nothing_else() -> None:
     edges = canny(image, 0.4, 0.8)
     assert edges.shape == (1, 32, 32) and set(edges.unique().tolist()) == {0.0, 1.0}
     assert edges[0, 12:20, 12:20].sum() == 0 and edges[0, :5].sum() == 0
-    on_border = edges[0, 10:22, 6:10].amax(dim=1)  # one edge pixel beside every row of the left side
+    # one edge pixel beside every row of the left side
+    on_border = edges[0, 10:22, 6:10].amax(dim=1)
     assert on_border.min() == 1.0
     assert canny(torch.full((1, 16, 16, 3), 0.5), 0.4, 0.8).sum() == 0
 

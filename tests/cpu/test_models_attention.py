@@ -42,12 +42,24 @@ def test_missing_entries_are_computed():
 @torch.no_grad()
 def test_two_requests_alternate_on_one_module():
     model = unet("sdxl")
-    requests = [(random_step(1, 8, 8, seed=n), random_text(model, 1, tokens=7 + 4 * n, seed=n)) for n in range(2)]
+    requests = [
+        (random_step(1, 8, 8, seed=n), random_text(model, 1, tokens=7 + 4 * n, seed=n))
+        for n in range(2)
+    ]
     alone = [run(model, step, text, None) for step, text in requests]
     kept = [cross_attention_keys_values(model, text.hidden) for _, text in requests]
-    encoded = [stages.encode(model, step, text, keep) for (step, text), keep in zip(requests, kept, strict=True)]
-    middle = [stages.mid(model, state, text, keep) for (_, text), keep, state in zip(requests, kept, encoded, strict=True)]
-    together = [stages.decode(model, state, text, keep)[1] for (_, text), keep, state in zip(requests, kept, middle, strict=True)]
+    encoded = [
+        stages.encode(model, step, text, keep)
+        for (step, text), keep in zip(requests, kept, strict=True)
+    ]
+    middle = [
+        stages.mid(model, state, text, keep)
+        for (_, text), keep, state in zip(requests, kept, encoded, strict=True)
+    ]
+    together = [
+        stages.decode(model, state, text, keep)[1]
+        for (_, text), keep, state in zip(requests, kept, middle, strict=True)
+    ]
     assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=True))
 
 
@@ -59,7 +71,11 @@ def test_diffusers_forward_takes_kept_ones_without_a_warning(caplog):
     kept = cross_attention_keys_values(model, text.hidden)
     with caplog.at_level(logging.WARNING):
         logging.getLogger("diffusers").addHandler(caplog.handler)
-        got = model(**diffusers_arguments(step, text), cross_attention_kwargs={"kept": kept}, return_dict=False)[0]
+        got = model(
+            **diffusers_arguments(step, text),
+            cross_attention_kwargs={"kept": kept},
+            return_dict=False,
+        )[0]
         logging.getLogger("diffusers").removeHandler(caplog.handler)
     assert torch.equal(got, expected)
     assert not caplog.records

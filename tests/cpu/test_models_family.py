@@ -22,7 +22,11 @@ def changed(tmp_path):
         folder = tmp_path / "model"
         shutil.copytree(pipeline_folder(family), folder)
         path = folder / file
-        settings = {name: value for name, value in (json.loads(path.read_text()) | values).items() if value is not ...}
+        settings = {
+            name: value
+            for name, value in (json.loads(path.read_text()) | values).items()
+            if value is not ...
+        }
         path.write_text(json.dumps(settings))
         return folder
 
@@ -36,34 +40,73 @@ def test_families(family):
     assert shape.version == family
     assert len(clip.encoders) == (2 if family == "sdxl" else 1)
     assert shape.pooled_width == (40 if family == "sdxl" else None)
-    assert (shape.latent_channels, shape.down_blocks, shape.up_blocks, shape.layers_per_block) == (4, 3, 3, 2)
+    assert (shape.latent_channels, shape.down_blocks, shape.up_blocks, shape.layers_per_block) == (
+        4,
+        3,
+        3,
+        2,
+    )
     assert prediction_type(model) == ("v_prediction" if family == "sd2" else "epsilon")
     assert scheduler_config(model)["beta_schedule"] == "scaled_linear"
-    assert latent_space(vae) == LatentSpace(4, 8, 0.13025 if family == "sdxl" else 0.18215) == model.latent
+    assert (
+        latent_space(vae)
+        == LatentSpace(4, 8, 0.13025 if family == "sdxl" else 0.18215)
+        == model.latent
+    )
     check_controlnet(control_recipe(family), model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_skips_of_a_block_are_told_without_the_module(family):
     module, shape = unet(family), unet_architecture(recipes(family)[0].network)
-    assert [shape.skip_range(block) for block in range(3)] == [skip_range(module, block) for block in range(3)]
+    assert [shape.skip_range(block) for block in range(3)] == [
+        skip_range(module, block) for block in range(3)
+    ]
     assert not shape.skip_range(3)
 
 
 @pytest.mark.parametrize(
     ("file", "values", "words"),
     [
-        ("unet/config.json", {"cross_attention_dim": 768}, "takes text of width 768, the pipeline's text encoders give 32"),
-        ("unet/config.json", {"cross_attention_dim": [8, 8]}, r"\[8, 8\] as cross_attention_dim, expected a number"),
-        ("unet/config.json", {"block_out_channels": ...}, "None as block_out_channels, expected a list"),
-        ("unet/config.json", {"down_block_types": ["SimpleCrossAttnDownBlock2D"]}, "SimpleCrossAttnDownBlock2D is not supported"),
+        (
+            "unet/config.json",
+            {"cross_attention_dim": 768},
+            "takes text of width 768, the pipeline's text encoders give 32",
+        ),
+        (
+            "unet/config.json",
+            {"cross_attention_dim": [8, 8]},
+            r"\[8, 8\] as cross_attention_dim, expected a number",
+        ),
+        (
+            "unet/config.json",
+            {"block_out_channels": ...},
+            "None as block_out_channels, expected a list",
+        ),
+        (
+            "unet/config.json",
+            {"down_block_types": ["SimpleCrossAttnDownBlock2D"]},
+            "SimpleCrossAttnDownBlock2D is not supported",
+        ),
         ("unet/config.json", {"num_class_embeds": 1000}, "num_class_embeds is 1000"),
         ("unet/config.json", {"addition_embed_type": "image"}, "'image', expected none"),
-        ("unet/config.json", {"_class_name": "FluxTransformer2DModel"}, "describes FluxTransformer2DModel"),
+        (
+            "unet/config.json",
+            {"_class_name": "FluxTransformer2DModel"},
+            "describes FluxTransformer2DModel",
+        ),
         ("unet/config.json", {"out_channels": 16}, "takes 16 latent channels, the VAE has 4"),
         ("vae/config.json", {"shift_factor": 0.1}, "shifts its latents"),
-        ("vae/config.json", {"_class_name": "AutoencoderTiny"}, "describes AutoencoderTiny, expected AutoencoderKL"),
-        ("scheduler/scheduler_config.json", {"prediction_type": "sample"}, "'sample', expected 'epsilon'"),
+        (
+            "vae/config.json",
+            {"_class_name": "AutoencoderTiny"},
+            "describes AutoencoderTiny, expected AutoencoderKL",
+        ),
+        (
+            "scheduler/scheduler_config.json",
+            {"prediction_type": "sample"},
+            "'sample', expected 'epsilon'",
+        ),
         ("model_index.json", {"text_encoder": [None, None]}, "has no text_encoder"),
     ],
 )
@@ -92,7 +135,10 @@ def test_hub_id_without_network(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    with pytest.raises(InputError, match=r"^someone/something: no such local folder, .*hub: Name or service not known$"):
+    with pytest.raises(
+        InputError,
+        match=r"^someone/something: no such local folder, .*hub: Name or service not known$",
+    ):
         pipeline_recipes("someone/something")
 
 

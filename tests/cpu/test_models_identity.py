@@ -78,22 +78,54 @@ def test_a_configuration_that_changes_is_another_identity(pipeline):
         (b"[" * 5000, b"", "not JSON"),
         (b"\xff\xfe{}", b"", "not JSON"),
         (json.dumps({"a": entry([2], 0, 4)}).encode(), b"0000", "contradicts itself at 'a'"),
-        (json.dumps({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}).encode(), b"0" * 12, "'b' begins at byte 8, expected 4"),
-        (json.dumps({"a": entry([1], 0, 4), "b": entry([1], 0, 4)}).encode(), b"0" * 4, "'b' begins at byte 0, expected 4"),
-        (json.dumps({"a": entry([1], 0, 4, "F99")}).encode(), b"0" * 4, "contradicts itself at 'a'"),
+        (
+            json.dumps({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}).encode(),
+            b"0" * 12,
+            "'b' begins at byte 8, expected 4",
+        ),
+        (
+            json.dumps({"a": entry([1], 0, 4), "b": entry([1], 0, 4)}).encode(),
+            b"0" * 4,
+            "'b' begins at byte 0, expected 4",
+        ),
+        (
+            json.dumps({"a": entry([1], 0, 4, "F99")}).encode(),
+            b"0" * 4,
+            "contradicts itself at 'a'",
+        ),
         (json.dumps({"a": entry(["x"], 0, 4)}).encode(), b"0" * 4, "contradicts itself at 'a'"),
-        (json.dumps({"a": entry(["x", 10**20], 0, 4)}).encode(), b"0" * 4, "contradicts itself at 'a'"),
+        (
+            json.dumps({"a": entry(["x", 10**20], 0, 4)}).encode(),
+            b"0" * 4,
+            "contradicts itself at 'a'",
+        ),
         (json.dumps({"a": entry([-1, -1], 0, 4)}).encode(), b"0" * 4, "contradicts itself at 'a'"),
-        (json.dumps({"__metadata__": ["x"]}).encode(), b"", "__metadata__ is not an object of texts"),
-        (json.dumps({"__metadata__": {"modelspec.prediction_type": 3}}).encode(), b"", "__metadata__ is not an object of texts"),
+        (
+            json.dumps({"__metadata__": ["x"]}).encode(),
+            b"",
+            "__metadata__ is not an object of texts",
+        ),
+        (
+            json.dumps({"__metadata__": {"modelspec.prediction_type": 3}}).encode(),
+            b"",
+            "__metadata__ is not an object of texts",
+        ),
         (json.dumps({"a": entry([10**12], 0, 4 * 10**12)}).encode(), b"0" * 4, "truncated"),
-        (json.dumps({"a": entry([2], 0, 8)}).encode(), b"0" * 4, "truncated: its tensors take 8 bytes, the file has 4"),
+        (
+            json.dumps({"a": entry([2], 0, 8)}).encode(),
+            b"0" * 4,
+            "truncated: its tensors take 8 bytes, the file has 4",
+        ),
         (json.dumps({"a": entry([1], 0, 4)}).encode(), b"0" * 9, "belong to no tensor"),
         (json.dumps({"a": "nothing"}).encode(), b"", "contradicts itself at 'a'"),
     ],
 )
 def test_lying_headers(tmp_path, header, data, words):
-    refused(lambda: file_identity(write(tmp_path / "a.safetensors", header, data)), "a.safetensors", words)
+    refused(
+        lambda: file_identity(write(tmp_path / "a.safetensors", header, data)),
+        "a.safetensors",
+        words,
+    )
 
 
 def test_header_longer_than_the_file(tmp_path):
@@ -107,7 +139,11 @@ def test_files_that_are_none(tmp_path):
     with (tmp_path / "zeros.safetensors").open("wb") as file:
         file.truncate(200_000_000)
     for name in ("empty", "short", "zeros"):
-        refused(lambda name=name: file_identity(tmp_path / f"{name}.safetensors"), f"{name}.safetensors", "not a safetensors file")
+        refused(
+            lambda name=name: file_identity(tmp_path / f"{name}.safetensors"),
+            f"{name}.safetensors",
+            "not a safetensors file",
+        )
     refused(lambda: file_identity(tmp_path), "got a folder")
     refused(lambda: file_identity(tmp_path / "missing.safetensors"), "no such file")
     refused(lambda: file_identity(tmp_path / "empty.safetensors" / "below"), "below")
@@ -116,12 +152,22 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     refused(lambda: file_identity(tmp_path / "dangling"), "a link to a file that is not there")
     (tmp_path / "model.ckpt").write_bytes(b"\x80\x04")
-    refused(lambda: file_identity(tmp_path / "model.ckpt"), "a pickle", "convert it with", "model.safetensors")
+    refused(
+        lambda: file_identity(tmp_path / "model.ckpt"),
+        "a pickle",
+        "convert it with",
+        "model.safetensors",
+    )
 
 
 def test_pickle_beside_the_configuration_is_refused_with_the_way_out(pipeline):
     (pipeline / "vae" / WEIGHTS).rename(pipeline / "vae" / "diffusion_pytorch_model.bin")
-    refused(lambda: pipeline_recipes(pipeline), "diffusion_pytorch_model.bin: a pickle", "AutoencoderKL as M", "save_pretrained")
+    refused(
+        lambda: pipeline_recipes(pipeline),
+        "diffusion_pytorch_model.bin: a pickle",
+        "AutoencoderKL as M",
+        "save_pretrained",
+    )
 
 
 def test_truncated_weights(pipeline):
@@ -142,27 +188,42 @@ def test_a_linked_file_keeps_its_name(pipeline, tmp_path):
 
 def test_variants_and_shards(pipeline):
     whole = load_file(pipeline / "unet" / WEIGHTS)
-    (pipeline / "unet" / WEIGHTS).rename(pipeline / "unet" / "diffusion_pytorch_model.fp16.safetensors")
-    (pipeline / "text_encoder" / "model.safetensors").rename(pipeline / "text_encoder" / "model.fp16.safetensors")
+    (pipeline / "unet" / WEIGHTS).rename(
+        pipeline / "unet" / "diffusion_pytorch_model.fp16.safetensors"
+    )
+    (pipeline / "text_encoder" / "model.safetensors").rename(
+        pipeline / "text_encoder" / "model.fp16.safetensors"
+    )
     shutil.copy(
-        pipeline / "unet" / "diffusion_pytorch_model.fp16.safetensors", pipeline / "unet" / "diffusion_pytorch_model.non_ema.safetensors"
+        pipeline / "unet" / "diffusion_pytorch_model.fp16.safetensors",
+        pipeline / "unet" / "diffusion_pytorch_model.non_ema.safetensors",
     )
     model, clip, vae = pipeline_recipes(pipeline)
     assert variant(model.network) == variant(clip.encoders[0].encoder) == "fp16"
     assert variant(vae.vae) is None
     store = ModelStore()
-    assert all(torch.equal(value, whole[name]) for name, value in store.network(model.network, "cpu", torch.float32).state_dict().items())
+    assert all(
+        torch.equal(value, whole[name])
+        for name, value in store.network(model.network, "cpu", torch.float32).state_dict().items()
+    )
     store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
 
     shutil.rmtree(pipeline / "unet")
-    store.network(pipeline_recipes(pipeline_folder("sd1"))[0].network, "cpu", torch.float32).save_pretrained(
-        pipeline / "unet", max_shard_size="400KB"
-    )
+    store.network(
+        pipeline_recipes(pipeline_folder("sd1"))[0].network, "cpu", torch.float32
+    ).save_pretrained(pipeline / "unet", max_shard_size="400KB")
     sharded = component(pipeline / "unet", "network")
     assert len(sharded.files) > 3
-    assert all(torch.equal(value, whole[name]) for name, value in store.network(sharded, "cpu", torch.float32).state_dict().items())
+    assert all(
+        torch.equal(value, whole[name])
+        for name, value in store.network(sharded, "cpu", torch.float32).state_dict().items()
+    )
     Path(sharded.files[-1].path).unlink()
-    refused(lambda: component(pipeline / "unet", "network"), Path(sharded.files[-1].path).name, "no such file")
+    refused(
+        lambda: component(pipeline / "unet", "network"),
+        Path(sharded.files[-1].path).name,
+        "no such file",
+    )
 
 
 @pytest.mark.parametrize("suffix", [".json", ".fp16.json"])
@@ -177,12 +238,33 @@ def test_index_that_leads_elsewhere(pipeline, suffix):
 def test_folders_that_are_something_else(pipeline, tmp_path):
     refused(lambda: pipeline_recipes(tmp_path), "model_index.json is missing")
     refused(lambda: pipeline_recipes(tmp_path / "nowhere"), "no such file or folder")
-    refused(lambda: pipeline_recipes(pipeline / "unet" / WEIGHTS), WEIGHTS, "this is a UNet, expected a checkpoint", "UNETLoader")
-    refused(lambda: controlnet_recipe(pipeline / "unet" / WEIGHTS), WEIGHTS, "this is a UNet, expected a ControlNet", "UNETLoader")
+    refused(
+        lambda: pipeline_recipes(pipeline / "unet" / WEIGHTS),
+        WEIGHTS,
+        "this is a UNet, expected a checkpoint",
+        "UNETLoader",
+    )
+    refused(
+        lambda: controlnet_recipe(pipeline / "unet" / WEIGHTS),
+        WEIGHTS,
+        "this is a UNet, expected a ControlNet",
+        "UNETLoader",
+    )
     (tmp_path / "model.ckpt").write_bytes(b"\x80")
-    refused(lambda: pipeline_recipes(tmp_path / "model.ckpt"), "model.ckpt", "a pickle, which can run code", "save_file")
-    refused(lambda: controlnet_recipe(pipeline / "unet"), "UNet2DConditionModel", "expected ControlNetModel")
-    refused(lambda: vae_recipe(controlnet_folder("sd1")), "ControlNetModel", "expected AutoencoderKL")
+    refused(
+        lambda: pipeline_recipes(tmp_path / "model.ckpt"),
+        "model.ckpt",
+        "a pickle, which can run code",
+        "save_file",
+    )
+    refused(
+        lambda: controlnet_recipe(pipeline / "unet"),
+        "UNet2DConditionModel",
+        "expected ControlNetModel",
+    )
+    refused(
+        lambda: vae_recipe(controlnet_folder("sd1")), "ControlNetModel", "expected AutoencoderKL"
+    )
     for part in ("unet", "vae", "text_encoder", "tokenizer", "scheduler"):
         broken = tmp_path / part
         shutil.copytree(pipeline, broken)
@@ -192,8 +274,14 @@ def test_folders_that_are_something_else(pipeline, tmp_path):
 
 def test_torch_is_not_imported():
     code = (
-        "import sys; from katz_graph.models.loading import identity, sources; from katz_graph.models.text import prompt; "
+        "import sys; from katz_graph.models.loading import identity, sources; from "
+        "katz_graph.models.text import prompt; "
         "sources.pipeline_recipes(sys.argv[1]); print('torch' in sys.modules)"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(pipeline_folder("sdxl"))], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(pipeline_folder("sdxl"))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert ran.stdout.strip() == "False"

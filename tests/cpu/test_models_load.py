@@ -6,7 +6,14 @@ import pytest
 import single_files
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import FAMILIES, control_recipe, controlnet_folder, lora_file, pipeline_folder, recipes
+from tiny_models import (
+    FAMILIES,
+    control_recipe,
+    controlnet_folder,
+    lora_file,
+    pipeline_folder,
+    recipes,
+)
 
 from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError
@@ -34,10 +41,18 @@ def test_loaded_once_and_frozen(family):
     for module in modules:
         assert not module.training
         assert not any(parameter.requires_grad for parameter in module.parameters())
-    assert [module.dtype for module in modules[:3]] == [torch.float32, torch.float16, torch.bfloat16]
-    assert store.network(recipes(family)[0].network, torch.device("cpu"), torch.float32) is modules[0]
+    assert [module.dtype for module in modules[:3]] == [
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+    ]
+    assert (
+        store.network(recipes(family)[0].network, torch.device("cpu"), torch.float32) is modules[0]
+    )
     assert store.network(model.network, "cpu", torch.float16) is not modules[0]
-    assert store.tokenizer(clip.encoders[0].tokenizer) is store.tokenizer(clip.encoders[0].tokenizer)
+    assert store.tokenizer(clip.encoders[0].tokenizer) is store.tokenizer(
+        clip.encoders[0].tokenizer
+    )
     assert store.vae(vae.vae, "cpu", torch.float16) is modules[1]
 
 
@@ -63,7 +78,11 @@ def add(weights, key):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(change_shape, r"of another shape: {} is \[3, 3\], expected \["), (remove, "missing: {}$"), (add, r"unknown: {}\.surplus$")],
+    [
+        (change_shape, r"of another shape: {} is \[3, 3\], expected \["),
+        (remove, "missing: {}$"),
+        (add, r"unknown: {}\.surplus$"),
+    ],
 )
 @pytest.mark.parametrize(
     ("part", "file", "key"),
@@ -81,7 +100,9 @@ def test_weights_that_do_not_fit(tmp_path, part, file, key, change, words):
     save_file(weights, path, {"format": "pt"})
     model, clip, vae = pipeline_recipes(tmp_path / "model")
     store = ModelStore()
-    with pytest.raises(InputError, match=f"^{path}: does not fit config.json beside it .*" + words.format(key)):
+    with pytest.raises(
+        InputError, match=f"^{path}: does not fit config.json beside it .*" + words.format(key)
+    ):
         store.network(model.network, "cpu", torch.float32)
         store.vae(vae.vae, "cpu", torch.float32)
         store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
@@ -92,7 +113,9 @@ def test_text_encoders_with_the_old_names_load_too(tmp_path):
     path = tmp_path / "model" / "text_encoder" / "model.safetensors"
     weights = load_file(path)
     old = {f"text_model.{name}": value for name, value in weights.items()}
-    save_file(old | {"text_model.embeddings.position_ids": torch.arange(77)[None]}, path, {"format": "pt"})
+    save_file(
+        old | {"text_model.embeddings.position_ids": torch.arange(77)[None]}, path, {"format": "pt"}
+    )
     _, clip, _ = pipeline_recipes(tmp_path / "model")
     module = ModelStore().text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
@@ -134,7 +157,9 @@ def write_in_place(path):
     yield
 
 
-@pytest.mark.parametrize("part", ["unet", "vae", "text_encoder", "controlnet", "merged", "single file", "upscaler"])
+@pytest.mark.parametrize(
+    "part", ["unet", "vae", "text_encoder", "controlnet", "merged", "single file", "upscaler"]
+)
 def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
     """float32 files on a processor need no conversion, so weights could be the file itself."""
     shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
@@ -146,14 +171,23 @@ def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
     folder, stem = tmp_path / "model" / part, "diffusion_pytorch_model"
     match part:
         case "unet":
-            module, path = store.network(model.network, "cpu", torch.float32), folder / f"{stem}.safetensors"
+            module, path = (
+                store.network(model.network, "cpu", torch.float32),
+                folder / f"{stem}.safetensors",
+            )
         case "vae":
             module, path = store.vae(vae.vae, "cpu", torch.float32), folder / f"{stem}.safetensors"
         case "text_encoder":
-            module, path = store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32), folder / "model.safetensors"
+            module, path = (
+                store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32),
+                folder / "model.safetensors",
+            )
         case "controlnet":
             control = controlnet_recipe(tmp_path / "control").control_net
-            module, path = store.controlnet(control, "cpu", torch.float32), tmp_path / "control" / f"{stem}.safetensors"
+            module, path = (
+                store.controlnet(control, "cpu", torch.float32),
+                tmp_path / "control" / f"{stem}.safetensors",
+            )
         case "merged":
             path = tmp_path / "model" / "unet" / f"{stem}.safetensors"
             module = models.patch(merged_model(model, recipes("sd1")[0], (("", 1.0, 0.0),)))
@@ -173,7 +207,9 @@ def test_a_lora_that_was_read_stays_what_it_was(tmp_path):
     lora = read_lora(file_identity(path))
     before = {name: factors.up.clone() for name, factors in lora.parts["unet"].items()}
     for _ in write_in_place(path):
-        assert all(torch.equal(factors.up, before[name]) for name, factors in lora.parts["unet"].items())
+        assert all(
+            torch.equal(factors.up, before[name]) for name, factors in lora.parts["unet"].items()
+        )
 
 
 def test_a_file_that_changes_while_it_is_read_is_no_model(tmp_path, monkeypatch):

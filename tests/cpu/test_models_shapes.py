@@ -39,19 +39,33 @@ def test_blocks_sum_up_to_the_whole(family):
     settings = config(recipes(family)[0].network)
     for stage in ("unet_encoder", "unet_decoder"):
         whole = stage_work(settings, stage, 1, 9, 8)
-        parts = [stage_work(settings, stage, 1, 9, 8, first_block=block, last_block=block) for block in range(3)]
+        parts = [
+            stage_work(settings, stage, 1, 9, 8, first_block=block, last_block=block)
+            for block in range(3)
+        ]
         for field in ("flops", "weight_bytes", "activation_bytes", "kernels"):
             assert sum(getattr(part, field) for part in parts) == getattr(whole, field)
-    weights = sum(stage_work(settings, stage, 1, 8, 8).weight_bytes for stage in ("unet_encoder", "unet_mid", "unet_decoder"))
+    weights = sum(
+        stage_work(settings, stage, 1, 8, 8).weight_bytes
+        for stage in ("unet_encoder", "unet_mid", "unet_decoder")
+    )
     assert weights == sum(parameter.nbytes for parameter in unet(family).parameters())
 
 
 def test_sizes_follow_batch_and_precision():
     settings = config(recipes("sdxl")[0].network)
     one, two = stage_work(settings, "unet_mid", 1, 8, 8), stage_work(settings, "unet_mid", 2, 8, 8)
-    assert (two.flops, two.weight_bytes, two.output_bytes) == (2 * one.flops, one.weight_bytes, 2 * one.output_bytes)
+    assert (two.flops, two.weight_bytes, two.output_bytes) == (
+        2 * one.flops,
+        one.weight_bytes,
+        2 * one.output_bytes,
+    )
     half = stage_work(settings, "unet_mid", 1, 8, 8, value_bytes=2)
-    assert (half.flops, half.weight_bytes, half.activation_bytes) == (one.flops, one.weight_bytes / 2, one.activation_bytes / 2)
+    assert (half.flops, half.weight_bytes, half.activation_bytes) == (
+        one.flops,
+        one.weight_bytes / 2,
+        one.activation_bytes / 2,
+    )
     assert one.output_bytes == 32 * 2 * 2 * 4  # [1, 32, 2, 2] float32
     assert stage_work(settings, "unet_decoder", 1, 8, 8).output_bytes == 4 * 8 * 8 * 4
 
@@ -67,13 +81,21 @@ def test_keeping_keys_and_values_moves_their_work(family):
 
 def test_control_text_and_vae():
     settings = config(control_recipe("sdxl").control_net)
-    step, reference = stage_work(settings, "controlnet", 1, 8, 8), stage_work(settings, "controlnet_reference", 1, 8, 8)
-    assert step.weight_bytes + reference.weight_bytes == sum(parameter.nbytes for parameter in controlnet("sdxl").parameters())
+    step, reference = (
+        stage_work(settings, "controlnet", 1, 8, 8),
+        stage_work(settings, "controlnet_reference", 1, 8, 8),
+    )
+    assert step.weight_bytes + reference.weight_bytes == sum(
+        parameter.nbytes for parameter in controlnet("sdxl").parameters()
+    )
     assert reference.output_bytes == 16 * 8 * 8 * 4
     _, clip, vae = recipes("sdxl")
     text = stage_work(config(clip.encoders[1].encoder), "text_encoder", 1, 0, 0, tokens=154)
     assert text.output_bytes == 154 * 48 * 4
-    assert text.flops == 2 * stage_work(config(clip.encoders[1].encoder), "text_encoder", 1, 0, 0).flops
+    assert (
+        text.flops
+        == 2 * stage_work(config(clip.encoders[1].encoder), "text_encoder", 1, 0, 0).flops
+    )
     assert stage_work(config(vae.vae), "vae_decode", 1, 8, 8).output_bytes == 3 * 64 * 64 * 4
     assert stage_work(config(vae.vae), "vae_encode", 1, 8, 8).output_bytes == 4 * 8 * 8 * 4
 
@@ -82,7 +104,10 @@ def test_full_size_sdxl_without_its_weights():
     """2.57 billion parameters, and about 6 TFLOP for 1024 x 1024 pixels (Podell et al. 2023 give
     the parameters).
     """
-    works = [stage_work(SDXL, stage, 1, 128, 128, value_bytes=2) for stage in ("unet_encoder", "unet_mid", "unet_decoder")]
+    works = [
+        stage_work(SDXL, stage, 1, 128, 128, value_bytes=2)
+        for stage in ("unet_encoder", "unet_mid", "unet_decoder")
+    ]
     assert sum(work.weight_bytes for work in works) / 2 == pytest.approx(2.567e9, rel=1e-3)
     assert 5.5e12 < sum(work.flops for work in works) < 7e12
     assert sum(work.activation_bytes for work in works) < 30e9  # attention scores are never written
@@ -107,19 +132,26 @@ def test_one_count_tells_the_work_of_all_sizes(family):
     deepest resolution is one cell high.
     """
     model, clip, _ = recipes(family)
-    unet_settings, control_settings = config(model.network), config(control_recipe(family).control_net)
+    unet_settings, control_settings = (
+        config(model.network),
+        config(control_recipe(family).control_net),
+    )
     counts = Counts()
     some_sizes = [(1, 8, 8, 77), (2, 16, 24, 154), (3, 13, 19, 77), (1, 9, 31, 231), (2, 3, 40, 77)]
     for number, (stage, blocks) in enumerate(STAGES):
         settings = control_settings if stage.startswith("controlnet") else unet_settings
         for sizes in (some_sizes[number % 5], some_sizes[(number + 2) % 5]):
-            assert counts.work(settings, stage, *sizes, *blocks) == stage_work(settings, stage, *sizes, *blocks), (stage, sizes)
+            assert counts.work(settings, stage, *sizes, *blocks) == stage_work(
+                settings, stage, *sizes, *blocks
+            ), (stage, sizes)
     half = stage_work(unet_settings, "unet_mid", 2, 8, 8, value_bytes=2)
     assert counts.work(unet_settings, "unet_mid", 2, 8, 8, 77, value_bytes=2) == half
     for encoder in clip.encoders:
         for batch, tokens in [(1, 77), (2, 231), (1, 9)]:
             settings = config(encoder.encoder)
-            assert counts.work(settings, "text_encoder", batch, 0, 0, tokens) == stage_work(settings, "text_encoder", batch, 0, 0, tokens)
+            assert counts.work(settings, "text_encoder", batch, 0, 0, tokens) == stage_work(
+                settings, "text_encoder", batch, 0, 0, tokens
+            )
 
 
 def test_full_size_sdxl_is_counted_once_for_all_sizes():
@@ -150,7 +182,11 @@ def test_an_engine_plans_a_new_size_from_what_another_one_counted(tmp_path, monk
     monkeypatch.setattr(shapes, "_module", None)
     with local_engine(cache=tmp_path) as engine:
         larger = engine.plan(region(24)).work
-    assert all(larger[name].flops > one.flops for name, one in work.items() if name.startswith("positive") and one.flops)
+    assert all(
+        larger[name].flops > one.flops
+        for name, one in work.items()
+        if name.startswith("positive") and one.flops
+    )
 
 
 def region(side):
@@ -162,5 +198,7 @@ def region(side):
 
 
 def test_work_of_a_stage_that_nobody_counts_is_refused_and_never_free():
-    with pytest.raises(InputError, match=r"node 5 \(Odd\): its stage 'odd' is unknown, so it cannot be planned"):
+    with pytest.raises(
+        InputError, match=r"node 5 \(Odd\): its stage 'odd' is unknown, so it cannot be planned"
+    ):
         count_work(Operation("5", "odd", "Odd", {}), (1, 4, 8, 8), 77, 4, Counts())

@@ -19,7 +19,10 @@ STORE = ModelStore()
 
 def encoders(family, dtype=torch.float32):
     _, clip, _ = recipes(family)
-    return [(STORE.text_encoder(one.encoder, "cpu", dtype), STORE.tokenizer(one.tokenizer)) for one in clip.encoders]
+    return [
+        (STORE.text_encoder(one.encoder, "cpu", dtype), STORE.tokenizer(one.tokenizer))
+        for one in clip.encoders
+    ]
 
 
 @cache
@@ -28,7 +31,8 @@ def pipeline(family, dtype=torch.float32):
     made = kind.from_pretrained(pipeline_folder(family), dtype=dtype)
     for name in ("text_encoder", "text_encoder_2"):
         for weight in getattr(made, name).parameters() if hasattr(made, name) else ():
-            weight.data = weight.data.clone()  # ours are no mapped file; elsewhere in memory small products round otherwise
+            # ours are no mapped file; elsewhere in memory small products round otherwise
+            weight.data = weight.data.clone()
     return made
 
 
@@ -50,7 +54,9 @@ def same(encoding, expected):
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("prompt", ["a red square", "", "x" * 75, "a  b\n c, Ünicode 🙂 <|endoftext|> on", " "])
+@pytest.mark.parametrize(
+    "prompt", ["a red square", "", "x" * 75, "a  b\n c, Ünicode 🙂 <|endoftext|> on", " "]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_short_unweighted_prompts_equal_diffusers(family, prompt, dtype):
     assert same(encode(encoders(family, dtype), prompt), theirs(family, prompt, dtype))
@@ -59,7 +65,10 @@ def test_short_unweighted_prompts_equal_diffusers(family, prompt, dtype):
 @torch.no_grad()
 def test_layers_of_sdxl_equal_diffusers_clip_skip():
     for last_layer, clip_skip in ((-2, None), (-3, 1)):
-        assert same(encode(encoders("sdxl"), "a cat", last_layer), theirs("sdxl", "a cat", clip_skip=clip_skip))
+        assert same(
+            encode(encoders("sdxl"), "a cat", last_layer),
+            theirs("sdxl", "a cat", clip_skip=clip_skip),
+        )
 
 
 @torch.no_grad()
@@ -68,10 +77,14 @@ def test_layers_of_sd1_have_the_final_norm():
     ids = tokenizer("a cat", padding="max_length", return_tensors="pt").input_ids
     states = module(ids, output_hidden_states=True).hidden_states
     for last_layer in (-1, -2, -3):
-        assert torch.equal(encode([(module, tokenizer)], "a cat", last_layer).hidden, module.final_layer_norm(states[last_layer]))
+        assert torch.equal(
+            encode([(module, tokenizer)], "a cat", last_layer).hidden,
+            module.final_layer_norm(states[last_layer]),
+        )
     default = encode([(module, tokenizer)], "a cat").hidden
     assert torch.equal(default, encode([(module, tokenizer)], "a cat", -1).hidden)
-    assert torch.equal(default, encode([(module, tokenizer)], "a cat", -20).hidden)  # beyond the first: the last
+    # beyond the first: the last
+    assert torch.equal(default, encode([(module, tokenizer)], "a cat", -20).hidden)
 
 
 @torch.no_grad()

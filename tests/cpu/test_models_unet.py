@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import FAMILIES, controlnet, diffusers_arguments, random, random_step, random_text, rows, unet
+from tiny_models import (
+    FAMILIES,
+    controlnet,
+    diffusers_arguments,
+    random,
+    random_step,
+    random_text,
+    rows,
+    unet,
+)
 
 from katz_graph.errors import InputError
 from katz_graph.models.families.unet import blocks as stages
@@ -28,8 +37,14 @@ def all_residuals(family, step, text, dtype, strengths):
     for number, strength in enumerate(strengths):
         model = controlnet(family, dtype, seed=10 + number)
         height, width = (8 * side for side in step.model_input.shape[2:])
-        image = random(step.model_input.shape[0], 3, height, width, seed=number, dtype=dtype).sigmoid()
-        residuals.append(control_stage.control(model, step, text, control_stage.embed_reference(model, image), rows(step, strength)))
+        image = random(
+            step.model_input.shape[0], 3, height, width, seed=number, dtype=dtype
+        ).sigmoid()
+        residuals.append(
+            control_stage.control(
+                model, step, text, control_stage.embed_reference(model, image), rows(step, strength)
+            )
+        )
     return residuals
 
 
@@ -61,7 +76,10 @@ def test_residuals_are_added_as_diffusers_adds_them(family, count, size, dtype):
         down = [before + after for before, after in zip(down, one.down, strict=True)]
         mid = mid + one.mid
     expected = model(
-        **diffusers_arguments(step, text), down_block_additional_residuals=down, mid_block_additional_residual=mid, return_dict=False
+        **diffusers_arguments(step, text),
+        down_block_additional_residuals=down,
+        mid_block_additional_residual=mid,
+        return_dict=False,
     )[0]
     assert torch.equal(run(model, step, text, residuals=residuals), expected)
     assert not torch.equal(run(model, step, text), expected)
@@ -81,7 +99,9 @@ def test_block_by_block_equals_whole(family, size):
         features = stages.encode(model, features, text, None, block, block)
     features = stages.mid(model, features, text)
     for block in range(len(model.up_blocks)):
-        features, prediction = stages.decode(model, features, text, residuals=residuals, first_block=block, last_block=block)
+        features, prediction = stages.decode(
+            model, features, text, residuals=residuals, first_block=block, last_block=block
+        )
         assert (prediction is None) == (block < len(model.up_blocks) - 1)
     assert torch.equal(prediction, expected)
 
@@ -108,7 +128,8 @@ def test_shallow_evaluation_with_fresh_deep_features_is_the_full_one(family, siz
     assert torch.equal(prediction, expected)
     assert after.step is step
     after, prediction = stages.decode(model, deep(older), text, skips=shallow, first_block=last)
-    assert after.step is step  # skips, time and step are the current ones, only the deep state is old
+    # skips, time and step are the current ones, only the deep state is old
+    assert after.step is step
     assert prediction.isfinite().all() and not torch.equal(prediction, expected)
 
 
@@ -125,8 +146,20 @@ def test_hook_sees_hidden_and_skip_of_every_layer():
 
     _, watched = stages.decode(model, features, text, on_skip=look)
     assert torch.equal(watched, stages.decode(model, features, text)[1])
-    assert seen == [(0, 32, 32), (0, 32, 32), (0, 32, 24), (1, 32, 24), (1, 24, 24), (1, 24, 16), (2, 24, 16), (2, 16, 16), (2, 16, 16)]
-    halved = stages.decode(model, features, text, on_skip=lambda block, hidden, skip: (hidden, 0.5 * skip))[1]
+    assert seen == [
+        (0, 32, 32),
+        (0, 32, 32),
+        (0, 32, 24),
+        (1, 32, 24),
+        (1, 24, 24),
+        (1, 24, 16),
+        (2, 24, 16),
+        (2, 16, 16),
+        (2, 16, 16),
+    ]
+    halved = stages.decode(
+        model, features, text, on_skip=lambda block, hidden, skip: (hidden, 0.5 * skip)
+    )[1]
     scaled = replace(features, skips=tuple(0.5 * skip for skip in features.skips))
     assert torch.equal(halved, stages.decode(model, scaled, text)[1])
 
@@ -142,7 +175,9 @@ def test_ranges_that_do_not_fit_are_refused():
         stages.encode(model, step, text, first_block=1)
     with pytest.raises(InputError, match="needs features with 7 skips, these have 4"):
         stages.encode(model, shallow, text, first_block=2)
-    with pytest.raises(InputError, match="block 0 reads skips up to position 8, the features have 4"):
+    with pytest.raises(
+        InputError, match="block 0 reads skips up to position 8, the features have 4"
+    ):
         stages.decode(model, shallow, text)
     with pytest.raises(InputError, match="right before this block"):
         stages.decode(model, stages.encode(model, step, text), text, first_block=2)

@@ -25,7 +25,9 @@ def test_equal_to_diffusers(family):
     picture = decode(model, samples)
     assert picture.dtype == torch.float32
     assert picture.shape == (2, 48, 40, 3)
-    assert torch.equal(picture, (model.decode(samples).sample / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1))
+    assert torch.equal(
+        picture, (model.decode(samples).sample / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)
+    )
     latent = encode(model, picture)
     assert torch.equal(latent, model.encode(picture.permute(0, 3, 1, 2) * 2 - 1).latent_dist.mode())
     rgba = torch.cat([picture, torch.zeros(2, 48, 40, 1)], dim=-1)
@@ -36,7 +38,9 @@ def decoded_in(monkeypatch):
     """The number formats of the VAEs that decode from now on, in this order."""
     seen = []
     decode = AutoencoderKL.decode
-    monkeypatch.setattr(AutoencoderKL, "decode", lambda self, z: [seen.append(self.dtype), decode(self, z)][1])
+    monkeypatch.setattr(
+        AutoencoderKL, "decode", lambda self, z: [seen.append(self.dtype), decode(self, z)][1]
+    )
     return seen
 
 
@@ -50,10 +54,12 @@ def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
     assert torch.equal(picture, decode(vae(), samples))
     again, notes = models.decode_latent(recipe, samples)
     assert torch.equal(again, picture) and notes == ()
-    assert seen == [torch.float16, torch.float16, torch.float32, torch.float32, torch.float32]  # the fourth is the reference
+    # the fourth is the reference
+    assert seen == [torch.float16, torch.float16, torch.float32, torch.float32, torch.float32]
     latent, notes = models.encode_image(recipe, torch.full((1, 32, 32, 3), 1e5))
     assert latent.isfinite().all() and notes == ()
-    assert models.residents.use.resident_bytes == 4 * count_values(recipe.vae)  # the one in half precision is gone
+    # the one in half precision is gone
+    assert models.residents.use.resident_bytes == 4 * count_values(recipe.vae)
 
 
 def test_what_stays_broken_is_an_error():
@@ -66,9 +72,13 @@ def test_what_stays_broken_is_an_error():
 
 
 def test_wrong_shapes_are_named():
-    with pytest.raises(InputError, match=r"shape \[1, 16, 4, 4\], expected \[batch, 4, height, width\]"):
+    with pytest.raises(
+        InputError, match=r"shape \[1, 16, 4, 4\], expected \[batch, 4, height, width\]"
+    ):
         decode(vae(), random(1, 16, 4, 4))
-    with pytest.raises(InputError, match=r"shape \[32, 32, 3\], expected \[batch, height, width, 3\]"):
+    with pytest.raises(
+        InputError, match=r"shape \[32, 32, 3\], expected \[batch, height, width, 3\]"
+    ):
         encode(vae(), random(32, 32, 3))
 
 
@@ -112,5 +122,9 @@ def test_short_memory_is_met_with_tiles(monkeypatch):
     picture, notes = DeviceModels().decode_latent(recipe, samples)
     assert torch.equal(picture, expected)
     assert notes == ("the whole picture does not fit into memory, so it was done in tiles",)
-    with pytest.raises(OutOfMemory, match=r"VAE decode of 1 x 640 x 64 pixels: out of memory: 2.15 GB more could not be had; .* are free"):
+    with pytest.raises(
+        OutOfMemory,
+        match=r"VAE decode of 1 x 640 x 64 pixels: out of memory: 2.15 GB more could not be "
+        r"had; .* are free",
+    ):
         DeviceModels().decode_latent(recipe, samples, Tile(1024, 64))

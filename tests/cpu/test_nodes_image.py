@@ -21,12 +21,20 @@ STEPS = picture([0.0, 0.2, 0.4], [0.6, 0.8, 1.0])
 def test_saving_and_previewing_give_the_pictures_on_and_say_where_they_are(tmp_path: Path) -> None:
     context = context_in(tmp_path, metadata={"prompt": "{}"})
     said = []
-    for name, inputs in (("SaveImage", {"filename_prefix": "a/x"}), ("PreviewImage", {}), ("SaveImage", {"filename_prefix": "a/x"})):
+    for name, inputs in (
+        ("SaveImage", {"filename_prefix": "a/x"}),
+        ("PreviewImage", {}),
+        ("SaveImage", {"filename_prefix": "a/x"}),
+    ):
         images, ui = call_with_ui(name, context, images=STEPS, **inputs)
         assert images is STEPS
         said += ui["images"]
     names = [str(path.relative_to(tmp_path)) for path in context.files]
-    assert names == ["output/a/x_00001_.png", "output/temp/preview_00001_.png", "output/a/x_00002_.png"]
+    assert names == [
+        "output/a/x_00001_.png",
+        "output/temp/preview_00001_.png",
+        "output/a/x_00002_.png",
+    ]
     assert said == [
         {"filename": "x_00001_.png", "subfolder": "a", "type": "output"},
         {"filename": "preview_00001_.png", "subfolder": "", "type": "temp"},
@@ -36,7 +44,14 @@ def test_saving_and_previewing_give_the_pictures_on_and_say_where_they_are(tmp_p
 
 def test_a_websocket_picture_goes_to_the_client_and_to_no_file(tmp_path: Path) -> None:
     sent: list[bytes] = []
-    assert call("SaveImageWebsocket", context_in(tmp_path, on_picture=sent.append), images=STEPS.repeat(2, 1, 1, 1)) == ()
+    assert (
+        call(
+            "SaveImageWebsocket",
+            context_in(tmp_path, on_picture=sent.append),
+            images=STEPS.repeat(2, 1, 1, 1),
+        )
+        == ()
+    )
     assert [Image.open(io.BytesIO(file)).size for file in sent] == [(3, 2), (3, 2)]
     assert list(tmp_path.iterdir()) == []
 
@@ -58,24 +73,37 @@ def test_a_websocket_picture_without_a_client_is_refused(tmp_path: Path) -> None
 )
 @pytest.mark.parametrize("method", ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"])
 def test_scale_to_a_size(inputs: dict[str, int], size: tuple[int, int], method: str) -> None:
-    assert call("GetImageSize", image=call("ImageScale", image=STEPS, upscale_method=method, **inputs)) == (*size, 1)
+    assert call(
+        "GetImageSize", image=call("ImageScale", image=STEPS, upscale_method=method, **inputs)
+    ) == (*size, 1)
 
 
 def test_a_centre_crop_keeps_the_proportions() -> None:
     wide = picture([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    assert grey(call("ImageScale", image=wide, width=2, height=2, crop="center")) == [[0.3, 0.4]] * 2
-    assert grey(call("ImageScale", image=wide, width=2, height=2, crop="disabled")) == [[0.2, 0.5]] * 2
+    assert (
+        grey(call("ImageScale", image=wide, width=2, height=2, crop="center")) == [[0.3, 0.4]] * 2
+    )
+    assert (
+        grey(call("ImageScale", image=wide, width=2, height=2, crop="disabled")) == [[0.2, 0.5]] * 2
+    )
 
 
 def test_area_is_the_mean() -> None:
-    assert grey(call("ImageScale", image=STEPS[:, :, :2], upscale_method="area", width=1, height=1)) == [[0.4]]
+    assert grey(
+        call("ImageScale", image=STEPS[:, :, :2], upscale_method="area", width=1, height=1)
+    ) == [[0.4]]
 
 
 def test_scale_by_a_factor_and_to_the_longer_side() -> None:
     assert call("ImageScaleBy", image=STEPS, scale_by=2.0).shape == (1, 4, 6, 3)
     assert call("ImageScaleBy", image=STEPS, scale_by=0.01).shape == (1, 1, 1, 3)
     assert call("ImageScaleToMaxDimension", image=STEPS, largest_size=30).shape == (1, 20, 30, 3)
-    assert call("ImageScaleToMaxDimension", image=STEPS.transpose(1, 2), largest_size=30).shape == (1, 30, 20, 3)
+    assert call("ImageScaleToMaxDimension", image=STEPS.transpose(1, 2), largest_size=30).shape == (
+        1,
+        30,
+        20,
+        3,
+    )
     with pytest.raises(InputError, match="largest_size"):
         call("ImageScaleToMaxDimension", image=STEPS, largest_size=0)
 
@@ -83,7 +111,9 @@ def test_scale_by_a_factor_and_to_the_longer_side() -> None:
 def test_scale_to_megapixels() -> None:
     """0.25 megapixels are 512 x 512; sides 3 : 2 of them are 627.07 x 418.05."""
     assert call("ImageScaleToTotalPixels", image=STEPS, megapixels=0.25).shape == (1, 418, 627, 3)
-    assert call("ImageScaleToTotalPixels", image=STEPS, megapixels=0.25, resolution_steps=64).shape == (1, 448, 640, 3)
+    assert call(
+        "ImageScaleToTotalPixels", image=STEPS, megapixels=0.25, resolution_steps=64
+    ).shape == (1, 448, 640, 3)
 
 
 def test_crops_are_clipped_to_the_picture() -> None:
@@ -94,15 +124,34 @@ def test_crops_are_clipped_to_the_picture() -> None:
 
 
 def test_flips_and_turns() -> None:
-    assert grey(call("ImageFlip", image=STEPS, flip_method="x-axis: vertically")) == [[0.6, 0.8, 1.0], [0.0, 0.2, 0.4]]
-    assert grey(call("ImageFlip", image=STEPS, flip_method="y-axis: horizontally")) == [[0.4, 0.2, 0.0], [1.0, 0.8, 0.6]]
-    assert grey(call("ImageRotate", image=STEPS, rotation="90 degrees")) == [[0.6, 0.0], [0.8, 0.2], [1.0, 0.4]]
-    assert grey(call("ImageRotate", image=STEPS, rotation="180 degrees")) == [[1.0, 0.8, 0.6], [0.4, 0.2, 0.0]]
-    assert grey(call("ImageRotate", image=STEPS, rotation="270 degrees")) == [[0.4, 1.0], [0.2, 0.8], [0.0, 0.6]]
+    assert grey(call("ImageFlip", image=STEPS, flip_method="x-axis: vertically")) == [
+        [0.6, 0.8, 1.0],
+        [0.0, 0.2, 0.4],
+    ]
+    assert grey(call("ImageFlip", image=STEPS, flip_method="y-axis: horizontally")) == [
+        [0.4, 0.2, 0.0],
+        [1.0, 0.8, 0.6],
+    ]
+    assert grey(call("ImageRotate", image=STEPS, rotation="90 degrees")) == [
+        [0.6, 0.0],
+        [0.8, 0.2],
+        [1.0, 0.4],
+    ]
+    assert grey(call("ImageRotate", image=STEPS, rotation="180 degrees")) == [
+        [1.0, 0.8, 0.6],
+        [0.4, 0.2, 0.0],
+    ]
+    assert grey(call("ImageRotate", image=STEPS, rotation="270 degrees")) == [
+        [0.4, 1.0],
+        [0.2, 0.8],
+        [0.0, 0.6],
+    ]
 
 
 def test_padding_for_outpaint() -> None:
-    image, mask = call("ImagePadForOutpaint", image=torch.ones(2, 3, 3, 3), left=1, bottom=2, feathering=0)
+    image, mask = call(
+        "ImagePadForOutpaint", image=torch.ones(2, 3, 3, 3), left=1, bottom=2, feathering=0
+    )
     assert image.shape == (2, 5, 4, 3) and mask.shape == (1, 5, 4)
     assert grey(image) == [[0.5, 1, 1, 1]] * 3 + [[0.5] * 4] * 2
     assert mask[0].tolist() == [[1, 0, 0, 0]] * 3 + [[1] * 4] * 2
@@ -111,9 +160,11 @@ def test_padding_for_outpaint() -> None:
 def test_the_mask_fades_into_the_picture_with_the_square_of_the_distance() -> None:
     _, mask = call("ImagePadForOutpaint", image=torch.ones(1, 9, 9, 3), left=1, feathering=4)
     assert mask[0, 4].tolist() == [1.0, 1.0, 0.5625, 0.25, 0.0625, 0, 0, 0, 0, 0]
-    assert mask[0, 0].tolist() == mask[0, 4].tolist()  # no fading towards sides that are not continued
+    # no fading towards sides that are not continued
+    assert mask[0, 0].tolist() == mask[0, 4].tolist()
     _, mask = call("ImagePadForOutpaint", image=torch.ones(1, 9, 9, 3), bottom=1, feathering=4)
-    assert mask[0, :, 0].tolist() == [0, 0, 0, 0, 0, 0, 0.0625, 0.25, 0.5625, 1.0]  # the last row is one pixel from the border
+    # the last row is one pixel from the border
+    assert mask[0, :, 0].tolist() == [0, 0, 0, 0, 0, 0, 0.0625, 0.25, 0.5625, 1.0]
     _, mask = call("ImagePadForOutpaint", image=torch.ones(1, 8, 8, 3), left=1, feathering=4)
     assert mask.sum() == 8  # too small for it
 
@@ -128,14 +179,34 @@ def test_the_mask_fades_into_the_picture_with_the_square_of_the_distance() -> No
     ],
 )
 def test_stitching(direction: str, rows: list[list[float]]) -> None:
-    first, second = picture([0.2], [0.2]), picture([0.7], [0.7]) if direction in ("right", "left") else picture([0.7])
-    assert grey(call("ImageStitch", image1=first, image2=second, direction=direction, match_image_size=False, spacing_width=1)) == rows
+    first, second = (
+        picture([0.2], [0.2]),
+        picture([0.7], [0.7]) if direction in ("right", "left") else picture([0.7]),
+    )
+    assert (
+        grey(
+            call(
+                "ImageStitch",
+                image1=first,
+                image2=second,
+                direction=direction,
+                match_image_size=False,
+                spacing_width=1,
+            )
+        )
+        == rows
+    )
 
 
 def test_stitching_brings_the_second_to_the_first_or_centres_the_smaller() -> None:
     first, second = torch.zeros(1, 4, 4, 3), torch.ones(1, 2, 6, 3)
     assert call("ImageStitch", image1=first, image2=second).shape == (1, 4, 4 + 12, 3)
-    assert call("ImageStitch", image1=first, image2=second, direction="down").shape == (1, 4 + 1, 4, 3)
+    assert call("ImageStitch", image1=first, image2=second, direction="down").shape == (
+        1,
+        4 + 1,
+        4,
+        3,
+    )
     apart = call("ImageStitch", image1=first, image2=second, match_image_size=False)
     assert apart[0, :, 4:, 0].tolist() == [[0] * 6, [1] * 6, [1] * 6, [0] * 6]
     assert call("ImageStitch", image1=first) is first
@@ -144,14 +215,25 @@ def test_stitching_brings_the_second_to_the_first_or_centres_the_smaller() -> No
 def test_stitching_batches_and_transparency() -> None:
     first = torch.stack([torch.full((2, 2, 3), value) for value in (0.1, 0.2, 0.3)])
     second = torch.full((1, 2, 2, 4), 0.5)
-    stitched = call("ImageStitch", image1=first, image2=second, match_image_size=False, spacing_width=2, spacing_color="red")
+    stitched = call(
+        "ImageStitch",
+        image1=first,
+        image2=second,
+        match_image_size=False,
+        spacing_width=2,
+        spacing_color="red",
+    )
     assert stitched.shape == (3, 2, 6, 4)
     assert rounded(stitched[2, 0]) == [[0.3] * 3 + [1]] * 2 + [[1, 0, 0, 1]] * 2 + [[0.5] * 4] * 2
 
 
 def test_a_batch_takes_the_size_and_the_channels_of_the_first() -> None:
     joined = call("ImageBatch", image1=torch.zeros(2, 4, 4, 3), image2=torch.zeros(1, 2, 8, 4))
-    assert joined.shape == (3, 4, 4, 4) and joined[:2, ..., 3].min() == 1 and joined[2, ..., 3].max() == 0
+    assert (
+        joined.shape == (3, 4, 4, 4)
+        and joined[:2, ..., 3].min() == 1
+        and joined[2, ..., 3].max() == 0
+    )
 
 
 def test_parts_and_repetitions_of_a_batch() -> None:
@@ -171,7 +253,10 @@ def test_rebatching_a_list() -> None:
     batches = call("RebatchImages", images=numbered, batch_size=[2])
     assert [batch[:, 0, 0, 0].tolist() for batch in batches] == [[3, 3], [3, 2], [2]]
     other_size = [torch.zeros(1, 2, 2, 3), torch.zeros(2, 4, 4, 3)]
-    assert [len(batch) for batch in call("RebatchImages", images=other_size, batch_size=[4])] == [1, 2]
+    assert [len(batch) for batch in call("RebatchImages", images=other_size, batch_size=[4])] == [
+        1,
+        2,
+    ]
 
 
 def test_lists_are_declared() -> None:
@@ -210,8 +295,12 @@ BLENDED = {  # of 0.25 below and 0.75 above, wholly blended
 def test_blending(mode: str) -> None:
     below, above = picture([0.25]), picture([0.75])
     for factor in (0.0, 0.5, 1.0):
-        wanted = max(0.0, 0.25 + ((BLENDED[mode] if mode != "difference" else -0.5) - 0.25) * factor)
-        blended = call("ImageBlend", image1=below, image2=above, blend_mode=mode, blend_factor=factor)
+        wanted = max(
+            0.0, 0.25 + ((BLENDED[mode] if mode != "difference" else -0.5) - 0.25) * factor
+        )
+        blended = call(
+            "ImageBlend", image1=below, image2=above, blend_mode=mode, blend_factor=factor
+        )
         assert grey(blended) == [[pytest.approx(wanted, abs=1e-4)]]
 
 
@@ -233,13 +322,19 @@ def test_a_blur_spreads_a_point_and_keeps_the_sum() -> None:
 def test_an_even_picture_is_neither_blurred_nor_sharpened() -> None:
     for image in (torch.full((1, 5, 9, 3), 0.3), torch.full((1, 1, 1, 3), 0.3)):
         assert torch.allclose(call("ImageBlur", image=image, blur_radius=31), image, atol=1e-6)
-        assert torch.allclose(call("ImageSharpen", image=image, sharpen_radius=31, alpha=5.0), image, atol=1e-4)
+        assert torch.allclose(
+            call("ImageSharpen", image=image, sharpen_radius=31, alpha=5.0), image, atol=1e-4
+        )
 
 
 def test_sharpening_adds_ten_times_what_a_blur_takes() -> None:
     image = picture([0.5, 0.5, 0.51, 0.5, 0.5]).repeat(1, 5, 1, 1)
     blurred = call("ImageBlur", image=image, blur_radius=1)
-    assert torch.allclose(call("ImageSharpen", image=image, sharpen_radius=1, alpha=0.5), image + 5 * (image - blurred), atol=1e-5)
+    assert torch.allclose(
+        call("ImageSharpen", image=image, sharpen_radius=1, alpha=0.5),
+        image + 5 * (image - blurred),
+        atol=1e-5,
+    )
     assert torch.equal(call("ImageSharpen", image=image, alpha=0.0), image)
 
 
@@ -250,15 +345,29 @@ def test_a_picture_over_another() -> None:
     assert covered[1, ..., 0].tolist() == [[0] * 4, [0] * 4, [0, 1, 1, 0]]
     assert torch.equal(below, untouched)
     mask = torch.tensor([[[1.0, 0.25], [0.0, 0.0]]])
-    assert grey(call("ImageCompositeMasked", destination=below, source=above, mask=mask))[0] == [1, 0.25, 0, 0]
-    assert call("ImageCompositeMasked", destination=below, source=above, resize_source=True).min() == 1
-    assert torch.equal(call("ImageCompositeMasked", destination=below, source=above, x=99, y=0), below)
+    assert grey(call("ImageCompositeMasked", destination=below, source=above, mask=mask))[0] == [
+        1,
+        0.25,
+        0,
+        0,
+    ]
+    assert (
+        call("ImageCompositeMasked", destination=below, source=above, resize_source=True).min() == 1
+    )
+    assert torch.equal(
+        call("ImageCompositeMasked", destination=below, source=above, x=99, y=0), below
+    )
 
 
 def test_a_source_with_other_channels_is_taken() -> None:
     below, above = torch.zeros(1, 2, 2, 4), torch.ones(1, 1, 1, 3)
-    assert call("ImageCompositeMasked", destination=below, source=above)[0, 0].tolist() == [[1] * 4, [0] * 4]
-    assert call("ImageCompositeMasked", destination=below[..., :3], source=torch.ones(1, 1, 1, 4)).shape == (1, 2, 2, 3)
+    assert call("ImageCompositeMasked", destination=below, source=above)[0, 0].tolist() == [
+        [1] * 4,
+        [0] * 4,
+    ]
+    assert call(
+        "ImageCompositeMasked", destination=below[..., :3], source=torch.ones(1, 1, 1, 4)
+    ).shape == (1, 2, 2, 3)
 
 
 def test_inverting() -> None:

@@ -18,8 +18,12 @@ from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.noise import initial_noise
 
 
-def latent(batch: int = 1, high: int = 8, wide: int = 8, channels: int = 4, **fields: Any) -> dict[str, Any]:
-    values = torch.arange(batch * channels * high * wide).reshape(batch, channels, high, wide).float()
+def latent(
+    batch: int = 1, high: int = 8, wide: int = 8, channels: int = 4, **fields: Any
+) -> dict[str, Any]:
+    values = (
+        torch.arange(batch * channels * high * wide).reshape(batch, channels, high, wide).float()
+    )
     return {"samples": values, **fields}
 
 
@@ -32,10 +36,22 @@ def left_half(batch: int = 1) -> torch.Tensor:
 
 def test_empty_latents(tmp_path: Path) -> None:
     context = context_in(tmp_path)
-    assert call("EmptyLatentImage", context, width=64, height=32, batch_size=2)["samples"].shape == (2, 4, 4, 8)
-    assert call("EmptySD3LatentImage", context, width=64, height=32)["samples"].shape == (1, 16, 4, 8)
+    assert call("EmptyLatentImage", context, width=64, height=32, batch_size=2)[
+        "samples"
+    ].shape == (2, 4, 4, 8)
+    assert call("EmptySD3LatentImage", context, width=64, height=32)["samples"].shape == (
+        1,
+        16,
+        4,
+        8,
+    )
     assert context.warnings == []
-    assert call("EmptySD3LatentImage", context, width=70, height=32)["samples"].shape == (1, 16, 4, 8)
+    assert call("EmptySD3LatentImage", context, width=70, height=32)["samples"].shape == (
+        1,
+        16,
+        4,
+        8,
+    )
     assert context.warnings == ["EmptySD3LatentImage: 70x32 is not a multiple of 8; using 64x32"]
 
 
@@ -45,7 +61,11 @@ METHODS = ("nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 @pytest.mark.parametrize("method", METHODS)
 def test_upscaling_to_pixels(method: str) -> None:
     def size(**inputs: Any) -> tuple[int, ...]:
-        return tuple(call("LatentUpscale", samples=latent(high=16), upscale_method=method, **inputs)["samples"].shape[2:])
+        return tuple(
+            call("LatentUpscale", samples=latent(high=16), upscale_method=method, **inputs)[
+                "samples"
+            ].shape[2:]
+        )
 
     assert size(width=128, height=256) == (32, 16)
     assert size(width=128, height=0) == (32, 16)
@@ -60,7 +80,9 @@ def test_upscaling_to_pixels(method: str) -> None:
 def test_an_even_latent_stays_even_in_any_size(method: str) -> None:
     even = {"samples": torch.tensor([1.0, -2.0, 0.5, 0.0]).reshape(1, 4, 1, 1).expand(1, 4, 5, 7)}
     scaled = call("LatentUpscaleBy", samples=even, upscale_method=method, scale_by=2.3)["samples"]
-    assert torch.allclose(scaled, torch.tensor([1.0, -2.0, 0.5, 0.0]).reshape(1, 4, 1, 1).expand_as(scaled), atol=1e-5)
+    assert torch.allclose(
+        scaled, torch.tensor([1.0, -2.0, 0.5, 0.0]).reshape(1, 4, 1, 1).expand_as(scaled), atol=1e-5
+    )
 
 
 def test_bislerp_turns_between_neighbours_at_full_length() -> None:
@@ -69,7 +91,9 @@ def test_bislerp_turns_between_neighbours_at_full_length() -> None:
     """
     pair = torch.zeros(1, 2, 1, 2)
     pair[0, :, 0, 0], pair[0, :, 0, 1] = torch.tensor([2.0, 0.0]), torch.tensor([0.0, 4.0])
-    scaled = call("LatentUpscaleBy", samples={"samples": pair}, upscale_method="bislerp", scale_by=2.0)["samples"]
+    scaled = call(
+        "LatentUpscaleBy", samples={"samples": pair}, upscale_method="bislerp", scale_by=2.0
+    )["samples"]
     assert rounded(scaled[0, :, 0].norm(dim=0)) == [2.0, 2.5, 3.5, 4.0]
     angles = torch.atan2(scaled[0, 1, 0], scaled[0, 0, 0]).rad2deg()
     assert rounded(angles, 2) == [0.0, 22.5, 67.5, 90.0]
@@ -77,13 +101,21 @@ def test_bislerp_turns_between_neighbours_at_full_length() -> None:
 
 def test_bislerp_of_opposite_and_empty_vectors_has_no_nan() -> None:
     values = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]]).T.reshape(1, 2, 1, 3)
-    scaled = call("LatentUpscaleBy", samples={"samples": values}, upscale_method="bislerp", scale_by=3.0)["samples"]
+    scaled = call(
+        "LatentUpscaleBy", samples={"samples": values}, upscale_method="bislerp", scale_by=3.0
+    )["samples"]
     assert torch.isfinite(scaled).all()
 
 
 def test_bislerp_agrees_with_bilinear_between_parallel_vectors() -> None:
-    ramp = {"samples": torch.rand(1, 1, 5, 6, generator=torch.Generator().manual_seed(0)) * torch.ones(1, 4, 1, 1)}
-    scaled = [call("LatentUpscaleBy", samples=ramp, upscale_method=method, scale_by=1.7)["samples"] for method in ("bislerp", "bilinear")]
+    ramp = {
+        "samples": torch.rand(1, 1, 5, 6, generator=torch.Generator().manual_seed(0))
+        * torch.ones(1, 4, 1, 1)
+    }
+    scaled = [
+        call("LatentUpscaleBy", samples=ramp, upscale_method=method, scale_by=1.7)["samples"]
+        for method in ("bislerp", "bilinear")
+    ]
     assert torch.allclose(*scaled, atol=1e-5)
 
 
@@ -92,18 +124,29 @@ def test_a_centre_crop_takes_the_mask_along() -> None:
     cropped = call("LatentUpscale", samples=masked, width=64, height=128, crop="center")
     mask = fit_mask(cropped["noise_mask"], cropped["samples"])
     assert mask.shape == (1, 1, 16, 8)
-    assert mask[0, 0, 8].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]  # of 2 to 6 of the old 8 columns, the border in the middle
+    # of 2 to 6 of the old 8 columns, the border in the middle
+    assert mask[0, 0, 8].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
 def test_turns_and_flips_take_the_mask_along() -> None:
     masked = latent(noise_mask=left_half())
     turned = call("LatentRotate", samples=masked, rotation="90 degrees")
-    assert turned["samples"][0, 0, 0].tolist() == [56, 48, 40, 32, 24, 16, 8, 0]  # clockwise: the first column is the top row
-    assert fit_mask(turned["noise_mask"], turned["samples"])[0, 0, :, 0].tolist() == [1] * 4 + [0] * 4
+    # clockwise: the first column is the top row
+    assert turned["samples"][0, 0, 0].tolist() == [56, 48, 40, 32, 24, 16, 8, 0]
+    assert (
+        fit_mask(turned["noise_mask"], turned["samples"])[0, 0, :, 0].tolist() == [1] * 4 + [0] * 4
+    )
     flipped = call("LatentFlip", samples=masked, flip_method="y-axis: horizontally")
     assert flipped["samples"][0, 0, 0].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert fit_mask(flipped["noise_mask"], flipped["samples"])[0, 0, 0].tolist() == [0] * 4 + [1] * 4
-    assert call("LatentFlip", samples=latent(), flip_method="x-axis: vertically")["samples"][0, 0, 0, 0] == 56
+    assert (
+        fit_mask(flipped["noise_mask"], flipped["samples"])[0, 0, 0].tolist() == [0] * 4 + [1] * 4
+    )
+    assert (
+        call("LatentFlip", samples=latent(), flip_method="x-axis: vertically")["samples"][
+            0, 0, 0, 0
+        ]
+        == 56
+    )
     assert torch.equal(call("LatentRotate", samples=masked)["samples"], masked["samples"])
 
 
@@ -112,15 +155,20 @@ def test_cropping_takes_the_mask_along() -> None:
     part = call("LatentCrop", samples=source, width=64, height=64, x=32, y=8)
     assert torch.equal(part["samples"], source["samples"][..., 1:9, 4:12])
     assert fit_mask(part["noise_mask"], part["samples"])[0, 0, 0].tolist() == [1] * 4 + [0] * 4
-    assert call("LatentCrop", samples=source, x=16384, y=16384)["samples"].shape[2:] == (8, 8)  # 64 pixels are always left
+    # 64 pixels are always left
+    assert call("LatentCrop", samples=source, x=16384, y=16384)["samples"].shape[2:] == (8, 8)
     assert call("LatentCrop", samples=latent(high=2, wide=2), x=64)["samples"].shape[2:] == (2, 2)
 
 
 def test_arithmetic() -> None:
     one, two = latent(), {"samples": torch.full((1, 4, 8, 8), 2.0)}
     assert torch.equal(call("LatentAdd", samples1=one, samples2=two)["samples"], one["samples"] + 2)
-    assert torch.equal(call("LatentSubtract", samples1=one, samples2=two)["samples"], one["samples"] - 2)
-    assert torch.equal(call("LatentMultiply", samples=one, multiplier=-0.5)["samples"], one["samples"] * -0.5)
+    assert torch.equal(
+        call("LatentSubtract", samples1=one, samples2=two)["samples"], one["samples"] - 2
+    )
+    assert torch.equal(
+        call("LatentMultiply", samples=one, multiplier=-0.5)["samples"], one["samples"] * -0.5
+    )
     blended = call("LatentBlend", samples1=one, samples2=two, blend_factor=0.25)["samples"]
     assert torch.allclose(blended, one["samples"] * 0.25 + 1.5)
 
@@ -129,10 +177,16 @@ def test_the_second_takes_size_and_batch_of_the_first_which_keeps_its_mask() -> 
     first = latent(3, noise_mask=left_half(), batch_index=[4, 5, 6])
     total = call("LatentAdd", samples1=first, samples2={"samples": torch.ones(2, 4, 4, 16)})
     assert torch.equal(total["samples"], first["samples"] + 1)
-    assert torch.equal(total["noise_mask"], first["noise_mask"]) and total["batch_index"] == [4, 5, 6]
+    assert torch.equal(total["noise_mask"], first["noise_mask"]) and total["batch_index"] == [
+        4,
+        5,
+        6,
+    ]
 
 
-@pytest.mark.parametrize("name", ["LatentAdd", "LatentSubtract", "LatentInterpolate", "LatentBlend", "LatentBatch"])
+@pytest.mark.parametrize(
+    "name", ["LatentAdd", "LatentSubtract", "LatentInterpolate", "LatentBlend", "LatentBatch"]
+)
 def test_latents_of_other_vaes_do_not_mix(name: str) -> None:
     with pytest.raises(InputError, match="4 and 16 channels"):
         call(name, samples1=latent(), samples2=latent(channels=16))
@@ -140,12 +194,20 @@ def test_latents_of_other_vaes_do_not_mix(name: str) -> None:
 
 def test_interpolation_mixes_directions_and_lengths_apart() -> None:
     """(3, 0) and (0, 1) half-way: the direction of (1, 1), and length 2."""
-    ends = [{"samples": torch.tensor(vector).reshape(1, 2, 1, 1)} for vector in ([3.0, 0.0], [0.0, 1.0])]
-    middle = call("LatentInterpolate", samples1=ends[0], samples2=ends[1], ratio=0.5)["samples"].flatten()
+    ends = [
+        {"samples": torch.tensor(vector).reshape(1, 2, 1, 1)} for vector in ([3.0, 0.0], [0.0, 1.0])
+    ]
+    middle = call("LatentInterpolate", samples1=ends[0], samples2=ends[1], ratio=0.5)[
+        "samples"
+    ].flatten()
     assert rounded(middle) == [1.4142, 1.4142]
-    assert rounded(call("LatentInterpolate", samples1=ends[0], samples2=ends[1])["samples"].flatten()) == [3.0, 0.0]
+    assert rounded(
+        call("LatentInterpolate", samples1=ends[0], samples2=ends[1])["samples"].flatten()
+    ) == [3.0, 0.0]
     zero = {"samples": torch.zeros(1, 2, 1, 1)}
-    assert torch.isfinite(call("LatentInterpolate", samples1=zero, samples2=zero, ratio=0.5)["samples"]).all()
+    assert torch.isfinite(
+        call("LatentInterpolate", samples1=zero, samples2=zero, ratio=0.5)["samples"]
+    ).all()
 
 
 def test_composite() -> None:
@@ -153,35 +215,60 @@ def test_composite() -> None:
     placed = call("LatentComposite", samples_to=below, samples_from=above, x=16, y=48)["samples"]
     assert placed[1, 0, 6].tolist() == [0, 0, 1, 1, 1, 1, 0, 0] and placed.sum() == 2 * 4 * 2 * 4
     assert below["samples"].sum() == 0
-    soft = call("LatentComposite", samples_to=below, samples_from=above, x=16, y=0, feather=16)["samples"]
-    assert soft[0, 0, 0].tolist() == [0, 0, 0.5, 1, 1, 0.5, 0, 0]  # no feather at the picture's own border
+    soft = call("LatentComposite", samples_to=below, samples_from=above, x=16, y=0, feather=16)[
+        "samples"
+    ]
+    # no feather at the picture's own border
+    assert soft[0, 0, 0].tolist() == [0, 0, 0.5, 1, 1, 0.5, 0, 0]
     assert soft[0, 0, 3].tolist() == [0, 0, 0.25, 0.5, 0.5, 0.25, 0, 0]
-    assert call("LatentComposite", samples_to=below, samples_from=above, x=640, feather=16)["samples"].sum() == 0
+    assert (
+        call("LatentComposite", samples_to=below, samples_from=above, x=640, feather=16)[
+            "samples"
+        ].sum()
+        == 0
+    )
 
 
 def test_composite_through_a_mask() -> None:
     below, above = {"samples": torch.zeros(1, 4, 8, 8)}, {"samples": torch.ones(1, 4, 4, 4)}
     mask = torch.zeros(1, 32, 32)
     mask[:, :16] = 1.0
-    placed = call("LatentCompositeMasked", destination=below, source=above, x=8, y=8, mask=mask)["samples"]
+    placed = call("LatentCompositeMasked", destination=below, source=above, x=8, y=8, mask=mask)[
+        "samples"
+    ]
     assert placed[0, 0, :, 1].tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
-    assert call("LatentCompositeMasked", destination=below, source=above, resize_source=True)["samples"].min() == 1
+    assert (
+        call("LatentCompositeMasked", destination=below, source=above, resize_source=True)[
+            "samples"
+        ].min()
+        == 1
+    )
     assert call("LatentCompositeMasked", destination=below, source=above)["samples"].sum() == 4 * 16
 
 
 def test_a_part_of_a_batch_gets_the_noise_that_it_has_in_the_whole() -> None:
-    whole = latent(4, noise_mask=torch.stack([torch.full((1, 8, 8), value) for value in (0.1, 0.2)]))
+    whole = latent(
+        4, noise_mask=torch.stack([torch.full((1, 8, 8), value) for value in (0.1, 0.2)])
+    )
     part = call("LatentFromBatch", samples=whole, batch_index=1, length=2)
     assert torch.equal(part["samples"], whole["samples"][1:3]) and part["batch_index"] == [1, 2]
-    assert rounded(part["noise_mask"][:, 0, 0, 0]) == [0.2, 0.1]  # two masks for four samples repeat
+    # two masks for four samples repeat
+    assert rounded(part["noise_mask"][:, 0, 0, 0]) == [0.2, 0.1]
     again = call("LatentFromBatch", samples=part, batch_index=-1, length=64)
     assert again["batch_index"] == [2] and len(again["samples"]) == 1
-    numbered = [initial_noise((count, 4, 8, 8), 7, indices) for count, indices in ((4, [0, 1, 2, 3]), (1, again["batch_index"]))]
+    numbered = [
+        initial_noise((count, 4, 8, 8), 7, indices)
+        for count, indices in ((4, [0, 1, 2, 3]), (1, again["batch_index"]))
+    ]
     assert torch.equal(numbered[0][2:3], numbered[1])
 
 
 def test_repeating_a_batch() -> None:
-    repeated = call("RepeatLatentBatch", samples=latent(2, noise_mask=torch.rand(2, 1, 8, 8), batch_index=[3, 5]), amount=3)
+    repeated = call(
+        "RepeatLatentBatch",
+        samples=latent(2, noise_mask=torch.rand(2, 1, 8, 8), batch_index=[3, 5]),
+        amount=3,
+    )
     assert len(repeated["samples"]) == len(repeated["noise_mask"]) == 6
     assert torch.equal(repeated["noise_mask"][2:4], repeated["noise_mask"][:2])
     assert repeated["batch_index"] == [3, 5, 6, 8, 9, 11]
@@ -190,7 +277,11 @@ def test_repeating_a_batch() -> None:
 
 
 def test_two_latents_as_one_batch() -> None:
-    joined = call("LatentBatch", samples1=latent(2), samples2=latent(1, 4, 4, noise_mask=torch.zeros(1, 1, 4, 4), batch_index=[9]))
+    joined = call(
+        "LatentBatch",
+        samples1=latent(2),
+        samples2=latent(1, 4, 4, noise_mask=torch.zeros(1, 1, 4, 4), batch_index=[9]),
+    )
     assert joined["samples"].shape == (3, 4, 8, 8) and joined["batch_index"] == [0, 1, 9]
     fitted = fit_mask(joined["noise_mask"], joined["samples"])
     assert fitted.mean(dim=(1, 2, 3)).tolist() == [1, 1, 0]  # what had no mask is painted whole
@@ -198,24 +289,37 @@ def test_two_latents_as_one_batch() -> None:
 
 
 def test_seed_behaviour() -> None:
-    assert call("LatentBatchSeedBehavior", samples=latent(3), seed_behavior="fixed")["batch_index"] == [0, 0, 0]
+    assert call("LatentBatchSeedBehavior", samples=latent(3), seed_behavior="fixed")[
+        "batch_index"
+    ] == [0, 0, 0]
     numbered = latent(2, batch_index=[4, 7])
     assert call("LatentBatchSeedBehavior", samples=numbered)["batch_index"] == [4, 4]
-    assert "batch_index" not in call("LatentBatchSeedBehavior", samples=numbered, seed_behavior="random")
+    assert "batch_index" not in call(
+        "LatentBatchSeedBehavior", samples=numbered, seed_behavior="random"
+    )
     assert numbered["batch_index"] == [4, 7]
 
 
 def test_rebatching_a_list() -> None:
-    batches = call("RebatchLatents", latents=[latent(3), latent(2, noise_mask=left_half())], batch_size=[2])
+    batches = call(
+        "RebatchLatents", latents=[latent(3), latent(2, noise_mask=left_half())], batch_size=[2]
+    )
     assert [batch["batch_index"] for batch in batches] == [[0, 1], [2, 3], [4]]
-    assert torch.equal(batches[1]["samples"], torch.cat([latent(3)["samples"][2:], latent(2)["samples"][:1]]))
+    assert torch.equal(
+        batches[1]["samples"], torch.cat([latent(3)["samples"][2:], latent(2)["samples"][:1]])
+    )
     assert ["noise_mask" in batch for batch in batches] == [False, True, True]
     assert fit_mask(batches[1]["noise_mask"], batches[1]["samples"])[:, 0, 0, 7].tolist() == [1, 0]
-    assert [len(batch["samples"]) for batch in call("RebatchLatents", latents=[latent(1), latent(1, 4, 4)], batch_size=[8])] == [1, 1]
+    assert [
+        len(batch["samples"])
+        for batch in call("RebatchLatents", latents=[latent(1), latent(1, 4, 4)], batch_size=[8])
+    ] == [1, 1]
 
 
 def test_a_batch_index_that_does_not_fit_is_said() -> None:
-    with pytest.raises(InputError, match="batch_index has 1 numbers, expected one for each of 2 samples"):
+    with pytest.raises(
+        InputError, match="batch_index has 1 numbers, expected one for each of 2 samples"
+    ):
         call("LatentFromBatch", samples=latent(2, batch_index=[0]))
 
 
@@ -226,7 +330,10 @@ def test_a_latent_in_a_file(tmp_path: Path) -> None:
     (path,) = context.files
     assert str(path.relative_to(tmp_path)) == "output/latents/ComfyUI_00001_.latent"
     with safe_open(path, "pt") as file:
-        assert set(file.keys()) == {"latent_tensor", "latent_format_version_0"} and file.metadata() == {"prompt": "{}"}
+        assert set(file.keys()) == {
+            "latent_tensor",
+            "latent_format_version_0",
+        } and file.metadata() == {"prompt": "{}"}
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "a.latent").write_bytes(path.read_bytes())
     for name in ("a.latent", "latents/ComfyUI_00001_.latent [output]"):
@@ -238,12 +345,21 @@ def test_a_latent_in_a_file(tmp_path: Path) -> None:
 
 def test_latent_files_of_other_makes(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
-    save_file({"latent_tensor": torch.full((1, 4, 2, 2), 0.18215)}, tmp_path / "input" / "old.latent")
+    save_file(
+        {"latent_tensor": torch.full((1, 4, 2, 2), 0.18215)}, tmp_path / "input" / "old.latent"
+    )
     save_file({"weights": torch.zeros(1)}, tmp_path / "input" / "other.latent")
     save_file({"latent_tensor": torch.zeros(3)}, tmp_path / "input" / "flat.latent")
     (tmp_path / "input" / "text.latent").write_text("hello, this is no latent")
     context = context_in(tmp_path)
-    assert torch.allclose(call("LoadLatent", context, latent="old.latent")["samples"], torch.ones(1, 4, 2, 2))
-    for name, why in (("other", "no latent_tensor"), ("flat", r"shape \[3\]"), ("text", "safetensors"), ("gone", "not in latents")):
+    assert torch.allclose(
+        call("LoadLatent", context, latent="old.latent")["samples"], torch.ones(1, 4, 2, 2)
+    )
+    for name, why in (
+        ("other", "no latent_tensor"),
+        ("flat", r"shape \[3\]"),
+        ("text", "safetensors"),
+        ("gone", "not in latents"),
+    ):
         with pytest.raises(InputError, match=why):
             call("LoadLatent", context, latent=f"{name}.latent")

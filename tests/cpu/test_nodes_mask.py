@@ -30,7 +30,8 @@ def test_masks_and_pictures() -> None:
     image = call("MaskToImage", mask=half)
     assert image.shape == (1, 2, 2, 3)
     assert torch.equal(call("ImageToMask", image=image, channel="blue"), half)
-    assert call("MaskToImage", mask=half[0]).shape == (1, 2, 2, 3)  # packs give masks without a batch
+    # packs give masks without a batch
+    assert call("MaskToImage", mask=half[0]).shape == (1, 2, 2, 3)
     transparent = torch.cat([image, torch.full((1, 2, 2, 1), 0.5)], -1)
     assert call("ImageToMask", image=transparent, channel="alpha").tolist() == [[[0.5] * 2] * 2]
     with pytest.raises(InputError, match="3 channels and no alpha"):
@@ -40,9 +41,12 @@ def test_masks_and_pictures() -> None:
 def test_a_colour_as_a_mask() -> None:
     image = picture([0.0, 0.5, 1.0])
     image[..., 0] = 1.0
-    assert call("ImageColorToMask", image=image, color=0xFF8080).tolist() == [[[0.0, 1.0, 0.0]]]  # 0.5 is 127.5, rounded to even
+    # 0.5 is 127.5, rounded to even
+    assert call("ImageColorToMask", image=image, color=0xFF8080).tolist() == [[[0.0, 1.0, 0.0]]]
     assert call("ImageColorToMask", image=image, color=0xFF0000).tolist() == [[[1.0, 0.0, 0.0]]]
-    assert call("ImageColorToMask", image=torch.cat([image, image[..., :1]], -1), color=0xFFFFFF).tolist() == [[[0.0, 0.0, 1.0]]]
+    assert call(
+        "ImageColorToMask", image=torch.cat([image, image[..., :1]], -1), color=0xFFFFFF
+    ).tolist() == [[[0.0, 0.0, 1.0]]]
 
 
 def test_solid_and_inverted_and_thresholded() -> None:
@@ -78,8 +82,13 @@ def test_combining(operation: str, wanted: list[float]) -> None:
 
 def test_combining_outside_and_in_batches() -> None:
     below = torch.zeros(2, 3, 3)
-    assert torch.equal(call("MaskComposite", destination=below, source=torch.ones(1, 2, 2), x=3, operation="add"), below)
-    corner = call("MaskComposite", destination=below, source=torch.ones(1, 2, 2), x=2, y=2, operation="add")
+    assert torch.equal(
+        call("MaskComposite", destination=below, source=torch.ones(1, 2, 2), x=3, operation="add"),
+        below,
+    )
+    corner = call(
+        "MaskComposite", destination=below, source=torch.ones(1, 2, 2), x=2, y=2, operation="add"
+    )
     assert corner.sum(dim=(1, 2)).tolist() == [1, 1]
 
 
@@ -88,7 +97,8 @@ def test_feathering() -> None:
     assert feathered[0, 1].tolist() == [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     corner = call("FeatherMask", mask=torch.ones(1, 2, 2), top=2, left=2)
     assert corner[0].tolist() == [[0.25, 0.5], [0.5, 1.0]]
-    assert call("FeatherMask", mask=torch.ones(1, 1, 2), left=99).tolist() == [[[0.5, 1.0]]]  # no wider than the mask
+    # no wider than the mask
+    assert call("FeatherMask", mask=torch.ones(1, 1, 2), left=99).tolist() == [[[0.5, 1.0]]]
 
 
 def test_growing_with_and_without_corners() -> None:
@@ -113,8 +123,12 @@ def test_growing_is_grey_morphology(expand: int, tapered: bool) -> None:
     footprint = numpy.array([[corner, 1, corner], [1, 1, 1], [corner, 1, corner]])
     wanted: Any = values[0].numpy()
     for _ in range(abs(expand)):
-        wanted = (ndimage.grey_dilation if expand > 0 else ndimage.grey_erosion)(wanted, footprint=footprint)
-    assert numpy.array_equal(call("GrowMask", mask=values, expand=expand, tapered_corners=tapered)[0].numpy(), wanted)
+        wanted = (ndimage.grey_dilation if expand > 0 else ndimage.grey_erosion)(
+            wanted, footprint=footprint
+        )
+    assert numpy.array_equal(
+        call("GrowMask", mask=values, expand=expand, tapered_corners=tapered)[0].numpy(), wanted
+    )
 
 
 def test_growing_by_more_than_the_mask_ends() -> None:

@@ -18,7 +18,9 @@ from katz_graph.upscale.networks import CompactNet
 
 
 def write(nodes: dict[str, Any]) -> Path:
-    document = {name: {"class_type": kind, "inputs": inputs} for name, (kind, inputs) in nodes.items()}
+    document = {
+        name: {"class_type": kind, "inputs": inputs} for name, (kind, inputs) in nodes.items()
+    }
     path = Path("workflow.json")
     path.write_text(json.dumps(document))
     return path
@@ -39,7 +41,15 @@ def test_sizes_are_measured_and_used(katz: Katz) -> None:
         "output/50x30_00001_.png",
         "output/temp/preview_00001_.png",
     ]
-    again = katz("run", write({"1": ("LoadImage", {"image": "50x30_00001_.png [output]"}), "2": ("PreviewImage", {"images": ["1", 0]})}))
+    again = katz(
+        "run",
+        write(
+            {
+                "1": ("LoadImage", {"image": "50x30_00001_.png [output]"}),
+                "2": ("PreviewImage", {"images": ["1", 0]}),
+            }
+        ),
+    )
     assert again.code == 0
     assert Image.open("output/temp/preview_00002_.png").size == (50, 30)
 
@@ -55,11 +65,15 @@ def test_texts_are_put_together_and_shown(katz: Katz) -> None:
 
 
 def test_pictures_for_a_client_are_refused_where_there_is_none(katz: Katz) -> None:
-    nodes: dict[str, Any] = {"1": ("EmptyImage", {}), "2": ("SaveImageWebsocket", {"images": ["1", 0]})}
+    nodes: dict[str, Any] = {
+        "1": ("EmptyImage", {}),
+        "2": ("SaveImageWebsocket", {"images": ["1", 0]}),
+    }
     result = katz("run", write(nodes))
     assert result.code == 2
     assert result.errors == [
-        "error: node 2 (SaveImageWebsocket): sends pictures to the client of a server, and this run has none; use SaveImage instead"
+        "error: node 2 (SaveImageWebsocket): sends pictures to the client of a server, and this "
+        "run has none; use SaveImage instead"
     ]
 
 
@@ -88,7 +102,14 @@ def test_an_upscaler_before_a_sampler_is_run_and_planned(katz: Katz, monkeypatch
         "6": ("VAEEncode", {"pixels": ["5", 0], "vae": ["1", 2]}),
         "7": (
             "KSampler",
-            {"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["6", 0], "steps": 2, "denoise": 0.5},
+            {
+                "model": ["1", 0],
+                "positive": ["2", 0],
+                "negative": ["2", 0],
+                "latent_image": ["6", 0],
+                "steps": 2,
+                "denoise": 0.5,
+            },
         ),
         "8": ("VAEDecode", {"samples": ["7", 0], "vae": ["1", 2]}),
         "9": ("SaveImage", {"images": ["8", 0]}),

@@ -41,7 +41,8 @@ def test_tiled_nodes_give_the_whole_where_one_tile_suffices(context):
     whole = call("VAEDecode", context, samples={"samples": latent}, vae=VAE)
     assert torch.equal(call("VAEDecodeTiled", context, samples={"samples": latent}, vae=VAE), whole)
     large = {"samples": random(1, 4, 12, 12)}
-    tiled = call("VAEDecodeTiled", context, samples=large, vae=VAE, tile_size=64, overlap=4096)  # taken as a quarter of the tile
+    # taken as a quarter of the tile
+    tiled = call("VAEDecodeTiled", context, samples=large, vae=VAE, tile_size=64, overlap=4096)
     assert tiled.shape == (1, 96, 96, 3)
     assert not torch.equal(tiled, call("VAEDecode", context, samples=large, vae=VAE))
 
@@ -60,8 +61,16 @@ def test_encode_for_inpainting(context):
     expected = torch.zeros(1, 64, 64)
     expected[:, 18:32, 18:32] = 1
     assert torch.equal(grown["noise_mask"][:, 0], expected)
-    half = call("VAEEncodeForInpaint", context, pixels=pixels, vae=VAE, mask=mask[:, ::2, ::2] * 0.9, grow_mask_by=0)
-    assert set(half["noise_mask"].unique().tolist()) == {0.0, 1.0}  # resized to the picture, and rounded
+    half = call(
+        "VAEEncodeForInpaint",
+        context,
+        pixels=pixels,
+        vae=VAE,
+        mask=mask[:, ::2, ::2] * 0.9,
+        grow_mask_by=0,
+    )
+    # resized to the picture, and rounded
+    assert set(half["noise_mask"].unique().tolist()) == {0.0, 1.0}
     assert half["noise_mask"].shape == (1, 1, 64, 64)
 
 
@@ -71,23 +80,47 @@ def test_what_an_inpainting_model_is_shown(context):
     """
     pixels, mask = random(1, 66, 64, 3).sigmoid(), torch.zeros(1, 66, 64)
     mask[:, 21:31, 20:30] = 1
-    inputs = {"positive": PROMPT, "negative": PROMPT * 2, "vae": VAE, "pixels": pixels, "mask": mask}
-    positive, negative, latent = call("InpaintModelConditioning", context, noise_mask=True, **inputs)
+    inputs = {
+        "positive": PROMPT,
+        "negative": PROMPT * 2,
+        "vae": VAE,
+        "pixels": pixels,
+        "mask": mask,
+    }
+    positive, negative, latent = call(
+        "InpaintModelConditioning", context, noise_mask=True, **inputs
+    )
     shown = pixels[:, 1:65].clone()
     shown[:, 20:30, 20:30] = 0.5
     assert [len(positive), len(negative)] == [1, 2]
     for entry in (*positive, *negative):
-        torch.testing.assert_close(entry.concatenated.latent.pixels, encoded(shown), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            entry.concatenated.latent.pixels, encoded(shown), rtol=0, atol=1e-5
+        )
         assert torch.equal(entry.concatenated.mask.pixels, mask[:, 1:65])
     assert torch.equal(latent["samples"], encoded(pixels[:, 1:65]))
     assert torch.equal(latent["noise_mask"][:, 0], mask[:, 1:65])
-    assert context.warnings == ["InpaintModelConditioning: 64x66 is not a multiple of 8; cropping to 64x64"]
-    assert "noise_mask" not in call("InpaintModelConditioning", context, noise_mask=False, **inputs)[2]
+    assert context.warnings == [
+        "InpaintModelConditioning: 64x66 is not a multiple of 8; cropping to 64x64"
+    ]
+    assert (
+        "noise_mask" not in call("InpaintModelConditioning", context, noise_mask=False, **inputs)[2]
+    )
 
 
 def test_what_a_model_that_edits_by_instruction_is_shown(context):
     pixels = random(1, 64, 64, 3).sigmoid()
-    positive, negative, latent = call("InstructPixToPixConditioning", context, positive=PROMPT, negative=PROMPT, vae=VAE, pixels=pixels)
+    positive, negative, latent = call(
+        "InstructPixToPixConditioning",
+        context,
+        positive=PROMPT,
+        negative=PROMPT,
+        vae=VAE,
+        pixels=pixels,
+    )
     for (entry,) in (positive, negative):
-        assert torch.equal(entry.concatenated.latent.pixels, encoded(pixels)) and entry.concatenated.mask is None
+        assert (
+            torch.equal(entry.concatenated.latent.pixels, encoded(pixels))
+            and entry.concatenated.mask is None
+        )
     assert latent["samples"].shape == (1, 4, 8, 8) and not latent["samples"].any()

@@ -42,21 +42,40 @@ from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet
 
 ERRORS: dict[str, Callable[[], Exception]] = {
-    "GPU": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.76 GiB"),
-    "host": lambda: RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 2147483648 bytes."),
+    "GPU": lambda: torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.76 GiB"
+    ),
+    "host": lambda: RuntimeError(
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+        "2147483648 bytes."
+    ),
     "Python": lambda: MemoryError(),
 }
-WAY_OUT = r".*take a smaller picture or batch, tiles, a number format of fewer bytes \(--dtype\) or a smaller model"
+WAY_OUT = (
+    r".*take a smaller picture or batch, tiles, a number format of fewer bytes \(--dtype\) "
+    r"or a smaller model"
+)
 
 
 class Jobs:
     """One job that does all there is, on an engine whose only worker is reached by messages."""
 
     def __init__(self, files: Files, folder: Path) -> None:
-        self.engine = DeviceEngine([WorkerConfig("cpu:0")], cache=folder, launchers={"cpu:0": WorkerThreads()})
+        self.engine = DeviceEngine(
+            [WorkerConfig("cpu:0")], cache=folder, launchers={"cpu:0": WorkerThreads()}
+        )
         controls = (ControlCase(files.controls[0], 0.8, 0.0, 1.0),)
         self.region = sampler_region(
-            Case("x", files.pipeline, files.xl, "euler", 2, guidance=1.0, loras=((files.loras[1], 0.5),), controls=controls)
+            Case(
+                "x",
+                files.pipeline,
+                files.xl,
+                "euler",
+                2,
+                guidance=1.0,
+                loras=((files.loras[1], 0.5),),
+                controls=controls,
+            )
         )
         self.vae = pipeline_recipes(files.pipeline)[2]
         self.net = upscaler(folder)
@@ -66,7 +85,12 @@ class Jobs:
         latent = sample(self.engine, self.region)
         picture = self.engine.decode_latent(self.vae, latent, context)
         again = self.engine.encode_image(self.vae, picture, context)
-        return [latent, picture, again, self.engine.upscale(self.net, picture.movedim(-1, 1), context)]
+        return [
+            latent,
+            picture,
+            again,
+            self.engine.upscale(self.net, picture.movedim(-1, 1), context),
+        ]
 
 
 def upscaler(folder: Path) -> UpscaleModelRecipe:
@@ -94,7 +118,13 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 class Failing:
     """Stands in for a function: the first `times` calls that `when` picks fail."""
 
-    def __init__(self, real: Callable[..., Any], error: Callable[[], Exception], times: int, when: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        real: Callable[..., Any],
+        error: Callable[[], Exception],
+        times: int,
+        when: Callable[[Any], bool],
+    ) -> None:
         self.real, self.error, self.left, self.when = real, error, times, when
 
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
@@ -114,7 +144,8 @@ def of(kind: type) -> Callable[[Any], bool]:
 Place = tuple[Any, str, Callable[[Any], bool]]
 ANY = of(object)
 LOADS: dict[str, Place] = {
-    f"load {kind.__name__}": (nn.Module, "to", of(kind)) for kind in (UNet2DConditionModel, CLIPTextModel, ControlNetModel, AutoencoderKL)
+    f"load {kind.__name__}": (nn.Module, "to", of(kind))
+    for kind in (UNet2DConditionModel, CLIPTextModel, ControlNetModel, AutoencoderKL)
 } | {"load upscaler": (nn.Module, "load_state_dict", of(CompactNet))}
 COMPUTES: dict[str, Place] = {
     "LoRAs": (Factors, "delta", ANY),
@@ -126,7 +157,15 @@ COMPUTES: dict[str, Place] = {
 }
 STAGES: dict[str, Place] = {
     name: (Stage, "computed", lambda stage, name=name: stage.name == name)
-    for name in ("text_encoder", "keys_values", "controlnet_reference", "controlnet", "unet_encoder", "unet_mid", "unet_decoder")
+    for name in (
+        "text_encoder",
+        "keys_values",
+        "controlnet_reference",
+        "controlnet",
+        "unet_encoder",
+        "unet_mid",
+        "unet_decoder",
+    )
 }
 ENDLESS = 1_000_000
 
@@ -143,14 +182,24 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 PLACES = [*LOADS, *COMPUTES, *STAGES]
 
 
-@pytest.mark.parametrize(("place", "error"), [(place, list(ERRORS)[number % 3]) for number, place in enumerate(PLACES)])
+@pytest.mark.parametrize(
+    ("place", "error"), [(place, list(ERRORS)[number % 3]) for number, place in enumerate(PLACES)]
+)
 def test_that_job_alone_fails_and_says_how_much_there_was(
-    jobs: Jobs, fresh: list[Tensor], fails: Callable[..., None], monkeypatch: pytest.MonkeyPatch, place: str, error: str
+    jobs: Jobs,
+    fresh: list[Tensor],
+    fails: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    error: str,
 ) -> None:
     if place in LOADS or place == "LoRAs":
         jobs.engine.unload()
     fails(place, error, ENDLESS)
-    with pytest.raises(OutOfMemory, match=rf"(?s)out of memory.* of \d+\.\d\d GB of cpu are free, models in use take {WAY_OUT}") as caught:
+    with pytest.raises(
+        OutOfMemory,
+        match=rf"(?s)out of memory.* of \d+\.\d\d GB of cpu are free, models in use take {WAY_OUT}",
+    ) as caught:
         jobs.run()
     assert "\n" not in str(caught.value)
     assert ("2.15 GB more could not be had" in str(caught.value)) == (error != "Python")
@@ -158,8 +207,12 @@ def test_that_job_alone_fails_and_says_how_much_there_was(
     assert equal(jobs.run(), fresh)
 
 
-@pytest.mark.parametrize(("place", "error"), [(place, list(ERRORS)[number % 3]) for number, place in enumerate(PLACES)])
-def test_a_job_goes_on_when_room_can_be_made(jobs: Jobs, fresh: list[Tensor], fails: Callable[..., None], place: str, error: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "error"), [(place, list(ERRORS)[number % 3]) for number, place in enumerate(PLACES)]
+)
+def test_a_job_goes_on_when_room_can_be_made(
+    jobs: Jobs, fresh: list[Tensor], fails: Callable[..., None], place: str, error: str
+) -> None:
     """It runs out once: what is not in use goes, and it is tried again."""
     if place in LOADS or place == "LoRAs":
         jobs.engine.unload()
@@ -168,7 +221,9 @@ def test_a_job_goes_on_when_room_can_be_made(jobs: Jobs, fresh: list[Tensor], fa
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_what_runs_out_anywhere_else_in_a_worker_is_of_the_same_class(jobs: Jobs, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+def test_what_runs_out_anywhere_else_in_a_worker_is_of_the_same_class(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
     def fail(worker: object) -> None:
         raise ERRORS[error]()
 
@@ -177,8 +232,12 @@ def test_what_runs_out_anywhere_else_in_a_worker_is_of_the_same_class(jobs: Jobs
         jobs.engine.cluster.call("cpu:0", "lora_use")
 
 
-@pytest.mark.parametrize("place", ["load UNet2DConditionModel", "text", "VAE decode", "unet_mid", "result"])
-def test_nothing_of_a_failed_attempt_is_left_in_memory(jobs: Jobs, fails: Callable[..., None], place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["load UNet2DConditionModel", "text", "VAE decode", "unet_mid", "result"]
+)
+def test_nothing_of_a_failed_attempt_is_left_in_memory(
+    jobs: Jobs, fails: Callable[..., None], place: str
+) -> None:
     """A second attempt in the `except` clause of the first would have what that one made beside it."""
     jobs.engine.unload()
     before = {id(tensor) for tensor in gc.get_objects() if issubclass(type(tensor), Tensor)}
@@ -186,7 +245,11 @@ def test_nothing_of_a_failed_attempt_is_left_in_memory(jobs: Jobs, fails: Callab
     with suppress(OutOfMemory):
         jobs.run()
     jobs.engine.unload()
-    left = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), Tensor) and id(tensor) not in before]
+    left = [
+        tensor
+        for tensor in gc.get_objects()
+        if issubclass(type(tensor), Tensor) and id(tensor) not in before
+    ]
     assert sum(tensor.nbytes for tensor in left) < 100_000  # the UNet alone takes 1.8 MB
 
 
@@ -228,7 +291,11 @@ def shapes_seen(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list
     ],
 )
 def test_parts_are_chosen_beforehand_by_what_is_free(
-    sd1: Files, monkeypatch: pytest.MonkeyPatch, size: float, shapes: list[tuple[int, ...]], words: str | None
+    sd1: Files,
+    monkeypatch: pytest.MonkeyPatch,
+    size: float,
+    shapes: list[tuple[int, ...]],
+    words: str | None,
 ) -> None:
     """Nothing is tried that memory does not suffice for; the picture is the whole's, or as near as
     tiles are.
@@ -243,37 +310,61 @@ def test_parts_are_chosen_beforehand_by_what_is_free(
     if words == "in tiles":
         assert (picture - whole).abs().mean() < 0.3 * (whole - whole.flip(0)).abs().mean()
     else:
-        assert (picture - whole).abs().max() <= 1e-4  # batches round otherwise, which random weights amplify
+        # batches round otherwise, which random weights amplify
+        assert (picture - whole).abs().max() <= 1e-4
 
 
-def test_what_does_not_even_fit_in_parts_is_not_begun(sd1: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_even_fit_in_parts_is_not_begun(
+    sd1: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vae = pipeline_recipes(sd1.pipeline)[2]
-    decoded, encoded = shapes_seen(monkeypatch, AutoencoderKL, "decode"), shapes_seen(monkeypatch, AutoencoderKL, "encode")
-    with pytest.raises(OutOfMemory, match=rf"^VAE decode of 1 x 320 x 320 pixels: needs 0.01 GB; 0.00 of .* GB of cpu are free{WAY_OUT}$"):
+    decoded, encoded = (
+        shapes_seen(monkeypatch, AutoencoderKL, "decode"),
+        shapes_seen(monkeypatch, AutoencoderKL, "encode"),
+    )
+    with pytest.raises(
+        OutOfMemory,
+        match=r"^VAE decode of 1 x 320 x 320 pixels: needs 0.01 GB; 0.00 of .* GB of cpu are "
+        rf"free{WAY_OUT}$",
+    ):
         small(1e6).decode_latent(vae, torch.zeros(1, 4, 40, 40))
-    with pytest.raises(OutOfMemory, match=r"^VAE encode of 1 x 4096 x 4096 pixels: needs \d\.\d\d GB;"):
+    with pytest.raises(
+        OutOfMemory, match=r"^VAE encode of 1 x 4096 x 4096 pixels: needs \d\.\d\d GB;"
+    ):
         small(40e6).encode_image(vae, torch.zeros(1, 4096, 4096, 3))
     with pytest.raises(OutOfMemory, match=r"^VAE decode of 1 x 320 x 320 pixels"):
-        small(15e6).decode_latent(vae, torch.zeros(1, 4, 40, 40), Tile(256, 64))  # only tiles that a person asked for
+        # only tiles that a person asked for
+        small(15e6).decode_latent(vae, torch.zeros(1, 4, 40, 40), Tile(256, 64))
     assert decoded == encoded == []
 
 
-def test_other_models_go_before_a_picture_is_cut_up(sd1: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_models_go_before_a_picture_is_cut_up(
+    sd1: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vae = pipeline_recipes(sd1.pipeline)[2]
     models, taken = small(0), 60e6
     models.patch(pipeline_recipes(sd1.pipeline)[0])
-    monkeypatch.setattr(Small, "free", lambda self: taken if models.residents.use.evictions else 10e6)
+    monkeypatch.setattr(
+        Small, "free", lambda self: taken if models.residents.use.evictions else 10e6
+    )
     monkeypatch.setattr(type(models.residents), "within_reach", lambda self: taken)
     _, notes = models.decode_latent(vae, torch.zeros(1, 4, 40, 36))
     assert notes == () and models.residents.use.evictions == 1
 
 
-def test_an_upscaler_takes_smaller_tiles_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upscaler_takes_smaller_tiles_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Through a worker: what a worker says of its memory reaches the node."""
     (tmp_path / "models" / "upscale_models").mkdir(parents=True)
     torch.manual_seed(0)
-    save_file(CompactNet(Compact(16, 1, 2)).state_dict(), tmp_path / "models" / "upscale_models" / "net.safetensors")
-    with DeviceEngine([WorkerConfig("cpu:0")], cache=tmp_path, launchers={"cpu:0": WorkerThreads()}) as engine:
+    save_file(
+        CompactNet(Compact(16, 1, 2)).state_dict(),
+        tmp_path / "models" / "upscale_models" / "net.safetensors",
+    )
+    with DeviceEngine(
+        [WorkerConfig("cpu:0")], cache=tmp_path, launchers={"cpu:0": WorkerThreads()}
+    ) as engine:
         context = context_in(tmp_path, engine=engine)
         recipe = call("UpscaleModelLoader", context, model_name="net.safetensors")
         image = torch.rand(1, 300, 300, 3, generator=torch.Generator().manual_seed(1))
@@ -281,13 +372,19 @@ def test_an_upscaler_takes_smaller_tiles_before_it_begins(tmp_path: Path, monkey
         seen = shapes_seen(monkeypatch, CompactNet, "forward")
         monkeypatch.setattr(DeviceMemory, "free", lambda self: 8e6)
         tiled = call("ImageUpscaleWithModel", context, upscale_model=recipe, image=image)
-    assert {shape[-2:] for shape in seen} == {(128, 128)} and context.warnings[-1].endswith("going on in tiles of 128 pixels")
+    assert {shape[-2:] for shape in seen} == {(128, 128)} and context.warnings[-1].endswith(
+        "going on in tiles of 128 pixels"
+    )
     assert (tiled - whole).abs().max() < 0.05
 
 
 def test_what_running_out_looks_like() -> None:
     assert all(is_out_of_memory(error()) for error in ERRORS.values())
     assert is_out_of_memory(OSError(12, "Cannot allocate memory"))
-    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
-    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert is_out_of_memory(
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    )
+    assert not is_out_of_memory(
+        RuntimeError("CUDA error: an illegal memory access was encountered")
+    )
     assert not is_out_of_memory(OSError(28, "No space left on device"))

@@ -27,7 +27,14 @@ from katz_graph.ir.values import Step
 from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies, skip_hook
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry
-from katz_graph.patches import ContinuousSampling, DiscreteSampling, FreeU, OpaquePatch, Patch, RescaledGuidance
+from katz_graph.patches import (
+    ContinuousSampling,
+    DiscreteSampling,
+    FreeU,
+    OpaquePatch,
+    Patch,
+    RescaledGuidance,
+)
 from katz_graph.planner.passes.expand import expand_guider
 from katz_graph.planner.report.text import as_json, as_text
 from katz_graph.planner.sampling import table_of
@@ -57,7 +64,9 @@ def registry() -> Registry:
 
 
 def run(engine: DeviceEngine, nodes: Mapping[str, NodeCall], target: str = "out") -> Tensor:
-    result = run_graph(Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=[target])
+    result = run_graph(
+        Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=[target]
+    )
     result.raise_failures()
     return result.outputs[target][0]["samples"]
 
@@ -86,19 +95,28 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_freeu_with_all_factors_1_changes_nothing(family: str, request: pytest.FixtureRequest, engine: DeviceEngine) -> None:
+def test_freeu_with_all_factors_1_changes_nothing(
+    family: str, request: pytest.FixtureRequest, engine: DeviceEngine
+) -> None:
     models = request.getfixturevalue(family)
     plain = painted(engine, models, steps=2)
     for version in (1, 2):
-        assert torch.equal(painted(engine, models, FreeU(version, 1.0, 1.0, 1.0, 1.0), steps=2), plain)
-        assert difference(painted(engine, models, FreeU(version, 1.3, 1.4, 0.9, 0.2), steps=2), plain) > 1e-4
+        assert torch.equal(
+            painted(engine, models, FreeU(version, 1.0, 1.0, 1.0, 1.0), steps=2), plain
+        )
+        assert (
+            difference(painted(engine, models, FreeU(version, 1.3, 1.4, 0.9, 0.2), steps=2), plain)
+            > 1e-4
+        )
 
 
 def test_freeu_nodes_patch_a_model(sd1: Models, engine: DeviceEngine) -> None:
     model = pipeline_recipes(sd1.pipeline)[0]
     for node, version, b1, b2 in (("FreeU", 1, 1.1, 1.2), ("FreeU_V2", 2, 1.3, 1.4)):
         nodes = {"freeu": NodeCall(node, {"model": model}), "out": sampler(sd1, Link("freeu", 0))}
-        assert torch.equal(run(engine, nodes), painted(engine, sd1, FreeU(version, b1, b2, 0.9, 0.2)))
+        assert torch.equal(
+            run(engine, nodes), painted(engine, sd1, FreeU(version, b1, b2, 0.9, 0.2))
+        )
 
 
 def test_the_backbone_is_scaled_as_in_the_paper() -> None:
@@ -107,22 +125,32 @@ def test_the_backbone_is_scaled_as_in_the_paper() -> None:
     """
     hidden = random(2, 6, 4, 4)
     scaled = scale_backbone(hidden, 1.5)
-    assert torch.equal(scaled[:, :3], hidden[:, :3] * 1.5) and torch.equal(scaled[:, 3:], hidden[:, 3:])
+    assert torch.equal(scaled[:, :3], hidden[:, :3] * 1.5) and torch.equal(
+        scaled[:, 3:], hidden[:, 3:]
+    )
     for one, by_mean in zip(hidden, scale_backbone(hidden, 1.5, by_mean=True), strict=True):
         mean = one.mean(0)
         weight = (mean - mean.min()) / (mean.max() - mean.min())
-        assert torch.allclose(by_mean[:3], one[:3] * (0.5 * weight + 1)) and torch.equal(by_mean[3:], one[3:])
+        assert torch.allclose(by_mean[:3], one[:3] * (0.5 * weight + 1)) and torch.equal(
+            by_mean[3:], one[3:]
+        )
     flat = torch.ones(1, 4, 1, 1)
     assert torch.isfinite(scale_backbone(flat, 1.5, by_mean=True)).all()
 
 
 def test_only_the_low_frequencies_of_a_skip_are_scaled() -> None:
     rows = torch.arange(8) * 2 * math.pi / 8
-    constant, slow, fast = torch.ones(8, 8), (-rows).sin().expand(8, 8), (rows * 3).cos().expand(8, 8)
+    constant, slow, fast = (
+        torch.ones(8, 8),
+        (-rows).sin().expand(8, 8),
+        (rows * 3).cos().expand(8, 8),
+    )
     scaled = scale_low_frequencies((constant + fast)[None, None], 0.25)
     assert torch.allclose(scaled, (0.25 * constant + fast)[None, None], atol=1e-6)
     # one of the two halves of the slowest wave lies in the box of two by two around zero
-    assert torch.allclose(scale_low_frequencies(slow[None, None], 0.0).abs().max(), torch.tensor(0.5), atol=1e-6)
+    assert torch.allclose(
+        scale_low_frequencies(slow[None, None], 0.0).abs().max(), torch.tensor(0.5), atol=1e-6
+    )
 
 
 def test_freeu_acts_where_the_backbone_is_four_and_two_times_as_wide_as_the_model() -> None:
@@ -154,7 +182,11 @@ def test_rescaled_guidance_has_the_contrast_of_the_conditional_prediction() -> N
     full = v(rescaled(cond, uncond, 7.0, 1.0, step))
     plain = v(guided(cond, uncond, 7.0))
     assert torch.allclose(full.std(dim=(1, 2, 3)), v(cond).std(dim=(1, 2, 3)), rtol=1e-4)
-    assert torch.allclose(full / full.std(dim=(1, 2, 3), keepdim=True), plain / plain.std(dim=(1, 2, 3), keepdim=True), atol=1e-4)
+    assert torch.allclose(
+        full / full.std(dim=(1, 2, 3), keepdim=True),
+        plain / plain.std(dim=(1, 2, 3), keepdim=True),
+        atol=1e-4,
+    )
     blended = v(rescaled(cond, uncond, 7.0, 0.7, step))
     assert torch.allclose(blended, 0.7 * full + 0.3 * plain, atol=1e-4)
 
@@ -168,25 +200,38 @@ def test_rescaled_guidance_of_multiplier_0_is_plain(sd1: Models, engine: DeviceE
     }
     changed = run(engine, nodes)
     assert difference(changed, plain) > 1e-3 and torch.isfinite(changed).all()
-    assert torch.equal(painted(engine, sd1, RescaledGuidance(0.7), cfg=1.0), painted(engine, sd1, cfg=1.0))
+    assert torch.equal(
+        painted(engine, sd1, RescaledGuidance(0.7), cfg=1.0), painted(engine, sd1, cfg=1.0)
+    )
 
 
 def standard(args: Mapping[str, Any]) -> Tensor:
     return args["uncond"] + (args["cond"] - args["uncond"]) * args["cond_scale"]
 
 
-def test_a_function_that_does_standard_guidance_gives_the_standard_picture(sd1: Models, engine: DeviceEngine) -> None:
+def test_a_function_that_does_standard_guidance_gives_the_standard_picture(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     plain = painted(engine, sd1)
-    assert difference(painted(engine, sd1, OpaquePatch("cfg_function", "standard", standard)), plain) < 1e-6
+    assert (
+        difference(painted(engine, sd1, OpaquePatch("cfg_function", "standard", standard)), plain)
+        < 1e-6
+    )
     post = OpaquePatch(
-        "post_cfg_function", "again", lambda args: args["uncond_denoised"] + (args["cond_denoised"] - args["uncond_denoised"]) * 8.0
+        "post_cfg_function",
+        "again",
+        lambda args: (
+            args["uncond_denoised"] + (args["cond_denoised"] - args["uncond_denoised"]) * 8.0
+        ),
     )
     assert difference(painted(engine, sd1, post), plain) < 1e-6
     halved = OpaquePatch("post_cfg_function", "halved", lambda args: args["denoised"] * 0.5)
     assert difference(painted(engine, sd1, halved), plain) > 1e-3
 
 
-def test_functions_are_told_what_the_ecosystem_tells_them(sd1: Models, engine: DeviceEngine) -> None:
+def test_functions_are_told_what_the_ecosystem_tells_them(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     seen: list[Mapping[str, Any]] = []
 
     def watch(args: Mapping[str, Any]) -> Tensor:
@@ -195,14 +240,18 @@ def test_functions_are_told_what_the_ecosystem_tells_them(sd1: Models, engine: D
 
     painted(engine, sd1, OpaquePatch("cfg_function", "watch", watch), cfg=3.0)
     table = table_of(pipeline_recipes(sd1.pipeline)[0])
-    assert [float(args["sigma"][0]) for args in seen] == pytest.approx(schedule("normal", table, 4)[:-1])
+    assert [float(args["sigma"][0]) for args in seen] == pytest.approx(
+        schedule("normal", table, 4)[:-1]
+    )
     for args in seen:
         assert args["sigma"].shape == (1,) and args["cond_scale"] == 3.0
         assert torch.equal(args["cond"], args["input"] - args["cond_denoised"])
         assert torch.equal(args["uncond"], args["input"] - args["uncond_denoised"])
 
 
-def test_at_guidance_1_the_negative_side_is_computed_only_for_a_patch_that_needs_it(sd1: Models, engine: DeviceEngine) -> None:
+def test_at_guidance_1_the_negative_side_is_computed_only_for_a_patch_that_needs_it(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     def uncond_seen(kind: Any, **flags: Any) -> bool:
         seen: list[bool] = []
 
@@ -219,24 +268,38 @@ def test_at_guidance_1_the_negative_side_is_computed_only_for_a_patch_that_needs
 
 
 def test_a_function_that_gives_no_prediction_is_named(sd1: Models, engine: DeviceEngine) -> None:
-    with pytest.raises(KatzError, match=r"cfg_function mine gave a NoneType, expected a tensor of \[1, 4, 8, 8\]"):
+    with pytest.raises(
+        KatzError, match=r"cfg_function mine gave a NoneType, expected a tensor of \[1, 4, 8, 8\]"
+    ):
         painted(engine, sd1, OpaquePatch("cfg_function", "mine", lambda args: None))
 
 
-def test_the_last_guidance_counts_and_identity_is_the_key(sd1: Models, engine: DeviceEngine) -> None:
+def test_the_last_guidance_counts_and_identity_is_the_key(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     function = OpaquePatch("cfg_function", "standard", standard)
-    assert difference(painted(engine, sd1, RescaledGuidance(0.7), function), painted(engine, sd1)) < 1e-6
-    assert torch.equal(painted(engine, sd1, function, RescaledGuidance(0.7)), painted(engine, sd1, RescaledGuidance(0.7)))
+    assert (
+        difference(painted(engine, sd1, RescaledGuidance(0.7), function), painted(engine, sd1))
+        < 1e-6
+    )
+    assert torch.equal(
+        painted(engine, sd1, function, RescaledGuidance(0.7)),
+        painted(engine, sd1, RescaledGuidance(0.7)),
+    )
     other = OpaquePatch("cfg_function", "other", standard)
     again = OpaquePatch("cfg_function", "standard", lambda args: standard(args))
-    assert digest(patched(sd1, function)) == digest(patched(sd1, again)) != digest(patched(sd1, other))
+    assert (
+        digest(patched(sd1, function)) == digest(patched(sd1, again)) != digest(patched(sd1, other))
+    )
 
 
 # A function around the UNet
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_a_wrapper_that_only_calls_the_model_changes_nothing(family: str, request: pytest.FixtureRequest, engine: DeviceEngine) -> None:
+def test_a_wrapper_that_only_calls_the_model_changes_nothing(
+    family: str, request: pytest.FixtureRequest, engine: DeviceEngine
+) -> None:
     models, sides = request.getfixturevalue(family), []
 
     def wrapper(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
@@ -244,11 +307,15 @@ def test_a_wrapper_that_only_calls_the_model_changes_nothing(family: str, reques
         return apply_model(args["input"], args["timestep"], **args["c"])
 
     plain = painted(engine, models)
-    assert torch.equal(painted(engine, models, OpaquePatch("unet_wrapper", "calls", wrapper)), plain)
+    assert torch.equal(
+        painted(engine, models, OpaquePatch("unet_wrapper", "calls", wrapper)), plain
+    )
     assert sorted(sides) == [[0]] * 4 + [[1]] * 4
 
 
-def test_a_wrapper_may_call_the_model_with_something_else(sd1: Models, engine: DeviceEngine) -> None:
+def test_a_wrapper_may_call_the_model_with_something_else(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     def again(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
         c = dict(args["c"], c_crossattn=args["c"]["c_crossattn"].clone())
         return apply_model(args["input"].clone(), args["timestep"].clone(), **c)
@@ -257,17 +324,29 @@ def test_a_wrapper_may_call_the_model_with_something_else(sd1: Models, engine: D
         return apply_model(args["input"] * 0.5, args["timestep"] * 0.5, **args["c"])
 
     plain = painted(engine, sd1)
-    assert difference(painted(engine, sd1, OpaquePatch("unet_wrapper", "again", again)), plain) < 1e-5
-    assert difference(painted(engine, sd1, OpaquePatch("unet_wrapper", "halved", halved)), plain) > 1e-3
+    assert (
+        difference(painted(engine, sd1, OpaquePatch("unet_wrapper", "again", again)), plain) < 1e-5
+    )
+    assert (
+        difference(painted(engine, sd1, OpaquePatch("unet_wrapper", "halved", halved)), plain)
+        > 1e-3
+    )
 
 
 def test_a_loop_drawn_by_hand_does_not_lose_a_patch(sd1: Models, engine: DeviceEngine) -> None:
     def drawn(patch: Patch, combine: str = "CFGCombine") -> Tensor:
         model = patched(sd1, patch)
         latent = {"samples": torch.zeros(1, 4, 8, 8)}
-        expansion = expand_guider("StepBegin", {"latent_image": latent, "steps": 2}, guider(sd1, pipeline_recipes(sd1.pipeline)[0]))
+        expansion = expand_guider(
+            "StepBegin",
+            {"latent_image": latent, "steps": 2},
+            guider(sd1, pipeline_recipes(sd1.pipeline)[0]),
+        )
         nodes = {
-            name: replace(call, inputs={**call.inputs, "model": model} if "model" in call.inputs else call.inputs)
+            name: replace(
+                call,
+                inputs={**call.inputs, "model": model} if "model" in call.inputs else call.inputs,
+            )
             for name, call in expansion.graph.nodes.items()
         }
         extra = {} if combine == "CFGCombine" else {"step": Link("begin", 0), "model": model}
@@ -276,32 +355,57 @@ def test_a_loop_drawn_by_hand_does_not_lose_a_patch(sd1: Models, engine: DeviceE
 
     with pytest.raises(InputError, match="use PatchedCFGCombine"):
         drawn(RescaledGuidance(0.7))
-    assert torch.equal(drawn(RescaledGuidance(0.7), "PatchedCFGCombine"), painted(engine, sd1, RescaledGuidance(0.7), seed=0, steps=2))
+    assert torch.equal(
+        drawn(RescaledGuidance(0.7), "PatchedCFGCombine"),
+        painted(engine, sd1, RescaledGuidance(0.7), seed=0, steps=2),
+    )
     with pytest.raises(InputError, match="use WrappedUNet"):
         drawn(OpaquePatch("unet_wrapper", "calls", standard))
 
 
 def guider(models: Models, model: ModelRecipe) -> Guider:
-    return Guider("cfg", model, text(models, "a red circle above sand"), text(models, "grey, blurred"), guidance=8.0)
+    return Guider(
+        "cfg",
+        model,
+        text(models, "a red circle above sand"),
+        text(models, "grey, blurred"),
+        guidance=8.0,
+    )
 
 
 def test_a_plan_says_what_pins_it(sd1: Models, engine: DeviceEngine) -> None:
     latent = {"samples": torch.zeros(1, 4, 8, 8)}
 
     def plan(*patches: Patch) -> Any:
-        expansion = expand_guider("StepBegin", {"latent_image": latent}, guider(sd1, patched(sd1, *patches)))
+        expansion = expand_guider(
+            "StepBegin", {"latent_image": latent}, guider(sd1, patched(sd1, *patches))
+        )
         return engine.plan(bind(expansion.graph, "end"))
 
-    pinned = plan(OpaquePatch("unet_wrapper", "mine", standard), OpaquePatch("cfg_function", "other", standard))
-    assert "pinned to one device of this process, without graphs: unet_wrapper mine, cfg_function other" in as_text(pinned)
+    pinned = plan(
+        OpaquePatch("unet_wrapper", "mine", standard),
+        OpaquePatch("cfg_function", "other", standard),
+    )
+    assert (
+        "pinned to one device of this process, without graphs: unet_wrapper mine, "
+        "cfg_function other" in as_text(pinned)
+    )
     free = plan(RescaledGuidance(0.5), FreeU(1, 1.1, 1.2, 0.9, 0.2))
     assert as_json(free)["pinned_by"] == [] and "pinned" not in as_text(free)
-    assert sum(work.flops for work in pinned.work.values()) == pytest.approx(sum(work.flops for work in free.work.values()))
+    assert sum(work.flops for work in pinned.work.values()) == pytest.approx(
+        sum(work.flops for work in free.work.values())
+    )
 
 
-def test_the_diffusers_sampler_refuses_what_it_cannot_heed(sd1: Models, engine: DeviceEngine) -> None:
+def test_the_diffusers_sampler_refuses_what_it_cannot_heed(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     inputs = {name: value for name, value in sampler(sd1, None).inputs.items() if name != "model"}
-    refused = {"out": NodeCall("DiffusersSampler", {**inputs, "model": patched(sd1, RescaledGuidance(0.7))})}
+    refused = {
+        "out": NodeCall(
+            "DiffusersSampler", {**inputs, "model": patched(sd1, RescaledGuidance(0.7))}
+        )
+    }
     with pytest.raises(KatzError, match=r"the model carries a patch \(RescaledGuidance\)"):
         run(engine, refused)
 
@@ -321,7 +425,8 @@ def test_v_prediction_with_zero_terminal_snr(sd1: Models, engine: DeviceEngine) 
     assert table.sigma_max == pytest.approx(4518.76, abs=0.01)
     nodes = {
         "sampling": NodeCall(
-            "ModelSamplingDiscrete", {"model": pipeline_recipes(sd1.pipeline)[0], "sampling": "v_prediction", "zsnr": True}
+            "ModelSamplingDiscrete",
+            {"model": pipeline_recipes(sd1.pipeline)[0], "sampling": "v_prediction", "zsnr": True},
         ),
         "out": sampler(sd1, Link("sampling", 0)),
     }
@@ -335,9 +440,18 @@ def test_the_output_means_what_the_patch_says(sampling: Any, sd1: Models) -> Non
     give there.
     """
     table = table_of(patched(sd1, DiscreteSampling(sampling)))
-    picture, noise, sigma = random(1, 4, 8, 8, seed=1), random(1, 4, 8, 8, seed=2), float(table.sigmas[len(table.sigmas) // 2])
+    picture, noise, sigma = (
+        random(1, 4, 8, 8, seed=1),
+        random(1, 4, 8, 8, seed=2),
+        float(table.sigmas[len(table.sigmas) // 2]),
+    )
     x, variance = picture + sigma * noise, sigma**2 + 1
-    output = {"eps": noise, "lcm": noise, "x0": picture, "v_prediction": (noise - sigma * picture) / math.sqrt(variance)}[sampling]
+    output = {
+        "eps": noise,
+        "lcm": noise,
+        "x0": picture,
+        "v_prediction": (noise - sigma * picture) / math.sqrt(variance),
+    }[sampling]
     step = a_step(sigma, x, table.timestep_at(sigma))
     bound = 1e-5 if sampling != "lcm" else 1e-3  # c_skip and c_out are not quite 0 and 1
     assert torch.allclose(to_denoised(output, step, table.parametrisation), picture, atol=bound)
@@ -348,11 +462,15 @@ def test_a_plain_patch_of_sampling_changes_nothing(sd1: Models, engine: DeviceEn
     assert difference(painted(engine, sd1, DiscreteSampling("x0")), painted(engine, sd1)) > 1e-3
 
 
-def test_a_distilled_model_is_asked_at_every_twentieth_timestep(sd1: Models, engine: DeviceEngine) -> None:
+def test_a_distilled_model_is_asked_at_every_twentieth_timestep(
+    sd1: Models, engine: DeviceEngine
+) -> None:
     trained, table = table_of(patched(sd1)), table_of(patched(sd1, DiscreteSampling("lcm")))
     assert torch.equal(table.sigmas, trained.sigmas[19::20])
     assert [table.timestep_at(sigma) for sigma in table.sigmas] == list(range(19, 1000, 20))
-    assert torch.allclose(table.sigma_at(torch.tensor([19.0, 499.0, 999.0])), trained.sigmas[[19, 499, 999]])
+    assert torch.allclose(
+        table.sigma_at(torch.tensor([19.0, 499.0, 999.0])), trained.sigmas[[19, 499, 999]]
+    )
     assert table.percent_to_sigma(0.5) == pytest.approx(trained.percent_to_sigma(0.5), rel=1e-2)
     assert torch.isfinite(painted(engine, sd1, DiscreteSampling("lcm"), cfg=1.0)).all()
 
@@ -373,15 +491,32 @@ def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: DeviceEngin
         picture, x, sigma = random(1, 4, 8, 8, seed=1), random(1, 4, 8, 8, seed=2) * 4, 4.0
         skip, out, into = 0.25 / 16.25, 4 * 0.5 / math.sqrt(16.25), 1 / math.sqrt(16.25)
         assert torch.allclose(scale_model_input(x, sigma, "edm"), x * into)
-        assert torch.allclose(to_denoised((picture - skip * x) / out, a_step(sigma, x), "edm"), picture, atol=1e-5)
+        assert torch.allclose(
+            to_denoised((picture - skip * x) / out, a_step(sigma, x), "edm"), picture, atol=1e-5
+        )
 
 
 def test_what_is_not_supported_is_refused_by_name(sd1: Models, engine: DeviceEngine) -> None:
     for node, inputs, message in (
-        ("ModelSamplingDiscrete", {"sampling": "img_to_img"}, "'img_to_img' is not supported; choose eps, v_prediction, lcm or x0"),
-        ("ModelSamplingContinuousEDM", {"sampling": "cosmos_rflow"}, "'cosmos_rflow' is not supported; choose"),
-        ("ModelSamplingContinuousEDM", {"sigma_min": 9.0, "sigma_max": 1.0}, "expected 0 < sigma_min < sigma_max, got 9 and 1"),
+        (
+            "ModelSamplingDiscrete",
+            {"sampling": "img_to_img"},
+            "'img_to_img' is not supported; choose eps, v_prediction, lcm or x0",
+        ),
+        (
+            "ModelSamplingContinuousEDM",
+            {"sampling": "cosmos_rflow"},
+            "'cosmos_rflow' is not supported; choose",
+        ),
+        (
+            "ModelSamplingContinuousEDM",
+            {"sigma_min": 9.0, "sigma_max": 1.0},
+            "expected 0 < sigma_min < sigma_max, got 9 and 1",
+        ),
     ):
-        nodes = {"patch": NodeCall(node, {"model": pipeline_recipes(sd1.pipeline)[0], **inputs}), "out": sampler(sd1, Link("patch", 0))}
+        nodes = {
+            "patch": NodeCall(node, {"model": pipeline_recipes(sd1.pipeline)[0], **inputs}),
+            "out": sampler(sd1, Link("patch", 0)),
+        }
         with pytest.raises(KatzError, match=message):
             run(engine, nodes)

@@ -48,11 +48,15 @@ class Watched(RunContext):
     clock.
     """
 
-    def __init__(self, engine: DeviceEngine | None, tick: float = 1.0, previews: bool = True) -> None:
+    def __init__(
+        self, engine: DeviceEngine | None, tick: float = 1.0, previews: bool = True
+    ) -> None:
         self.seen: list[Tensor] = []
         self.now = 0.0
         self.tick = tick
-        super().__init__(engine, Folders(), Path(), listener=self.keep, previews=previews, clock=self.time)  # type: ignore[arg-type]
+        super().__init__(
+            engine, Folders(), Path(), listener=self.keep, previews=previews, clock=self.time
+        )  # type: ignore[arg-type]
 
     def keep(self, event: Event) -> None:
         if isinstance(event, Previewed):
@@ -64,12 +68,24 @@ class Watched(RunContext):
 
 
 def mini(prompt: str = CAPTIONS[0], **changes: Any) -> Region:
-    case = Case("mini", MINI / "pipeline", True, "euler", 20, guidance=4.0, latent=torch.zeros(1, 4, 16, 16), prompt=prompt, negative="")
+    case = Case(
+        "mini",
+        MINI / "pipeline",
+        True,
+        "euler",
+        20,
+        guidance=4.0,
+        latent=torch.zeros(1, 4, 16, 16),
+        prompt=prompt,
+        negative="",
+    )
     return sampler_region(replace(case, **changes))
 
 
 def correlation(one: Tensor, other: Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([one.flatten().double(), other.flatten().double()]))[0, 1])
+    return float(
+        torch.corrcoef(torch.stack([one.flatten().double(), other.flatten().double()]))[0, 1]
+    )
 
 
 @pytest.mark.parametrize("prompt", CAPTIONS)
@@ -82,13 +98,19 @@ def test_the_last_preview_is_like_the_picture(engine: DeviceEngine, prompt: str)
     _, _, vae = pipeline_recipes(MINI / "pipeline")
     picture = engine.decode_latent(vae, latent["samples"], context)
     cells = avg_pool2d(picture.movedim(-1, 1), 8)[0].movedim(0, -1)
-    assert len(context.seen) == 20 and context.seen[-1].shape == (16, 16, 3) and context.seen[-1].dtype == torch.uint8
+    assert (
+        len(context.seen) == 20
+        and context.seen[-1].shape == (16, 16, 3)
+        and context.seen[-1].dtype == torch.uint8
+    )
     alike = [correlation(seen, cells) for seen in context.seen]
     assert alike[-1] > 0.8
     assert alike[-1] > alike[0]  # it shows what is made of the noise, not the noise
 
 
-def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(engine: DeviceEngine) -> None:
+def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(
+    engine: DeviceEngine,
+) -> None:
     region = mini(steps=4)
     silent, watched = Watched(engine, previews=False), Watched(engine)
     plain, shown = (engine.sample(region, context)[0]["samples"] for context in (silent, watched))
@@ -116,12 +138,15 @@ def test_four_a_second_at_most(engine: DeviceEngine) -> None:
 
 
 def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
-    with DeviceEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": WorkerThreads()}) as cluster:
+    with DeviceEngine(
+        [WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": WorkerThreads()}
+    ) as cluster:
         region = mini(steps=3)
         asked, silent = Watched(cluster), Watched(cluster, previews=False)
         samples = [cluster.sample(region, context)[0]["samples"] for context in (asked, silent)]
     assert torch.equal(*samples)
-    assert asked.seen and asked.seen[0].shape == (16, 16, 3)  # the worker's clock is its own: how many is a matter of its speed
+    # the worker's clock is its own: how many is a matter of its speed
+    assert asked.seen and asked.seen[0].shape == (16, 16, 3)
     assert silent.seen == []
 
 
@@ -131,15 +156,24 @@ def test_a_latent_space_that_is_not_known_is_not_shown() -> None:
     assert None not in known and known[0] != known[1]
 
 
-@pytest.mark.parametrize("scheduler", ["EulerDiscreteScheduler", "DDIMScheduler", "DPMSolverMultistepScheduler"])
+@pytest.mark.parametrize(
+    "scheduler", ["EulerDiscreteScheduler", "DDIMScheduler", "DPMSolverMultistepScheduler"]
+)
 @pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
 def test_a_scheduler_of_diffusers_tells_its_denoised_latent(scheduler: str, kind: str) -> None:
     """A model that always predicts the noise that leads to one latent: every estimate is that
     latent.
     """
     goal = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(1))
-    config = {"prediction_type": kind, "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
-    process = DiffusersProcess(DiffusersSpec(scheduler, 5, 0, config), torch.zeros(1, 4, 4, 4), "cpu", torch.float32)
+    config = {
+        "prediction_type": kind,
+        "beta_schedule": "scaled_linear",
+        "beta_start": 0.00085,
+        "beta_end": 0.012,
+    }
+    process = DiffusersProcess(
+        DiffusersSpec(scheduler, 5, 0, config), torch.zeros(1, 4, 4, 4), "cpu", torch.float32
+    )
     while (step := process.next_step()) is not None:
         sigma = float(step.sigma[0])
         signal = 1 / (sigma**2 + 1) ** 0.5
@@ -150,15 +184,21 @@ def test_a_scheduler_of_diffusers_tells_its_denoised_latent(scheduler: str, kind
 
 
 def test_the_colours_of_a_latent() -> None:
-    colours = LinearMap(((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0)), (-1.0, 0.0, 1.0))
+    colours = LinearMap(
+        ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0)), (-1.0, 0.0, 1.0)
+    )
     latent = torch.zeros(2, 4, 1, 2)
     latent[0, :, 0, 1] = torch.tensor([1.0, -1.0, 5.0, 9.0])
     assert latent_picture(latent, colours).tolist() == [[[0, 127, 255], [127, 0, 255]]]
     latent[0, 0, 0, 0] = torch.nan
-    assert latent_picture(latent, colours)[0, 1].tolist() == [127, 0, 255]  # a broken cell is no error
+    # a broken cell is no error
+    assert latent_picture(latent, colours)[0, 1].tolist() == [127, 0, 255]
 
 
-@pytest.mark.parametrize(("cells", "size"), [((8, 8), (128, 128)), ((16, 12), (96, 128)), ((40, 64), (512, 320)), ((128, 256), (512, 256))])
+@pytest.mark.parametrize(
+    ("cells", "size"),
+    [((8, 8), (128, 128)), ((16, 12), (96, 128)), ((40, 64), (512, 320)), ((128, 256), (512, 256))],
+)
 def test_a_preview_as_a_file(cells: tuple[int, int], size: tuple[int, int]) -> None:
     picture = torch.zeros(*cells, 3, dtype=torch.uint8)
     picture[..., 0] = 200
@@ -175,7 +215,8 @@ def test_a_node_of_a_pack_shows_its_own() -> None:
         bar = ProgressBar(10)
         for number in range(10):
             bar.update_absolute(number + 1, preview=("JPEG", image, 512))
-        ProgressBar(10).update_absolute(1, preview=torch.ones(1, 2, 3, 3))  # as the third convention has them
+        # as the third convention has them
+        ProgressBar(10).update_absolute(1, preview=torch.ones(1, 2, 3, 3))
     assert len(context.seen) < 6 and context.seen[0].tolist() == [[[255, 0, 0]] * 3] * 2
 
 
@@ -196,7 +237,11 @@ def pack_callback() -> Any:
 
     from katz_graph.comfy.shims.latent_preview import prepare_callback
 
-    model = SimpleNamespace(model=SimpleNamespace(latent_format=SimpleNamespace(scale_factor=0.18215, latent_channels=4)))
+    model = SimpleNamespace(
+        model=SimpleNamespace(
+            latent_format=SimpleNamespace(scale_factor=0.18215, latent_channels=4)
+        )
+    )
     return lambda: prepare_callback(model, 5)
 
 

@@ -48,17 +48,22 @@ def star(graph: katz.Graph, steps: int = 2) -> tuple[katz.Output, katz.Output]:
     model, clip, vae = graph.CheckpointLoaderSimple(ckpt_name="katz-mini")
     positive, negative = (graph.CLIPTextEncode(clip=clip, text=text) for text in ("a red star", ""))
     empty = graph.EmptyLatentImage(width=64, height=64)
-    (latent,) = graph.KSampler(model=model, positive=positive, negative=negative, latent_image=empty, steps=steps)
+    (latent,) = graph.KSampler(
+        model=model, positive=positive, negative=negative, latent_image=empty, steps=steps
+    )
     (picture,) = graph.VAEDecode(samples=latent, vae=vae)
     return latent, picture
 
 
 def test_importing_it_loads_no_library() -> None:
     code = (
-        "import time\nstart = time.perf_counter()\nimport katz_graph\nseconds = time.perf_counter() - start\n"
-        "import sys\nprint(*(name for name in ('torch', 'numpy', 'pydantic', 'rich', 'PIL') if name in sys.modules))\n"
+        "import time\nstart = time.perf_counter()\nimport katz_graph\nseconds = "
+        "time.perf_counter() - start\n"
+        "import sys\nprint(*(name for name in ('torch', 'numpy', 'pydantic', 'rich', 'PIL') if "
+        "name in sys.modules))\n"
         "assert seconds < 0.1, seconds\nassert set(katz_graph.__all__) <= set(dir(katz_graph))\n"
-        "graph = katz_graph.Graph()\ngraph.EmptyLatentImage()\nkatz_graph.open()\nassert 'torch' not in sys.modules"
+        "graph = katz_graph.Graph()\ngraph.EmptyLatentImage()\nkatz_graph.open()\nassert 'torch' "
+        "not in sys.modules"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
@@ -73,7 +78,11 @@ def test_every_name_is_there() -> None:
 
 def test_examples_of_the_docs_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "workflows").symlink_to(ROOT / "workflows")
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```",
+        (ROOT / "docs" / "python.md").read_text("utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "docs/python.md", "exec"), names)
@@ -91,7 +100,8 @@ def test_a_run_gives_pictures_files_seconds_and_the_plan(opened: katz.Engine) ->
     assert json.loads(Image.open(file).text["prompt"])["5"]["inputs"]["seed"] == result.seed == 3
     assert result.seconds["total"] >= result.seconds["denoise"] > 0
     assert result.plan.as_json()["evaluations"] == 2 and "<svg" in (result.plan._repr_svg_() or "")
-    again = opened.run(TXT2IMG, seed=3, set=FEW)  # nothing runs again, and the picture is still there
+    # nothing runs again, and the picture is still there
+    again = opened.run(TXT2IMG, seed=3, set=FEW)
     assert again.files == () and again.images[0].tobytes() == result.images[0].tobytes()
 
 
@@ -118,7 +128,10 @@ def test_targets_give_tensors_and_write_nothing(opened: katz.Engine) -> None:
 def test_errors_are_those_of_the_command_line(opened: katz.Engine) -> None:
     with pytest.raises(katz.InputError, match=r"nowhere.json: no such file"):
         opened.run("nowhere.json")
-    with pytest.raises(katz.InputError, match=r"txt2img.json: node 5 .*, steps: got 0, expected a whole number from 1"):
+    with pytest.raises(
+        katz.InputError,
+        match=r"txt2img.json: node 5 .*, steps: got 0, expected a whole number from 1",
+    ):
         opened.run(TXT2IMG, set={"5.steps": 0})
     with pytest.raises(katz.InputError, match=r"--devices gpu: gpu is not a device"):
         katz.open(devices="gpu")
@@ -130,8 +143,12 @@ def test_a_partial_run_gives_what_was_made_and_the_error(opened: katz.Engine) ->
     with pytest.raises(katz.InputError, match="node 99"):
         opened.run(nodes, set=FEW)
     result = opened.run(nodes, set=FEW, partial=True)
-    assert len(result.images) == 1 and any("some outputs are refused" in line for line in result.warnings)
-    assert isinstance(result.error, katz.RunError) and "some outputs were refused: node 99" in str(result.error)
+    assert len(result.images) == 1 and any(
+        "some outputs are refused" in line for line in result.warnings
+    )
+    assert isinstance(result.error, katz.RunError) and "some outputs were refused: node 99" in str(
+        result.error
+    )
 
 
 def test_threads_run_at_once_and_alike(opened: katz.Engine) -> None:
@@ -144,7 +161,9 @@ def test_threads_run_at_once_and_alike(opened: katz.Engine) -> None:
 def test_progress_hears_every_evaluation(opened: katz.Engine) -> None:
     heard: list[object] = []
     opened.run(TXT2IMG, set={"5.steps": 3}, seed=11, progress=heard.append)
-    evaluations = [event.value for event in heard if isinstance(event, Progress) and event.evaluations]
+    evaluations = [
+        event.value for event in heard if isinstance(event, Progress) and event.evaluations
+    ]
     assert evaluations == [1, 2, 3]
 
 
@@ -165,7 +184,9 @@ def test_cancelling_a_task_ends_its_run() -> None:
 def test_closing_ends_runs_and_refuses_others() -> None:
     engine, begun = katz.open(devices="cpu"), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(engine.run, TXT2IMG, set={"5.steps": 10000}, progress=lambda _: begun.set())
+        run = pool.submit(
+            engine.run, TXT2IMG, set={"5.steps": 10000}, progress=lambda _: begun.set()
+        )
         assert begun.wait(60)
         engine.close()
         assert isinstance(run.exception(), katz.Cancelled)
@@ -174,10 +195,17 @@ def test_closing_ends_runs_and_refuses_others() -> None:
 
 
 def test_options_of_a_workflow_count_unless_others_were_given(opened: katz.Engine) -> None:
-    document = {"format": "katz", "version": 1, "graph": json.loads(TXT2IMG.read_text()), "run": {"dtype": "bfloat16"}}
+    document = {
+        "format": "katz",
+        "version": 1,
+        "graph": json.loads(TXT2IMG.read_text()),
+        "run": {"dtype": "bfloat16"},
+    }
     with katz.open(devices="cpu") as engine:
         assert engine.plan(document).as_json()["dtype"] == "bfloat16"
-    assert any("run options are left out" in line for line in opened.run(document, set=FEW).warnings)
+    assert any(
+        "run options are left out" in line for line in opened.run(document, set=FEW).warnings
+    )
 
 
 def test_a_graph_is_saved_as_any_client_takes_it(folder: Path) -> None:
@@ -187,7 +215,8 @@ def test_a_graph_is_saved_as_any_client_takes_it(folder: Path) -> None:
     graph.save("star.json")
     saved = json.loads(Path("star.json").read_text())
     assert saved["5"]["inputs"]["latent_image"] == ["4", 0]
-    assert saved["5"]["inputs"]["sampler_name"] == "euler"  # defaults are written, since other programs ask for them
+    # defaults are written, since other programs ask for them
+    assert saved["5"]["inputs"]["sampler_name"] == "euler"
     assert saved["7"]["_meta"] == {"title": "The picture"}
     assert read_workflow("star.json").graph == graph.graph
 
@@ -230,8 +259,12 @@ def test_a_wrong_call_is_one_line() -> None:
         "no node type 'KSamplr'; did you mean \"KSampler\"?": lambda: graph.KSamplr,
         "has no input 'widht'; did you mean \"width\"?": lambda: graph.EmptyLatentImage(widht=64),
         'width: got "wide", expected a whole number': lambda: graph.EmptyLatentImage(width="wide"),
-        "clip: got MODEL from output 0 (MODEL) of node 1": lambda: graph.CLIPTextEncode(clip=model, text=""),
-        "clip: is missing; expected a link to an output of type CLIP": lambda: graph.CLIPTextEncode(text=""),
+        "clip: got MODEL from output 0 (MODEL) of node 1": lambda: graph.CLIPTextEncode(
+            clip=model, text=""
+        ),
+        "clip: is missing; expected a link to an output of type CLIP": lambda: graph.CLIPTextEncode(
+            text=""
+        ),
         "has 3 outputs (MODEL, CLIP, VAE); give one of them": lambda: other.CLIPTextEncode(
             clip=other.CheckpointLoaderSimple(ckpt_name="katz-mini"), text=""
         ),

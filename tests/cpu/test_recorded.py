@@ -42,7 +42,16 @@ from katz_graph.packs import builtin_types
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes
-from katz_graph.recipe import Area, ClipRecipe, Concatenated, ConditioningEntry, Lora, ModelRecipe, Picture, Prompt
+from katz_graph.recipe import (
+    Area,
+    ClipRecipe,
+    Concatenated,
+    ConditioningEntry,
+    Lora,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
 from katz_graph.sampling.names import SAMPLER_NAMES
 from katz_graph.wires import Socket, Step
 
@@ -54,10 +63,15 @@ Called = tuple[Stage, Any, Mapping[str, Any], Outputs]
 
 
 @pytest.fixture(params=[False, True], ids=["apart", "batched"])
-def engines(request: pytest.FixtureRequest, costs: Path) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
+def engines(
+    request: pytest.FixtureRequest, costs: Path
+) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
     """One that computes call by call, and one that records strictly."""
     batching = request.param
-    with local_engine(batching=batching, cache=costs) as plain, local_engine(batching=batching, cache=costs) as recorded:
+    with (
+        local_engine(batching=batching, cache=costs) as plain,
+        local_engine(batching=batching, cache=costs) as recorded,
+    ):
         recorded.models.compute = Recorder(strict=True)
         yield plain, recorded
 
@@ -90,12 +104,17 @@ def test_replayed_calls_paint_the_same_bytes(
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
 def test_every_sampler_is_replayed(sampler: str, sd1: Models, costs: Path) -> None:
-    with local_engine(batching=True, cache=costs) as plain, local_engine(batching=True, cache=costs) as recorded:
+    with (
+        local_engine(batching=True, cache=costs) as plain,
+        local_engine(batching=True, cache=costs) as recorded,
+    ):
         recorded.models.compute = Recorder(strict=True)
         assert same((plain, recorded), sampler_region(case(sd1, sampler=sampler)))
 
 
-def test_loras_strengths_prompts_and_seeds_record_nothing_anew(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
+def test_loras_strengths_prompts_and_seeds_record_nothing_anew(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
     controls = (ControlCase(sd1.controls[0], 0.8, 0.0, 1.0),)
     assert same(engines, sampler_region(case(sd1, controls=controls)))
     captures = recorder(engines[1]).captures
@@ -106,7 +125,9 @@ def test_loras_strengths_prompts_and_seeds_record_nothing_anew(sd1: Models, engi
         {"controls": (ControlCase(sd1.controls[0], 0.3, 0.0, 1.0),)},
         {"sampler": "heun", "steps": 4, "guidance": 3.0},
     ):
-        assert same(engines, sampler_region(replace(case(sd1, controls=controls), **change))), change
+        assert same(engines, sampler_region(replace(case(sd1, controls=controls), **change))), (
+            change
+        )
     assert recorder(engines[1]).captures == captures
 
 
@@ -114,7 +135,9 @@ def test_two_requests_in_turn(sdxl: Models, engines: tuple[DeviceEngine, DeviceE
     plain, recorded = engines
     regions = [
         sampler_region(case(sdxl, seed=1)),
-        sampler_region(case(sdxl, seed=2, prompt="other", loras=((sdxl.loras[0], 0.5),), sampler="dpmpp_2m")),
+        sampler_region(
+            case(sdxl, seed=2, prompt="other", loras=((sdxl.loras[0], 0.5),), sampler="dpmpp_2m")
+        ),
     ]
     expected = [sample(plain, region) for region in regions]
     with ThreadPoolExecutor(len(regions)) as pool:
@@ -125,27 +148,53 @@ def test_two_requests_in_turn(sdxl: Models, engines: tuple[DeviceEngine, DeviceE
 def test_areas_and_changed_skips(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     areas = (Area(0, 0, 8, 8), Area(0, 8, 8, 8), None)
-    positive = tuple(ConditioningEntry(Prompt(clip, f"part {number}"), area=area) for number, area in enumerate(areas))
+    positive = tuple(
+        ConditioningEntry(Prompt(clip, f"part {number}"), area=area)
+        for number, area in enumerate(areas)
+    )
     patched = replace(model, patches=(FreeU(1, 1.3, 1.4, 0.9, 0.2), FreeU(2, 1.1, 1.2, 0.9, 0.2)))
     for one in (model, patched):
         assert same(engines, region(one, positive, (ConditioningEntry(Prompt(clip, "")),)))
 
 
-def region(model: ModelRecipe, positive: tuple[ConditioningEntry, ...], negative: tuple[ConditioningEntry, ...]) -> Region:
-    values: dict[str, Any] = {"steps": 3, "seed": 1, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
+def region(
+    model: ModelRecipe,
+    positive: tuple[ConditioningEntry, ...],
+    negative: tuple[ConditioningEntry, ...],
+) -> Region:
+    values: dict[str, Any] = {
+        "steps": 3,
+        "seed": 1,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+        "denoise": 1.0,
+    }
     latent = {"samples": torch.zeros(1, 4, 8, 16)}
-    expansion = expand_sampling("StepBegin", {**values, "model": model, "latent_image": latent}, model, positive, negative, 5.0)
+    expansion = expand_sampling(
+        "StepBegin",
+        {**values, "model": model, "latent_image": latent},
+        model,
+        positive,
+        negative,
+        5.0,
+    )
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
-def test_what_an_inpainting_model_sees_beside_the_latent(engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path) -> None:
+def test_what_an_inpainting_model_sees_beside_the_latent(
+    engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path
+) -> None:
     make_pipeline(tmp_path / "seeing", "sd1", seed=1, extra=5)
     model, clip, _ = pipeline_recipes(tmp_path / "seeing")
     mask, picture = torch.rand(1, 64, 128), torch.randn(1, 4, 8, 16)
     seen = Concatenated(Picture.of(picture), Picture.of(mask))
     areas = (Area(0, 0, 8, 8), None)
-    positive = tuple(ConditioningEntry(Prompt(clip, "a"), area=area, concatenated=seen) for area in areas)
-    assert same(engines, region(model, positive, (ConditioningEntry(Prompt(clip, ""), concatenated=seen),)))
+    positive = tuple(
+        ConditioningEntry(Prompt(clip, "a"), area=area, concatenated=seen) for area in areas
+    )
+    assert same(
+        engines, region(model, positive, (ConditioningEntry(Prompt(clip, ""), concatenated=seen),))
+    )
 
 
 class Scale(nn.Module):
@@ -158,8 +207,14 @@ class Scale(nn.Module):
     ("call", "reason"),
     [
         (lambda given: given["x"] * float(given["x"].sum()), "waits for the device"),
-        (lambda given: given["x"] if bool(given["x"].sum() > 0) else -given["x"], "waits for the device"),
-        (lambda given: given["x"] * torch.tensor([1.0, 2.0, 3.0]), "makes a tensor of Python values"),
+        (
+            lambda given: given["x"] if bool(given["x"].sum() > 0) else -given["x"],
+            "waits for the device",
+        ),
+        (
+            lambda given: given["x"] * torch.tensor([1.0, 2.0, 3.0]),
+            "makes a tensor of Python values",
+        ),
         (lambda given: given["x"] + OUTSIDE, "neither an input, nor a weight"),
     ],
 )
@@ -205,7 +260,10 @@ def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Pat
         )
         shared = set()
         for stage, module, given, outputs in first:
-            other = next((one for one in reversed(second) if alike(one, (stage, module, given, outputs))), None)
+            other = next(
+                (one for one in reversed(second) if alike(one, (stage, module, given, outputs))),
+                None,
+            )
             if other is None or not stage.recorded:
                 continue
             together = split(stage.computed(module, merge([given, other[2]])), 2)
@@ -214,12 +272,18 @@ def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Pat
                     scale = float(expected.max() - expected.min()) or 1.0
                     assert float((expected - found).abs().max()) <= BOUND * scale, stage.name
             shared.add(stage.name)
-        assert shared == {name for name, stage in stages().items() if stage.recorded and stage.module}
+        assert shared == {
+            name for name, stage in stages().items() if stage.recorded and stage.module
+        }
 
 
 def alike(one: Called, other: Called) -> bool:
     """Whether two calls may be one, on the module of either."""
-    return one[0] is other[0] and type(one[1]) is type(other[1]) and form_of(one[2]) == form_of(other[2])
+    return (
+        one[0] is other[0]
+        and type(one[1]) is type(other[1])
+        and form_of(one[2]) == form_of(other[2])
+    )
 
 
 def calls_of(wanted: Case, costs: Path) -> list[Called]:
@@ -250,41 +314,75 @@ def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
     expected = sample(engines[0], two_models(patched, other, clip))
     program = engines[0].plan(two_models(patched, shared, clip))
     (instructions,) = program.instructions.values()
-    assert sum(one.kind == "patch" and one.evaluation is not None for one in instructions) >= 2 * len(program.schedule) - 1
+    assert (
+        sum(one.kind == "patch" and one.evaluation is not None for one in instructions)
+        >= 2 * len(program.schedule) - 1
+    )
     for engine in engines:
         assert torch.equal(sample(engine, two_models(patched, shared, clip)), expected)
     assert not torch.equal(sample(engines[0], two_models(shared, shared, clip)), expected)
     drawn = two_models(patched, shared, clip)
-    apart = {name: ("cpu:1" if name.startswith("uncond") else "cpu:0",) for name in (op.id for op in drawn.operations)}
+    apart = {
+        name: ("cpu:1" if name.startswith("uncond") else "cpu:0",)
+        for name in (op.id for op in drawn.operations)
+    }
     workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
-    with DeviceEngine(workers, cache=costs, link=NetworkLink(1e9), launchers={one.name: WorkerThreads() for one in workers}) as cluster:
-        scattered = plan_region(drawn, Target(cluster.cluster.devices, cluster.cluster.links, apart, batching=False))
-        assert {scattered.placement[name] for name in ("cond.mid", "uncond.mid")} == {"cpu:0", "cpu:1"}
+    with DeviceEngine(
+        workers,
+        cache=costs,
+        link=NetworkLink(1e9),
+        launchers={one.name: WorkerThreads() for one in workers},
+    ) as cluster:
+        scattered = plan_region(
+            drawn, Target(cluster.cluster.devices, cluster.cluster.links, apart, batching=False)
+        )
+        assert {scattered.placement[name] for name in ("cond.mid", "uncond.mid")} == {
+            "cpu:0",
+            "cpu:1",
+        }
         assert torch.equal(cluster.cluster.run(scattered, bare_context(cluster)).samples, expected)
 
 
 def two_models(cond: ModelRecipe, uncond: ModelRecipe, clip: ClipRecipe) -> Region:
     """Guidance whose sides have a model each."""
-    nodes = {"begin": NodeCall("StepBegin", {"model": cond, "latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "steps": 3})}
+    nodes = {
+        "begin": NodeCall(
+            "StepBegin",
+            {"model": cond, "latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "steps": 3},
+        )
+    }
     sides = {
         side: unet(nodes, side, model, (ConditioningEntry(Prompt(clip, side)),), Link("begin", 0))
         for side, model in (("cond", cond), ("uncond", uncond))
     }
     nodes["guidance"] = NodeCall("CFGCombine", sides)
-    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)})
+    nodes["end"] = NodeCall(
+        "StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)}
+    )
     return bind(Graph(nodes), "end")
 
 
-def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
-    """A ControlNet whose strength changes from step to step, as two ControlNets between which a switch chooses."""
+def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
+    """A ControlNet whose strength changes from step to step, as two ControlNets between which a
+    switch chooses.
+    """
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     text, step = (ConditioningEntry(Prompt(clip, "a")),), Link("begin", 0)
     image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
-    common = {"control_net": controlnet_recipe(sd1.controls[0]), "step": step, "conditioning": text, "image": image}
+    common = {
+        "control_net": controlnet_recipe(sd1.controls[0]),
+        "step": step,
+        "conditioning": text,
+        "image": image,
+    }
 
     def drawn(strength: dict[str, NodeCall], residuals: Link) -> Region:
         latent = {"samples": torch.zeros(1, 4, 8, 8)}
-        nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 4})}
+        nodes = {
+            "begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 4})
+        }
         nodes["odd"] = NodeCall("StepPattern", {"step": step, "every": 2, "offset": 1})
         prediction = unet(nodes, "x", model, text, step)
         nodes["x.decoder"].inputs["residuals_1"] = residuals  # type: ignore[index]
@@ -293,14 +391,24 @@ def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(sd1: Models, 
         return bind(Graph(nodes), "end")
 
     def choice(on_true: Any, on_false: Any) -> NodeCall:
-        return NodeCall("Switch", {"condition": Link("odd", 0), "on_true": on_true, "on_false": on_false})
+        return NodeCall(
+            "Switch", {"condition": Link("odd", 0), "on_true": on_true, "on_false": on_false}
+        )
 
     one = drawn(
-        {"strength": choice(0.9, 0.1), "control": NodeCall("ControlNet", {**common, "strength": Link("strength", 0)})},
+        {
+            "strength": choice(0.9, 0.1),
+            "control": NodeCall("ControlNet", {**common, "strength": Link("strength", 0)}),
+        },
         Link("control", 0),
     )
-    strong, weak = (NodeCall("ControlNet", {**common, "strength": strength}) for strength in (0.9, 0.1))
-    two = drawn({"strong": strong, "weak": weak, "which": choice(Link("strong", 0), Link("weak", 0))}, Link("which", 0))
+    strong, weak = (
+        NodeCall("ControlNet", {**common, "strength": strength}) for strength in (0.9, 0.1)
+    )
+    two = drawn(
+        {"strong": strong, "weak": weak, "which": choice(Link("strong", 0), Link("weak", 0))},
+        Link("which", 0),
+    )
     for engine in engines:
         assert torch.equal(sample(engine, one), sample(engine, two))
 
@@ -314,16 +422,25 @@ class Number(Node, category="test"):
         return numpy.float32(self.value)  # type: ignore[return-value]
 
 
-def test_a_number_that_a_node_of_the_region_computes(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
+def test_a_number_that_a_node_of_the_region_computes(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     text, step = (ConditioningEntry(Prompt(clip, "a")),), Link("begin", 0)
     image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
-    common = {"control_net": controlnet_recipe(sd1.controls[0]), "step": step, "conditioning": text, "image": image}
+    common = {
+        "control_net": controlnet_recipe(sd1.controls[0]),
+        "step": step,
+        "conditioning": text,
+        "image": image,
+    }
     types = {"Number": Number.describe()}
 
     def painted(engine: DeviceEngine, strength: Any) -> Tensor:
         latent = {"samples": torch.zeros(1, 4, 8, 8)}
-        nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 2})}
+        nodes = {
+            "begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 2})
+        }
         nodes["number"] = NodeCall("Number", {"step": step, "value": 0.5})
         nodes["control"] = NodeCall("ControlNet", {**common, "strength": strength})
         prediction = unet(nodes, "x", model, text, step)

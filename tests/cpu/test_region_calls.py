@@ -26,8 +26,14 @@ def test_a_node_of_the_first_convention_runs_inside_the_loop(katz: Katz, tmp_pat
     own, foreign, packs = guided_by_pack(tmp_path)
     expected = katz("run", own, "--json").data["outputs"]
     made = katz("run", foreign, "--packs", packs, "--json")
-    (identifier,) = (name for name, node in json.loads(foreign.read_text()).items() if node["class_type"] == "Guide")
-    assert [line for line in made.err.splitlines() if line.startswith("call")] == [f"call {n} of {identifier}" for n in (1, 2, 3)]
+    (identifier,) = (
+        name
+        for name, node in json.loads(foreign.read_text()).items()
+        if node["class_type"] == "Guide"
+    )
+    assert [line for line in made.err.splitlines() if line.startswith("call")] == [
+        f"call {n} of {identifier}" for n in (1, 2, 3)
+    ]
     pictures = [np.asarray(Image.open(path)) for path in (*expected, *made.data["outputs"])]
     assert len(pictures) == 2 and np.array_equal(*pictures)
 
@@ -36,14 +42,19 @@ def test_a_node_of_the_first_convention_runs_inside_the_loop(katz: Katz, tmp_pat
     ("body", "expected"),
     [
         (f"{{'result': {COMBINED}, 'ui': {{'text': ['seen by nobody']}}}}", None),
-        ("{'result': ([None],), 'expand': {'a': {'class_type': 'X', 'inputs': {}}}}", "expands to a graph"),
+        (
+            "{'result': ([None],), 'expand': {'a': {'class_type': 'X', 'inputs': {}}}}",
+            "expands to a graph",
+        ),
         ("(ExecutionBlocker('no'),)", "blocks what reads it"),
         ("(_ for _ in ()).throw(Cancelled('cancelled'))", "error: cancelled"),
         ("[][1]", "IndexError: list index out of range"),
         ("None", "gave nothing"),
     ],
 )
-def test_what_it_gives_is_taken_or_refused_with_its_name(katz: Katz, tmp_path: Path, body: str, expected: str | None) -> None:
+def test_what_it_gives_is_taken_or_refused_with_its_name(
+    katz: Katz, tmp_path: Path, body: str, expected: str | None
+) -> None:
     _, foreign, packs = guided_by_pack(tmp_path, body, steps=1)
     result = katz("run", foreign, "--packs", packs)
     if expected is None:
@@ -51,4 +62,8 @@ def test_what_it_gives_is_taken_or_refused_with_its_name(katz: Katz, tmp_path: P
     elif expected == "error: cancelled":
         assert (result.code, result.errors) == (130, [expected])
     else:
-        assert result.code in (1, 2) and "(Guide): " in result.errors[0] and expected in result.errors[0], result.errors
+        assert (
+            result.code in (1, 2)
+            and "(Guide): " in result.errors[0]
+            and expected in result.errors[0]
+        ), result.errors

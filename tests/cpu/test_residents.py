@@ -39,7 +39,14 @@ from katz_graph.models.loading.merge import merged_model
 from katz_graph.models.loading.residency import NoRoom
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import ClipRecipe, Compact, ModelRecipe, Prompt, UpscaleModelRecipe, VaeRecipe
+from katz_graph.recipe import (
+    ClipRecipe,
+    Compact,
+    ModelRecipe,
+    Prompt,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet
 
@@ -122,7 +129,9 @@ def test_what_was_used_longest_ago_goes_and_it_is_said_for_what_and_what_it_cost
     store.controlnet(control_recipe("sd1").control_net, *CPU)
     assert store.vae(vae.vae, *CPU) is decoder
     assert store.network(model.network, *CPU) is not unet
-    assert said[0].startswith("let go of unet sd1 (0.00 GB, loaded in ") and said[0].endswith(" s) for ControlNet sd1-controlnet-10")
+    assert said[0].startswith("let go of unet sd1 (0.00 GB, loaded in ") and said[0].endswith(
+        " s) for ControlNet sd1-controlnet-10"
+    )
     use = store.residents.use
     assert use.evictions == len(said) and 0 < use.evicted_seconds < use.load_seconds
 
@@ -142,7 +151,9 @@ def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: 
         models.patch(model)
         models.encode_text(Prompt(clip, "a star"))
         models.decode_latent(vae, torch.zeros(1, 4, 2, 2))
-    assert models.residents.use.resident_bytes == bytes_of(model.network, clip.encoders[0].encoder, vae.vae)
+    assert models.residents.use.resident_bytes == bytes_of(
+        model.network, clip.encoders[0].encoder, vae.vae
+    )
 
 
 def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
@@ -156,10 +167,14 @@ def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     models.patch(other)
     gc.collect()
     assert len(gone) > 10 and not any(one() is not None for one in gone)
-    assert all(torch.equal(weight, plain[name]) for name, weight in models.patch(model).named_parameters())
+    assert all(
+        torch.equal(weight, plain[name]) for name, weight in models.patch(model).named_parameters()
+    )
 
 
-def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_something_can_go_for_it() -> None:
+def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_something_can_go_for_it() -> (
+    None
+):
     model, clip, _ = recipes("sd1")
     encoder = clip.encoders[0].encoder
     both = bytes_of(model.network, encoder)
@@ -191,13 +206,22 @@ def test_what_can_be_let_go_counts_as_free_for_the_planner() -> None:
 
 def test_a_model_that_does_not_fit_at_all_is_named_with_the_sizes() -> None:
     model = recipes("sd1")[0]
-    with pytest.raises(OutOfMemory, match=r"^unet sd1: takes 0\.00 GB, more than the 0\.00 GB that models may take \(--model-gb\)"):
+    with pytest.raises(
+        OutOfMemory,
+        match=r"^unet sd1: takes 0\.00 GB, more than the 0\.00 GB that models may take "
+        r"\(--model-gb\)",
+    ):
         ModelStore(model_bytes=1000).network(model.network, *CPU)
-    with pytest.raises(OutOfMemory, match=r"of 0\.00 GB of cpu are free, models in use take 0\.00 GB; take a smaller picture"):
+    with pytest.raises(
+        OutOfMemory,
+        match=r"of 0\.00 GB of cpu are free, models in use take 0\.00 GB; take a smaller picture",
+    ):
         on(Memory(1000)).network(model.network, *CPU)
 
 
-def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, clip, _ = recipes("sd1")
     models, full = DeviceModels(), []
     models.encode_text(Prompt(clip, "a star"))
@@ -216,7 +240,9 @@ def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_aga
     assert models.residents.use.short == 1
 
 
-def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_path: Path, measured: Path) -> None:
+def test_requests_that_do_not_fit_together_wait_for_each_other(
+    sd1: Files, tmp_path: Path, measured: Path
+) -> None:
     """Four threads, two models, room for one of them: the pictures of running alone."""
     other = tmp_path / "other"
     make_pipeline(other, "sd1", seed=5)
@@ -228,7 +254,10 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_p
     with local_engine(batching=False, cache=measured) as engine:
         alone = [sample(engine, region) for region in regions]
     most = _request_bytes(sd1)
-    with local_engine(batching=False, cache=measured, model_bytes=most) as engine, ThreadPoolExecutor(4) as pool:
+    with (
+        local_engine(batching=False, cache=measured, model_bytes=most) as engine,
+        ThreadPoolExecutor(4) as pool,
+    ):
         made = list(pool.map(lambda region: sample(engine, region), regions))
         assert engine.models.residents.use.evictions >= 2
         assert not engine.models.residents.in_use
@@ -237,14 +266,24 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_p
 
 def _request_bytes(models: Files) -> int:
     model, clip, _ = pipeline_recipes(models.pipeline)
-    return bytes_of(model.network, controlnet_recipe(models.controls[0]).control_net, *(one.encoder for one in clip.encoders))
+    return bytes_of(
+        model.network,
+        controlnet_recipe(models.controls[0]).control_net,
+        *(one.encoder for one in clip.encoders),
+    )
 
 
-def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1: Files, measured: Path) -> None:
+def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(
+    sd1: Files, measured: Path
+) -> None:
     model, _, _ = pipeline_recipes(sd1.pipeline)
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
     with local_engine(cache=measured, model_bytes=bytes_of(model.network) + 1000) as engine:
-        with pytest.raises(OutOfMemory, match=r"sampler .*its models do not fit together: text encoder sd1: takes .* in use takes"):
+        with pytest.raises(
+            OutOfMemory,
+            match=r"sampler .*its models do not fit together: text encoder sd1: takes .* "
+            r"in use takes",
+        ):
             sample(engine, region)
         assert not engine.models.residents.in_use
         assert engine.models.patch(model) is not None
@@ -266,10 +305,18 @@ def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) 
         assert torch.isfinite(painted.result()).all()
 
 
-def paint(engine: DeviceEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe], second: Any, seed: int) -> torch.Tensor:
+def paint(
+    engine: DeviceEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe], second: Any, seed: int
+) -> torch.Tensor:
     """Base and refiner: the second goes on with what the first left over."""
     (model, clip, vae), (refiner, words, _) = first, second
-    shared = {"steps": 4, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal", "noise_seed": seed}
+    shared = {
+        "steps": 4,
+        "cfg": 3.0,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+        "noise_seed": seed,
+    }
     nodes = {
         "text": NodeCall("CLIPTextEncode", {"clip": clip, "text": "a star"}),
         "words": NodeCall("CLIPTextEncode", {"clip": words, "text": "a star"}),
@@ -284,7 +331,12 @@ def paint(engine: DeviceEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe]
                     "latent_image": Link("empty", 0),
                     **shared,
                 },
-                **{"add_noise": "enable", "start_at_step": 0, "end_at_step": 3, "return_with_leftover_noise": "enable"},
+                **{
+                    "add_noise": "enable",
+                    "start_at_step": 0,
+                    "end_at_step": 3,
+                    "return_with_leftover_noise": "enable",
+                },
             },
         ),
         "refined": NodeCall(
@@ -297,7 +349,12 @@ def paint(engine: DeviceEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe]
                     "latent_image": Link("base", 0),
                     **shared,
                 },
-                **{"add_noise": "disable", "start_at_step": 3, "end_at_step": 10, "return_with_leftover_noise": "disable"},
+                **{
+                    "add_noise": "disable",
+                    "start_at_step": 3,
+                    "end_at_step": 10,
+                    "return_with_leftover_noise": "disable",
+                },
             },
         ),
         "out": NodeCall("VAEDecode", {"samples": Link("refined", 0), "vae": vae}),
@@ -307,18 +364,30 @@ def paint(engine: DeviceEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe]
     return result.outputs["out"][0]
 
 
-def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(tmp_path: Path, measured: Path) -> None:
+def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(
+    tmp_path: Path, measured: Path
+) -> None:
     """`katz bench alternate` does it 50 times, on a server."""
     make_pipeline(tmp_path / "second", "sd1", seed=5)
     make_refiner(tmp_path / "refiner", seed=6)
-    first, second, refiner = recipes("sd1"), *(pipeline_recipes(tmp_path / name) for name in ("second", "refiner"))
+    first, second, refiner = (
+        recipes("sd1"),
+        *(pipeline_recipes(tmp_path / name) for name in ("second", "refiner")),
+    )
     with local_engine(batching=False, cache=measured) as engine:
-        alone = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
-    sizes = [bytes_of(model.network, vae.vae, *(one.encoder for one in clip.encoders)) for model, clip, vae in (first, second, refiner)]
+        alone = [
+            paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))
+        ]
+    sizes = [
+        bytes_of(model.network, vae.vae, *(one.encoder for one in clip.encoders))
+        for model, clip, vae in (first, second, refiner)
+    ]
     with local_engine(batching=False, cache=measured, model_bytes=max(sizes)) as engine:
         residents, most = engine.models.residents, []
         residents.on_evicted = lambda line: most.append(residents.use.resident_bytes)
-        made = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
+        made = [
+            paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))
+        ]
         assert residents.use.evictions >= 10
         assert max(most) <= max(sizes) and residents.use.resident_bytes <= max(sizes)
     assert all(torch.equal(one, other) for one, other in zip(made, alone, strict=True))
@@ -333,13 +402,19 @@ def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) ->
     def engine(**given: int) -> DeviceEngine:
         assignments = [WorkerConfig(name, **given) for name in ("cpu:0", "cpu:1")]
         launchers = {one.name: WorkerThreads() for one in assignments}
-        return DeviceEngine(assignments, cache=measured, link=DeviceLink(1e10, 1e-5), launchers=launchers)
+        return DeviceEngine(
+            assignments, cache=measured, link=DeviceLink(1e10, 1e-5), launchers=launchers
+        )
 
     with engine(model_bytes=1_000_000) as tight:
         assert [device.memory_bytes for device in tight.cluster.devices] == [1e6, 1e6]
-        with pytest.raises(InputError, match=r"its model needs 0\.00 GB, and no device that it may run on has it"):
+        with pytest.raises(
+            InputError, match=r"its model needs 0\.00 GB, and no device that it may run on has it"
+        ):
             tight.plan(region)
     with engine() as shared:
         half = host_memory.free_bytes() / 2
-        assert all(0.5 * half < device.memory_bytes < half * 1.1 for device in shared.cluster.devices)
+        assert all(
+            0.5 * half < device.memory_bytes < half * 1.1 for device in shared.cluster.devices
+        )
         assert len({device.memory_bytes for device in shared.cluster.devices}) == 1

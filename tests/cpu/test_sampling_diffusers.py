@@ -21,7 +21,12 @@ from katz_graph.sampling.spec import DiffusersSpec
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-STABLE_DIFFUSION = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "steps_offset": 1}
+STABLE_DIFFUSION = {
+    "beta_schedule": "scaled_linear",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "steps_offset": 1,
+}
 TABLE = noise_table(STABLE_DIFFUSION)
 SHAPE = (1, 4, 8, 8)
 ORIGINAL = initial_noise(SHAPE, 3)
@@ -42,7 +47,9 @@ def model(model_input: Tensor, timestep: float) -> Tensor:
     return torch.sin(model_input * 2 + timestep / 300).roll(1, -1)
 
 
-def plain_loop(name: str, config: dict[str, Any], steps: int, seed: int, strength: float) -> tuple[Tensor, list[float]]:
+def plain_loop(
+    name: str, config: dict[str, Any], steps: int, seed: int, strength: float
+) -> tuple[Tensor, list[float]]:
     """As written in StableDiffusionPipeline and StableDiffusionImg2ImgPipeline."""
     scheduler = getattr(diffusers, name)(**STABLE_DIFFUSION, **config)
     generator = torch.Generator("cpu").manual_seed(seed)
@@ -56,7 +63,11 @@ def plain_loop(name: str, config: dict[str, Any], steps: int, seed: int, strengt
         latents = scheduler.add_noise(ORIGINAL, noise, timesteps[:1])
     else:
         latents = noise * scheduler.init_noise_sigma
-    extra = {"generator": generator} if "generator" in inspect.signature(scheduler.step).parameters else {}
+    extra = (
+        {"generator": generator}
+        if "generator" in inspect.signature(scheduler.step).parameters
+        else {}
+    )
     for t in timesteps:
         output = model(scheduler.scale_model_input(latents, t), float(t))
         latents = scheduler.step(output, t, latents, **extra).prev_sample
@@ -72,7 +83,9 @@ def run(process: Process) -> tuple[Tensor, list[Step]]:
 
 
 def spec(name: str, config: dict[str, Any], strength: float = 1.0) -> DiffusersSpec:
-    return DiffusersSpec(name, steps=8, seed=11, scheduler_config={**STABLE_DIFFUSION, **config}, strength=strength)
+    return DiffusersSpec(
+        name, steps=8, seed=11, scheduler_config={**STABLE_DIFFUSION, **config}, strength=strength
+    )
 
 
 def start(spec: DiffusersSpec, dtype: torch.dtype = torch.float32) -> Process:
@@ -81,12 +94,16 @@ def start(spec: DiffusersSpec, dtype: torch.dtype = torch.float32) -> Process:
 
 @pytest.mark.parametrize("strength", [1.0, 0.6])
 @pytest.mark.parametrize(("name", "config"), SCHEDULERS)
-def test_bit_equal_to_the_loop_of_the_pipelines(name: str, config: dict[str, Any], strength: float) -> None:
+def test_bit_equal_to_the_loop_of_the_pipelines(
+    name: str, config: dict[str, Any], strength: float
+) -> None:
     expected, timesteps = plain_loop(name, config, steps=8, seed=11, strength=strength)
     result, steps = run(process := start(spec(name, config, strength)))
     assert torch.equal(result, expected)
     assert [set(step.timestep.tolist()) for step in steps] == [{timestep} for timestep in timesteps]
-    assert [set(step.sigma.tolist()) for step in steps] == [{evaluation.sigma} for evaluation in process.evaluations]
+    assert [set(step.sigma.tolist()) for step in steps] == [
+        {evaluation.sigma} for evaluation in process.evaluations
+    ]
     assert evaluations_of(spec(name, config, strength)) == process.evaluations
 
 
@@ -102,10 +119,19 @@ def test_the_whole_picture_of_a_real_pipeline() -> None:
         attention_head_dim=2,
         norm_num_groups=4,
     ).eval()
-    vae = diffusers.AutoencoderKL(block_out_channels=(4, 4, 4, 4), norm_num_groups=1, **four_levels())
+    vae = diffusers.AutoencoderKL(
+        block_out_channels=(4, 4, 4, 4), norm_num_groups=1, **four_levels()
+    )
     name, config = "EulerAncestralDiscreteScheduler", STABLE_DIFFUSION
     pipeline = diffusers.StableDiffusionPipeline(
-        vae, None, None, unet, getattr(diffusers, name)(**config), None, None, requires_safety_checker=False
+        vae,
+        None,
+        None,
+        unet,
+        getattr(diffusers, name)(**config),
+        None,
+        None,
+        requires_safety_checker=False,
     )
     pipeline.set_progress_bar_config(disable=True)
     prompt = initial_noise((1, 77, 8), 1)
@@ -121,12 +147,17 @@ def test_the_whole_picture_of_a_real_pipeline() -> None:
     process = start(DiffusersSpec(name, steps=3, seed=4, scheduler_config=config))
     with torch.no_grad():
         while (step := process.next_step()) is not None:
-            process.advance(unet(step.model_input, step.timestep, encoder_hidden_states=prompt).sample)
+            process.advance(
+                unet(step.model_input, step.timestep, encoder_hidden_states=prompt).sample
+            )
     assert torch.equal(process.result, expected)
 
 
 def four_levels() -> dict[str, tuple[str, ...]]:
-    return {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    return {
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+    }
 
 
 def test_a_second_evaluation_belongs_to_the_same_step() -> None:
@@ -135,7 +166,10 @@ def test_a_second_evaluation_belongs_to_the_same_step() -> None:
 
 
 def test_two_requests_with_one_scheduler_do_not_meet() -> None:
-    first, second = spec("DPMSolverMultistepScheduler", {}), replace(spec("DPMSolverMultistepScheduler", {}), seed=12)
+    first, second = (
+        spec("DPMSolverMultistepScheduler", {}),
+        replace(spec("DPMSolverMultistepScheduler", {}), seed=12),
+    )
     alone = [run(start(first))[0], run(start(second))[0]]
     together = [start(first), start(second)]
     while together[0].next_step() is not None:
@@ -143,7 +177,10 @@ def test_two_requests_with_one_scheduler_do_not_meet() -> None:
             step = process.next_step()
             assert step is not None
             process.advance(model(step.model_input, float(step.timestep[0])))
-    assert all(torch.equal(process.result, expected) for process, expected in zip(together, alone, strict=True))
+    assert all(
+        torch.equal(process.result, expected)
+        for process, expected in zip(together, alone, strict=True)
+    )
 
 
 def test_sigmas_are_those_of_the_noise_table() -> None:
@@ -151,15 +188,37 @@ def test_sigmas_are_those_of_the_noise_table() -> None:
     same levels.
     """
     for name in ("DDIMScheduler", "EulerDiscreteScheduler"):
-        for evaluation, step in zip(evaluations_of(spec(name, {})), run(start(spec(name, {})))[1], strict=True):
-            assert evaluation.sigma == pytest.approx(float(TABLE.sigma_at(step.timestep[:1].float())), rel=2e-2)
+        for evaluation, step in zip(
+            evaluations_of(spec(name, {})), run(start(spec(name, {})))[1], strict=True
+        ):
+            assert evaluation.sigma == pytest.approx(
+                float(TABLE.sigma_at(step.timestep[:1].float())), rel=2e-2
+            )
 
 
 def test_windows_count_evaluations_as_diffusers_controlnet_pipelines_do() -> None:
     request = spec("EulerDiscreteScheduler", {})
     assert active_evaluations(request, TABLE, 0.0, 1.0) == (True,) * 8
-    assert active_evaluations(request, TABLE, 0.25, 0.5) == (False, False, True, True, False, False, False, False)
-    assert active_evaluations(request, TABLE, 0.3, 0.7) == (False, False, False, True, True, False, False, False)
+    assert active_evaluations(request, TABLE, 0.25, 0.5) == (
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    )
+    assert active_evaluations(request, TABLE, 0.3, 0.7) == (
+        False,
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    )
 
 
 def test_the_latent_has_the_models_dtype() -> None:

@@ -41,10 +41,18 @@ def assert_levels(levels: Tensor, expected: Any, tolerance: float = 2e-5) -> Non
 def test_levels_of_formulas() -> None:
     places = np.linspace(0, 1, 5)
     root = (9.0 ** (1 / 3) + places * (0.5 ** (1 / 3) - 9.0 ** (1 / 3))) ** 3
-    assert_levels(call("KarrasScheduler", steps=5, sigma_max=9.0, sigma_min=0.5, rho=3.0), [*root, 0])
-    assert_levels(call("ExponentialScheduler", steps=5, sigma_max=9.0, sigma_min=0.5), [*np.geomspace(9, 0.5, 5), 0])
+    assert_levels(
+        call("KarrasScheduler", steps=5, sigma_max=9.0, sigma_min=0.5, rho=3.0), [*root, 0]
+    )
+    assert_levels(
+        call("ExponentialScheduler", steps=5, sigma_max=9.0, sigma_min=0.5),
+        [*np.geomspace(9, 0.5, 5), 0],
+    )
     square = np.exp((1 - places) ** 2 * (math.log(9) - math.log(0.5)) + math.log(0.5))
-    assert_levels(call("PolyexponentialScheduler", steps=5, sigma_max=9.0, sigma_min=0.5, rho=2.0), [*square, 0])
+    assert_levels(
+        call("PolyexponentialScheduler", steps=5, sigma_max=9.0, sigma_min=0.5, rho=2.0),
+        [*square, 0],
+    )
     # Song et al. 2021, equation 33: ᾱ(t) = exp(-∫ β), β rising from 0.1 to 20; σ² = 1/ᾱ - 1
     times = np.linspace(1, 0.001, 4)
     kept = np.exp(-(19.9 * times**2 / 2 + 0.1 * times))
@@ -70,24 +78,37 @@ def test_usual_ends_are_those_of_stable_diffusion() -> None:
         ("VPScheduler", {"beta_d": 5000.0}),
     ],
 )
-def test_a_formula_that_gives_no_levels_names_what_is_wrong(name: str, inputs: dict[str, float]) -> None:
+def test_a_formula_that_gives_no_levels_names_what_is_wrong(
+    name: str, inputs: dict[str, float]
+) -> None:
     with pytest.raises(InputError, match=next(iter(inputs))):
         call(name, **inputs)
 
 
 def test_schedules_of_a_model(model: ModelRecipe) -> None:
-    assert tuple(call("BasicScheduler", model=model, scheduler="simple", steps=7).tolist()) == schedule("simple", TABLE, 7)
+    assert tuple(
+        call("BasicScheduler", model=model, scheduler="simple", steps=7).tolist()
+    ) == schedule("simple", TABLE, 7)
     assert (
-        tuple(call("BasicScheduler", model=model, scheduler="normal", steps=7, denoise=0.4).tolist()) == schedule("normal", TABLE, 17)[-8:]
+        tuple(
+            call("BasicScheduler", model=model, scheduler="normal", steps=7, denoise=0.4).tolist()
+        )
+        == schedule("normal", TABLE, 17)[-8:]
     )
     assert len(call("BasicScheduler", model=model, denoise=0.0)) == 0
     # the schedule itself has 31 steps
     assert (
-        tuple(call("BasicScheduler", model=model, scheduler="ddim_uniform", steps=30).tolist()) == schedule("ddim_uniform", TABLE, 30)[-31:]
+        tuple(call("BasicScheduler", model=model, scheduler="ddim_uniform", steps=30).tolist())
+        == schedule("ddim_uniform", TABLE, 30)[-31:]
     )
-    assert tuple(call("BetaSamplingScheduler", model=model, steps=9).tolist()) == schedule("beta", TABLE, 9)
+    assert tuple(call("BetaSamplingScheduler", model=model, steps=9).tolist()) == schedule(
+        "beta", TABLE, 9
+    )
     # Beta(1, 1) is uniform: 999 · (1 - i/4), rounded
-    assert_levels(call("BetaSamplingScheduler", model=model, steps=4, alpha=1.0, beta=1.0), entries([999, 749, 500, 250]))
+    assert_levels(
+        call("BetaSamplingScheduler", model=model, steps=4, alpha=1.0, beta=1.0),
+        entries([999, 749, 500, 250]),
+    )
     with pytest.raises(InputError, match="alpha and beta above 0"):
         call("BetaSamplingScheduler", model=model, alpha=0.0)
 
@@ -101,14 +122,18 @@ def test_turbo_takes_tenths_of_the_training_time(model: ModelRecipe) -> None:
 
 def test_a_patched_model_gives_its_own_levels(model: ModelRecipe) -> None:
     patched = replace(model, patches=(DiscreteSampling("v_prediction", zero_terminal_snr=True),))
-    assert float(call("BasicScheduler", model=patched, steps=5)[0]) == pytest.approx(4518.7637, abs=1e-2)
+    assert float(call("BasicScheduler", model=patched, steps=5)[0]) == pytest.approx(
+        4518.7637, abs=1e-2
+    )
 
 
 def test_align_your_steps() -> None:
     assert_levels(call("AlignYourStepsScheduler"), [*ALIGNED_STEPS["SD1"][:-1], 0])
     # as published, rounded: research.nvidia.com/labs/toronto-ai/AlignYourSteps
     published = [14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0]
-    np.testing.assert_allclose(call("AlignYourStepsScheduler", model_type="SDXL").numpy(), published, rtol=0.02)
+    np.testing.assert_allclose(
+        call("AlignYourStepsScheduler", model_type="SDXL").numpy(), published, rtol=0.02
+    )
     for kind, timesteps in {
         "SD1": [999, 850, 736, 645, 545, 455, 343, 233, 124, 24],
         "SDXL": [999, 845, 730, 587, 443, 310, 193, 116, 53, 13],
@@ -116,7 +141,10 @@ def test_align_your_steps() -> None:
         assert_levels(call("AlignYourStepsScheduler", model_type=kind), entries(timesteps), 1e-6)
     doubled = call("AlignYourStepsScheduler", steps=20)
     assert_levels(doubled[::2], call("AlignYourStepsScheduler").tolist())
-    assert_levels(doubled[1:-2:2], np.sqrt(np.array(ALIGNED_STEPS["SD1"])[:-1] * np.array(ALIGNED_STEPS["SD1"])[1:])[:-1])
+    assert_levels(
+        doubled[1:-2:2],
+        np.sqrt(np.array(ALIGNED_STEPS["SD1"])[:-1] * np.array(ALIGNED_STEPS["SD1"])[1:])[:-1],
+    )
     assert_levels(call("AlignYourStepsScheduler", denoise=0.3), [*ALIGNED_STEPS["SD1"][7:10], 0])
     assert len(call("AlignYourStepsScheduler", denoise=0.0)) == 0
 
@@ -147,10 +175,18 @@ def test_levels_written_by_hand() -> None:
 
 
 def test_samplers_with_options() -> None:
-    assert call("KSamplerSelect", sampler_name="dpmpp_2m_sde_gpu") == SamplerChoice("dpmpp_2m_sde_gpu")
+    assert call("KSamplerSelect", sampler_name="dpmpp_2m_sde_gpu") == SamplerChoice(
+        "dpmpp_2m_sde_gpu"
+    )
     assert call("SamplerLMS", order=2) == SamplerChoice("lms", (("order", 2),))
-    on_card, on_cpu = (call("SamplerDPMPP_SDE", r=0.3, noise_device=device) for device in ("gpu", "cpu"))
-    assert on_card == on_cpu == SamplerChoice("dpmpp_sde", (("eta", 1.0), ("s_noise", 1.0), ("r", 0.3)))
+    on_card, on_cpu = (
+        call("SamplerDPMPP_SDE", r=0.3, noise_device=device) for device in ("gpu", "cpu")
+    )
+    assert (
+        on_card
+        == on_cpu
+        == SamplerChoice("dpmpp_sde", (("eta", 1.0), ("s_noise", 1.0), ("r", 0.3)))
+    )
     for name in ("SamplerEulerAncestral", "SamplerDPMPP_2M_SDE", "SamplerDPMPP_3M_SDE"):
         choice = call(name, eta=0.25)
         assert choice.name in SAMPLERS and ("eta", 0.25) in choice.options
@@ -158,12 +194,18 @@ def test_samplers_with_options() -> None:
 
 
 @pytest.mark.parametrize("node", ["KSampler", "KSamplerAdvanced", "KSamplerSelect", "StepBegin"])
-def test_a_known_sampler_that_is_missing_is_refused_before_the_run_by_its_own_line(node: str) -> None:
+def test_a_known_sampler_that_is_missing_is_refused_before_the_run_by_its_own_line(
+    node: str,
+) -> None:
     missing = Graph({"1": NodeCall(node, {"sampler_name": "er_sde"})})
-    problems = [problem for problem in validate(missing, registry()) if problem.input == "sampler_name"]
+    problems = [
+        problem for problem in validate(missing, registry()) if problem.input == "sampler_name"
+    ]
     assert [problem.message for problem in problems] == [
         f"sampler 'er_sde' is not implemented; choose one of {', '.join(SAMPLER_NAMES)}",
     ]
     unknown = Graph({"1": NodeCall(node, {"sampler_name": "eulr"})})
-    (problem,) = (problem for problem in validate(unknown, registry()) if problem.input == "sampler_name")
+    (problem,) = (
+        problem for problem in validate(unknown, registry()) if problem.input == "sampler_name"
+    )
     assert "did you mean" in problem.message and "euler" in problem.message

@@ -31,17 +31,25 @@ EVALUATIONS = {  # of 6 steps, the last of them to 0
 }
 
 
-def spec(sampler: str = "euler", steps: int = 6, seed: int = 5, denoise: float = 1.0) -> SamplingSpec:
-    return SamplingSpec(sampler=sampler, sigmas=schedule("karras", TABLE, steps, denoise, sampler), seed=seed)
+def spec(
+    sampler: str = "euler", steps: int = 6, seed: int = 5, denoise: float = 1.0
+) -> SamplingSpec:
+    return SamplingSpec(
+        sampler=sampler, sigmas=schedule("karras", TABLE, steps, denoise, sampler), seed=seed
+    )
 
 
-def start(spec: SamplingSpec, latent: Tensor = EMPTY, dtype: torch.dtype = torch.float32) -> Process:
+def start(
+    spec: SamplingSpec, latent: Tensor = EMPTY, dtype: torch.dtype = torch.float32
+) -> Process:
     return start_process(spec, latent, TABLE, "cpu", dtype)
 
 
 def model(step: Step) -> Tensor:
     """Some smooth function of what a model gets, as an epsilon."""
-    return torch.sin(step.model_input.float() * 2 + per_row(step.timestep / 300, step.x)).roll(1, -1)
+    return torch.sin(step.model_input.float() * 2 + per_row(step.timestep / 300, step.x)).roll(
+        1, -1
+    )
 
 
 def run(process: Process) -> tuple[Tensor, list[Step]]:
@@ -55,7 +63,9 @@ def run(process: Process) -> tuple[Tensor, list[Step]]:
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
 def test_the_list_of_evaluations_is_what_is_asked(sampler: str) -> None:
     _, steps = run(process := start(spec(sampler)))
-    assert [s.sigma.tolist() for s in steps] == [[e.sigma] * len(EMPTY) for e in process.evaluations]
+    assert [s.sigma.tolist() for s in steps] == [
+        [e.sigma] * len(EMPTY) for e in process.evaluations
+    ]
     assert evaluations_of(spec(sampler)) == process.evaluations
     assert len(steps) == EVALUATIONS.get(sampler.removesuffix("_gpu"), 6)
 
@@ -69,7 +79,10 @@ def test_interleaved_requests_give_the_bits_of_running_alone(sampler: str) -> No
         for process in together:
             if (step := process.next_step()) is not None:
                 process.advance(to_denoised(model(step), step, "epsilon"))
-    assert all(torch.equal(process.result, expected) for process, expected in zip(together, alone, strict=True))
+    assert all(
+        torch.equal(process.result, expected)
+        for process, expected in zip(together, alone, strict=True)
+    )
 
 
 def test_ddim_is_euler_without_a_mask_and_redraws_the_noise_under_one() -> None:
@@ -87,11 +100,17 @@ def test_a_mask_leaves_the_kept_part_as_it_was(sampler: str) -> None:
     mask[2:5, 1:4] = 1
     result, steps = run(start(replace(spec(sampler, denoise=0.8), mask=mask), ORIGINAL))
     kept = (mask == 0).expand(SHAPE)
-    # a step to 0 may be x - (x - original), which rounds; two samplers stop before it, and have that much noise left
-    tolerance = {"dpm_fast": 4 * TABLE.sigma_min, "uni_pc": 0.005, "uni_pc_bh2": 0.005}.get(sampler, 1e-6)
+    # a step to 0 may be x - (x - original), which rounds; two samplers stop before it, and have
+    # that much noise left
+    tolerance = {"dpm_fast": 4 * TABLE.sigma_min, "uni_pc": 0.005, "uni_pc_bh2": 0.005}.get(
+        sampler, 1e-6
+    )
     torch.testing.assert_close(result[kept], ORIGINAL[kept], rtol=0, atol=tolerance)
     assert (result[~kept] - ORIGINAL[~kept]).abs().mean() > 0.1
-    assert all(torch.equal(s.x[kept].isfinite(), torch.ones_like(s.x[kept], dtype=torch.bool)) for s in steps)
+    assert all(
+        torch.equal(s.x[kept].isfinite(), torch.ones_like(s.x[kept], dtype=torch.bool))
+        for s in steps
+    )
 
 
 def test_what_the_model_gets() -> None:
@@ -112,7 +131,9 @@ def test_an_image_to_image_run_starts_from_the_latent_at_its_noise_level() -> No
 def test_the_second_half_continues_the_first() -> None:
     whole = spec(steps=6)
     first = replace(whole, sigmas=slice_steps(whole.sigmas, 0, 3, force_full_denoise=False))
-    second = replace(whole, sigmas=slice_steps(whole.sigmas, 3, 10000, force_full_denoise=True), add_noise=False)
+    second = replace(
+        whole, sigmas=slice_steps(whole.sigmas, 3, 10000, force_full_denoise=True), add_noise=False
+    )
     assert torch.equal(run(start(second, run(start(first))[0]))[0], run(start(whole))[0])
 
 
@@ -135,14 +156,18 @@ def test_stochastic_samplers_follow_the_path_of_the_seed() -> None:
     path = BrownianNoise(SHAPE, 11, torch.tensor(request.sigmas), "cpu")
     sigma, sigma_next = torch.tensor(8.0), torch.tensor(2.0)
     # Ornstein-Uhlenbeck: with denoised = 0, x' = (σ'/σ)² x + σ' sqrt(1 - (σ'/σ)²) z
-    torch.testing.assert_close(steps[1], steps[0] / 16 + 2 * math.sqrt(15 / 16) * path(sigma, sigma_next))
+    torch.testing.assert_close(
+        steps[1], steps[0] / 16 + 2 * math.sqrt(15 / 16) * path(sigma, sigma_next)
+    )
     other = run(start(replace(request, seed=12)))[0]
     assert not torch.equal(other, run(start(request))[0])
 
 
 def test_options_of_a_sampler_are_part_of_the_request() -> None:
     calm = replace(spec("euler_ancestral"), options=(("eta", 0.0),))
-    torch.testing.assert_close(run(start(calm))[0], run(start(spec("euler")))[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        run(start(calm))[0], run(start(spec("euler")))[0], rtol=1e-5, atol=1e-5
+    )
     assert not torch.equal(run(start(spec("euler_ancestral")))[0], run(start(calm))[0])
     with pytest.raises(InputError, match="no option 'eta'"):
         evaluations_of(replace(spec("euler"), options=(("eta", 0.0),)))
@@ -150,7 +175,9 @@ def test_options_of_a_sampler_are_part_of_the_request() -> None:
 
 def test_a_name_of_the_graphics_card_gives_the_bits_of_the_plain_one() -> None:
     for name in (name for name in SAMPLER_NAMES if name.endswith("_gpu")):
-        assert torch.equal(run(start(spec(name)))[0], run(start(spec(name.removesuffix("_gpu"))))[0])
+        assert torch.equal(
+            run(start(spec(name)))[0], run(start(spec(name.removesuffix("_gpu"))))[0]
+        )
 
 
 def test_batch_index_repeats_one_picture_of_a_batch() -> None:
@@ -185,9 +212,14 @@ def test_the_next_step_waits_and_the_result_comes_last() -> None:
 
 
 def test_a_window_is_open_between_its_two_noise_levels() -> None:
-    request = replace(spec(), sigmas=schedule("normal", TABLE, 5))  # timesteps 999, 749.25, 499.5, 249.75, 0
+    # timesteps 999, 749.25, 499.5, 249.75, 0
+    request = replace(spec(), sigmas=schedule("normal", TABLE, 5))
     assert active_evaluations(request, TABLE, 0.0, 1.0) == (True,) * 5
     assert active_evaluations(request, TABLE, 0.2, 0.6) == (False, True, True, False, False)
-    assert active_evaluations(request, TABLE, 0.0, 0.5) == (True, True, True, False, False)  # 0.5 is timestep 499.5 itself
-    assert active_evaluations(replace(request, sampler="heun"), TABLE, 0.7, 1.0) == (False,) * 5 + (True,) * 4
+    # 0.5 is timestep 499.5 itself
+    assert active_evaluations(request, TABLE, 0.0, 0.5) == (True, True, True, False, False)
+    assert (
+        active_evaluations(replace(request, sampler="heun"), TABLE, 0.7, 1.0)
+        == (False,) * 5 + (True,) * 4
+    )
     assert active_evaluations(request, TABLE, 0.3, 0.4) == (False,) * 5

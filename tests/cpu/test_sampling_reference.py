@@ -18,7 +18,9 @@ from katz_graph.sampling.names import SamplerChoice
 from katz_graph.sampling.samplers import solver_of
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"
+)
 TABLE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 START = torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -35,24 +37,32 @@ def ours(name: str, sigmas: Tensor, noise: Any = None, **options: float | str) -
 
 
 def in_sigma_space(scheduler: Any, **arguments: Any) -> Tensor:
-    for levels in ("sigmas", "sigmas_interpol", "sigmas_up", "sigmas_down"):  # in float32 a level cannot be told from what they scale by
+    # in float32 a level cannot be told from what they scale by
+    for levels in ("sigmas", "sigmas_interpol", "sigmas_up", "sigmas_down"):
         if hasattr(scheduler, levels):
             setattr(scheduler, levels, getattr(scheduler, levels).double())
     x = START * scheduler.sigmas[0]
     for timestep in scheduler.timesteps:
-        shrunk = float(scheduler.scale_model_input(torch.ones(1, dtype=torch.float64), timestep))  # 1 / sqrt(1 + σ²)
+        # 1 / sqrt(1 + σ²)
+        shrunk = float(scheduler.scale_model_input(torch.ones(1, dtype=torch.float64), timestep))
         sigma = torch.tensor(math.sqrt(1 / shrunk**2 - 1), dtype=torch.float64)
-        x = scheduler.step((x - denoiser(x, sigma)) / sigma, timestep, x, **arguments, return_dict=False)[0]
+        x = scheduler.step(
+            (x - denoiser(x, sigma)) / sigma, timestep, x, **arguments, return_dict=False
+        )[0]
     return x
 
 
 def variance_preserving(scheduler: Any, sigmas: Tensor, noise: Any = None) -> Tensor:
     sigmas = sigmas.double()
     z = START * sigmas[0] / (1 + sigmas[0] ** 2).sqrt()
-    for timestep, sigma, sigma_next in zip(scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True):
+    for timestep, sigma, sigma_next in zip(
+        scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True
+    ):
         x = z * (1 + sigma**2).sqrt()
         drawn = {"variance_noise": noise(sigma, sigma_next)} if noise and sigma_next > 0 else {}
-        z = scheduler.step((x - denoiser(x, sigma)) / sigma, timestep, z, **drawn, return_dict=False)[0]
+        z = scheduler.step(
+            (x - denoiser(x, sigma)) / sigma, timestep, z, **drawn, return_dict=False
+        )[0]
     return z * (1 + sigmas[-1] ** 2).sqrt()
 
 
@@ -84,7 +94,8 @@ def test_lms(steps: int) -> None:
     scheduler.set_timesteps(steps)
     levels = scheduler.sigmas[:-1]
     scheduler.timesteps = scheduler.timesteps[:-1]
-    torch.testing.assert_close(ours("lms", levels), in_sigma_space(scheduler), rtol=1e-4, atol=1e-4)  # their integrals are to 1e-4
+    # their integrals are to 1e-4
+    torch.testing.assert_close(ours("lms", levels), in_sigma_space(scheduler), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "variant"), [("uni_pc", "bh1"), ("uni_pc_bh2", "bh2")])
@@ -94,7 +105,12 @@ def test_unipc(name: str, variant: str, steps: int) -> None:
     middle the two are one algorithm.
     """
     scheduler = diffusers.UniPCMultistepScheduler(
-        **TABLE, solver_order=3, solver_type=variant, use_karras_sigmas=True, final_sigmas_type="sigma_min", lower_order_final=True
+        **TABLE,
+        solver_order=3,
+        solver_type=variant,
+        use_karras_sigmas=True,
+        final_sigmas_type="sigma_min",
+        lower_order_final=True,
     )
     scheduler.set_timesteps(steps)
     levels = scheduler.sigmas[:-1]
@@ -103,24 +119,40 @@ def test_unipc(name: str, variant: str, steps: int) -> None:
     same(ours(name, levels), variance_preserving(scheduler, levels))
 
 
-@pytest.mark.parametrize(("name", "solver_type"), [("dpmpp_2m_sde", "midpoint"), ("dpmpp_2m_sde_heun", "heun")])
+@pytest.mark.parametrize(
+    ("name", "solver_type"), [("dpmpp_2m_sde", "midpoint"), ("dpmpp_2m_sde_heun", "heun")]
+)
 def test_stochastic_multistep(name: str, solver_type: str) -> None:
     scheduler = diffusers.DPMSolverMultistepScheduler(
-        **TABLE, algorithm_type="sde-dpmsolver++", solver_type=solver_type, use_karras_sigmas=True, final_sigmas_type="zero"
+        **TABLE,
+        algorithm_type="sde-dpmsolver++",
+        solver_type=solver_type,
+        use_karras_sigmas=True,
+        final_sigmas_type="zero",
     )
     scheduler.set_timesteps(20)
-    same(ours(name, scheduler.sigmas, fresh_noise(START, 8)), variance_preserving(scheduler, scheduler.sigmas, fresh_noise(START, 8)))
+    same(
+        ours(name, scheduler.sigmas, fresh_noise(START, 8)),
+        variance_preserving(scheduler, scheduler.sigmas, fresh_noise(START, 8)),
+    )
 
 
 def test_dpmpp_3m_sde_without_noise() -> None:
     """Its stochastic form in diffusers 0.42 has a wrong sign in the last term."""
-    scheduler = diffusers.DPMSolverMultistepScheduler(**TABLE, solver_order=3, use_karras_sigmas=True, final_sigmas_type="zero")
+    scheduler = diffusers.DPMSolverMultistepScheduler(
+        **TABLE, solver_order=3, use_karras_sigmas=True, final_sigmas_type="zero"
+    )
     scheduler.set_timesteps(20)
-    same(ours("dpmpp_3m_sde", scheduler.sigmas, eta=0.0), variance_preserving(scheduler, scheduler.sigmas))
+    same(
+        ours("dpmpp_3m_sde", scheduler.sigmas, eta=0.0),
+        variance_preserving(scheduler, scheduler.sigmas),
+    )
 
 
 def test_dpmpp_2m() -> None:
-    scheduler = diffusers.DPMSolverMultistepScheduler(**TABLE, use_karras_sigmas=True, final_sigmas_type="zero")
+    scheduler = diffusers.DPMSolverMultistepScheduler(
+        **TABLE, use_karras_sigmas=True, final_sigmas_type="zero"
+    )
     scheduler.set_timesteps(12)
     same(ours("dpmpp_2m", scheduler.sigmas), variance_preserving(scheduler, scheduler.sigmas))
 

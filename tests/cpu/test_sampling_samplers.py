@@ -11,7 +11,13 @@ from gaussian_data import MEAN, SPREAD, flowed, fresh_noise, gaussian_denoiser, 
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.names import NOT_IMPLEMENTED, SAMPLER_NAMES, SAMPLERS, SamplerChoice, require_sampler
+from katz_graph.sampling.names import (
+    NOT_IMPLEMENTED,
+    SAMPLER_NAMES,
+    SAMPLERS,
+    SamplerChoice,
+    require_sampler,
+)
 from katz_graph.sampling.noise import BrownianNoise
 from katz_graph.sampling.samplers import Solver, evaluations, solver_of
 from katz_graph.sampling.solvers.solving import Sampler
@@ -46,7 +52,8 @@ FLOW_SOLVERS = {
     "uni_pc_bh2": (of("uni_pc_bh2"), 2),
     "res_multistep": (of("res_multistep"), 2),
     "gradient_estimation": (of("gradient_estimation"), 1),
-    # so it does for these, but among strong noise the flow is so straight that their own order shows
+    # so it does for these, but among strong noise the flow is so straight that their own order
+    # shows
     "lms": (of("lms"), 3),
     "deis": (of("deis"), 3),
     # without noise, the ancestral and stochastic ones solve the flow
@@ -64,7 +71,10 @@ FLOW_SOLVERS = {
 def test_convergence_has_the_order_of_the_paper(name: str) -> None:
     sampler, order = FLOW_SOLVERS[name]
     # steps of dpm_fast end alike when their number is 1 modulo 3
-    errors = [float(solve(sampler, number(7.0), karras(10, 0.1, steps))) - flowed(7.0, 10, 0.1) for steps in (100, 202, 406)]
+    errors = [
+        float(solve(sampler, number(7.0), karras(10, 0.1, steps))) - flowed(7.0, 10, 0.1)
+        for steps in (100, 202, 406)
+    ]
     observed = [math.log(abs(coarse / fine), 2.01) for coarse, fine in pairwise(errors)]
     # a method of the next lower or higher order is a whole unit away
     assert observed == pytest.approx([order, order], abs=0.4)
@@ -82,7 +92,9 @@ def test_to_zero_noise_the_last_prediction_is_the_picture(name: str) -> None:
 @pytest.mark.parametrize("name", ["uni_pc", "uni_pc_bh2"])
 def test_unipc_stops_a_thousandth_before_zero(name: str) -> None:
     x = torch.tensor([9.0])
-    result = solve(of(name), x, torch.tensor([5.0, 2.0, 0.5, 0.0]), lambda x, sigma: torch.full_like(x, 0.7))
+    result = solve(
+        of(name), x, torch.tensor([5.0, 2.0, 0.5, 0.0]), lambda x, sigma: torch.full_like(x, 0.7)
+    )
     torch.testing.assert_close(result, 0.7 + (x - 0.7) * 0.001 / 5)
 
 
@@ -91,7 +103,14 @@ def test_dpm_fast_heeds_the_ends_and_the_number_of_steps_only() -> None:
     one = solve(of("dpm_fast"), x, torch.tensor([5.0, 2.0, 1.0, 0.5, 0.1, 0.0]))
     other = solve(of("dpm_fast"), x, torch.tensor([5.0, 4.0, 0.3, 0.2, 0.1, 0.0]))
     assert torch.equal(one, other)
-    assert [e.step for e in evaluations(of("dpm_fast"), (5.0, 4.0, 3.0, 2.0, 1.0, 0.9, 0.0))] == [0, 0, 0, 1, 1, 2]
+    assert [e.step for e in evaluations(of("dpm_fast"), (5.0, 4.0, 3.0, 2.0, 1.0, 0.9, 0.0))] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_euler_is_ddim() -> None:
@@ -116,7 +135,10 @@ def test_ddpm_draws_from_the_posterior() -> None:
         kept, kept_next = 1 / (1 + sigma**2), 1 / (1 + sigma_next**2)
         alpha = kept / kept_next
         picture = gaussian_denoiser(z / math.sqrt(kept), torch.tensor(sigma))
-        z = math.sqrt(kept_next) * (1 - alpha) / (1 - kept) * picture + math.sqrt(alpha) * (1 - kept_next) / (1 - kept) * z
+        z = (
+            math.sqrt(kept_next) * (1 - alpha) / (1 - kept) * picture
+            + math.sqrt(alpha) * (1 - kept_next) / (1 - kept) * z
+        )
         if sigma_next > 0:
             z = z + math.sqrt((1 - kept_next) / (1 - kept) * (1 - alpha)) * noise(x, x)
     ours = solve(of("ddpm"), x, torch.from_numpy(sigmas), noise=fresh_noise(x, 3))
@@ -133,11 +155,24 @@ def test_lcm_noises_the_prediction_anew() -> None:
 
 def test_one_heun_step_by_hand() -> None:
     # denoised = 0: dx/dσ = x/σ, 8 at σ 4 is 6 at σ 3, slopes 2 and 2
-    assert float(solve(of("heun"), torch.tensor(8.0), torch.tensor([4.0, 3.0]), lambda x, sigma: x * 0)) == 6.0
+    assert (
+        float(
+            solve(of("heun"), torch.tensor(8.0), torch.tensor([4.0, 3.0]), lambda x, sigma: x * 0)
+        )
+        == 6.0
+    )
     # denoised = 1 at σ 4 and 3 at σ 2: slopes (9-1)/4 = 2 and (5-3)/2 = 1, so 9 - 2 · 1.5
     answers = {4.0: 1.0, 2.0: 3.0}
     assert (
-        float(solve(of("heun"), torch.tensor(9.0), torch.tensor([4.0, 2.0]), lambda x, sigma: torch.tensor(answers[float(sigma)]))) == 6.0
+        float(
+            solve(
+                of("heun"),
+                torch.tensor(9.0),
+                torch.tensor([4.0, 2.0]),
+                lambda x, sigma: torch.tensor(answers[float(sigma)]),
+            )
+        )
+        == 6.0
     )
 
 
@@ -158,7 +193,12 @@ def test_one_heunpp2_step_by_hand() -> None:
 def test_two_dpmpp_2m_steps_by_hand() -> None:
     """σ 4, 2, 1 makes h = ln 2 twice: the second step sees 1.5 D₁ - 0.5 D₀."""
     answers = {4.0: 1.0, 2.0: 3.0}
-    result = solve(of("dpmpp_2m"), torch.tensor(8.0), torch.tensor([4.0, 2.0, 1.0]), lambda x, sigma: torch.tensor(answers[float(sigma)]))
+    result = solve(
+        of("dpmpp_2m"),
+        torch.tensor(8.0),
+        torch.tensor([4.0, 2.0, 1.0]),
+        lambda x, sigma: torch.tensor(answers[float(sigma)]),
+    )
     after_first = 0.5 * 8 + 0.5 * 1
     assert float(result) == pytest.approx(0.5 * after_first + 0.5 * (1.5 * 3 - 0.5 * 1), rel=1e-6)
 
@@ -167,10 +207,22 @@ def test_gradient_estimation_by_hand() -> None:
     """Slopes 2 at σ 4 and 1 at σ 2: the second step goes along 2 · 1 - 2 = 0."""
     answers = {4.0: 1.0, 2.0: 3.0}
     sigmas = torch.tensor([4.0, 2.0, 1.0])
-    assert float(solve(of("gradient_estimation"), torch.tensor(9.0), sigmas, lambda x, sigma: torch.tensor(answers[float(sigma)]))) == 5.0
+    assert (
+        float(
+            solve(
+                of("gradient_estimation"),
+                torch.tensor(9.0),
+                sigmas,
+                lambda x, sigma: torch.tensor(answers[float(sigma)]),
+            )
+        )
+        == 5.0
+    )
 
 
-@pytest.mark.parametrize(("name", "degree"), [("lms", 3), ("deis", 2), ("ipndm", 3), ("res_multistep", 1)])
+@pytest.mark.parametrize(
+    ("name", "degree"), [("lms", 3), ("deis", 2), ("ipndm", 3), ("res_multistep", 1)]
+)
 def test_once_under_way_a_multistep_solver_is_exact_for_polynomials(name: str, degree: int) -> None:
     """What makes it of its order: slopes (predictions, for res_multistep) that are a polynomial in
     the solver's own time.
@@ -181,7 +233,9 @@ def test_once_under_way_a_multistep_solver_is_exact_for_polynomials(name: str, d
     clocks = {
         "lms": lambda sigma: sigma / 10,
         "ipndm": lambda sigma: sigma / 10,
-        "deis": lambda sigma: (np.sqrt(beta_min**2 + 2 * beta_d * np.log1p(sigma**2)) - beta_min) / beta_d,
+        "deis": lambda sigma: (
+            (np.sqrt(beta_min**2 + 2 * beta_d * np.log1p(sigma**2)) - beta_min) / beta_d
+        ),
         "res_multistep": lambda sigma: -np.log(sigma),
     }
     polynomial = np.polynomial.Polynomial([0.7, -1.3, 2.1, -0.9][: degree + 1])
@@ -195,11 +249,14 @@ def test_once_under_way_a_multistep_solver_is_exact_for_polynomials(name: str, d
     points.append(float(solve(of(name), number(3.0), sigmas, answer)))
     for step in range(degree, 9):
         first, last = float(sigmas[step]), float(sigmas[step + 1])
-        # midpoint rule for ∫ slope dσ, or for the flow with that prediction in u = x/σ: du/dσ = -D/σ²
+        # midpoint rule for ∫ slope dσ, or for the flow with that prediction in u = x/σ: du/dσ =
+        # -D/σ²
         middles = first + (np.arange(200_000) + 0.5) / 200_000 * (last - first)
         slopes = polynomial(clocks[name](middles))
         if name == "res_multistep":
-            expected = last * (points[step] / first - np.sum(slopes / middles**2) * (last - first) / 200_000)
+            expected = last * (
+                points[step] / first - np.sum(slopes / middles**2) * (last - first) / 200_000
+            )
         else:
             expected = points[step] + np.sum(slopes) * (last - first) / 200_000
         assert points[step + 1] == pytest.approx(expected, abs=1e-8), step
@@ -207,7 +264,9 @@ def test_once_under_way_a_multistep_solver_is_exact_for_polynomials(name: str, d
 
 def test_lms_of_order_one_is_euler() -> None:
     x, sigmas = number(6.0), karras(9, 0.5, 5)
-    torch.testing.assert_close(solve(of("lms", order=1), x, sigmas), solve(of("euler"), x, sigmas), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        solve(of("lms", order=1), x, sigmas), solve(of("euler"), x, sigmas), rtol=1e-12, atol=0
+    )
 
 
 def test_an_ancestral_step_splits_the_variance() -> None:
@@ -215,11 +274,21 @@ def test_an_ancestral_step_splits_the_variance() -> None:
     σ_down² = 1/4.
     """
     x = torch.tensor([6.0])
-    result = solve(of("euler_ancestral"), x, torch.tensor([2.0, 1.0]), lambda x, sigma: x * 0, fresh_noise(x, 5))
-    assert float(result) == pytest.approx(6.0 / 4 + float(fresh_noise(x, 5)(x, x)) * math.sqrt(0.75), rel=1e-6)
+    result = solve(
+        of("euler_ancestral"),
+        x,
+        torch.tensor([2.0, 1.0]),
+        lambda x, sigma: x * 0,
+        fresh_noise(x, 5),
+    )
+    assert float(result) == pytest.approx(
+        6.0 / 4 + float(fresh_noise(x, 5)(x, x)) * math.sqrt(0.75), rel=1e-6
+    )
 
 
-STOCHASTIC = sorted(name for name, entry in SAMPLERS.items() if entry.noise != "none" and name != "lcm")
+STOCHASTIC = sorted(
+    name for name, entry in SAMPLERS.items() if entry.noise != "none" and name != "lcm"
+)
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
@@ -229,7 +298,8 @@ def test_stochastic_sampling_reaches_the_distribution_of_the_data(name: str) -> 
     sigmas = torch.cat([karras(20, 0.01, steps, torch.float32), torch.zeros(1)])
     noise = solver(name).noise_source((samples,), 1, sigmas, "cpu")
     result = solve(of(name), torch.randn(samples, generator=generator) * 20, sigmas, noise=noise)
-    # standard errors: 0.0035 of the mean, 0.5 % of the spread; the discretisation of first order adds about 7 % at 60 steps
+    # standard errors: 0.0035 of the mean, 0.5 % of the spread; the discretisation of first order
+    # adds about 7 % at 60 steps
     first_order = name in ("euler_ancestral", "ddpm")
     assert float(result.mean()) == pytest.approx(MEAN, abs=0.015)
     assert float(result.std()) == pytest.approx(SPREAD, rel=0.1 if first_order else 0.03)
@@ -240,11 +310,15 @@ def test_a_brownian_path_is_the_same_whatever_is_asked_of_it() -> None:
     high, middle, low = torch.tensor([10.0, 4.0, 1.0])
     path = BrownianNoise((5000,), 3, levels, "cpu")
     whole, first, second = path(high, low), path(high, middle), path(middle, low)
-    torch.testing.assert_close(whole * 3, first * math.sqrt(6) + second * math.sqrt(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        whole * 3, first * math.sqrt(6) + second * math.sqrt(3), rtol=0, atol=1e-5
+    )
     assert torch.equal(BrownianNoise((5000,), 3, levels[[0, 3, 4]], "cpu")(middle, low), second)
     assert not torch.equal(BrownianNoise((5000,), 4, levels, "cpu")(middle, low), second)
     for draw in (whole, first, second):  # standard errors 0.014 and 0.01
-        assert float(draw.mean()) == pytest.approx(0, abs=0.06) and float(draw.std()) == pytest.approx(1, abs=0.04)
+        assert float(draw.mean()) == pytest.approx(0, abs=0.06) and float(
+            draw.std()
+        ) == pytest.approx(1, abs=0.04)
     assert abs(float((first * second).mean())) < 0.06
 
 
@@ -255,7 +329,14 @@ def test_a_brownian_path_takes_the_ends_of_any_schedule_without_a_warning() -> N
         assert BrownianNoise((2,), 0, levels, "cpu")(levels[0], levels[1]).isfinite().all()
 
 
-EVALUATIONS = {"heun": 2, "dpm_2": 2, "dpm_2_ancestral": 2, "dpmpp_2s_ancestral": 2, "dpmpp_sde": 2, "heunpp2": 3}
+EVALUATIONS = {
+    "heun": 2,
+    "dpm_2": 2,
+    "dpm_2_ancestral": 2,
+    "dpmpp_2s_ancestral": 2,
+    "dpmpp_sde": 2,
+    "heunpp2": 3,
+}
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -267,11 +348,15 @@ def test_the_list_of_evaluations_is_known_before(name: str) -> None:
     assert len(listed) == (3 * 3 + 2 + 1 if name == "heunpp2" else 4 * each + 1)
     assert [e.index for e in listed] == list(range(len(listed))) and listed[0].sigma == 8.0
     if name != "dpm_fast":
-        assert [next(e.sigma for e in listed if e.step == step) for step in range(5)] == list(sigmas[:-1])
+        assert [next(e.sigma for e in listed if e.step == step) for step in range(5)] == list(
+            sigmas[:-1]
+        )
     for short in ((), (5.0,), (0.0,)):
         assert evaluations(of(name), short) == ()
     for short in ((5.0, 0.0), (5.0, 2.0), (5.0, 2.0, 0.0)):
-        assert all(math.isfinite(e.sigma) for e in evaluations(of(name), short)) and evaluations(of(name), short)
+        assert all(math.isfinite(e.sigma) for e in evaluations(of(name), short)) and evaluations(
+            of(name), short
+        )
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -282,7 +367,8 @@ def test_few_steps_give_a_picture(name: str, steps: int) -> None:
         sigmas = torch.tensor([14.6, *(4.0, 1.0, 0.3)[: steps - 1], last])
         noise = solver(name).noise_source(x.shape, 1, sigmas, "cpu")
         result = solve(of(name), x, sigmas, noise=noise)
-        assert result.isfinite().all() and float(result.abs().max()) < 40  # a step never leads away from the data
+        # a step never leads away from the data
+        assert result.isfinite().all() and float(result.abs().max()) < 40
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -291,13 +377,24 @@ def test_a_sampler_computes_without_reading_the_latent(name: str) -> None:
     waits for it.
     """
     x = torch.zeros(2, 3, device="meta")
-    result = solve(of(name), x, torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5, 0.0]), lambda x, sigma: x * 0.5, lambda sigma, sigma_next: x + 1)
-    assert result.device.type == "meta" and result.shape == x.shape and result.dtype == torch.float32
+    result = solve(
+        of(name),
+        x,
+        torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5, 0.0]),
+        lambda x, sigma: x * 0.5,
+        lambda sigma, sigma_next: x + 1,
+    )
+    assert (
+        result.device.type == "meta" and result.shape == x.shape and result.dtype == torch.float32
+    )
 
 
 def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> None:
     assert all(solver(name) for name in SAMPLER_NAMES)
-    assert set(SAMPLER_NAMES).isdisjoint(NOT_IMPLEMENTED) and len({*SAMPLER_NAMES, *NOT_IMPLEMENTED}) >= 44
+    assert (
+        set(SAMPLER_NAMES).isdisjoint(NOT_IMPLEMENTED)
+        and len({*SAMPLER_NAMES, *NOT_IMPLEMENTED}) >= 44
+    )
     with pytest.raises(InputError, match=r"'sa_solver' is not implemented.*euler"):
         require_sampler("sa_solver")
     with pytest.raises(InputError, match="'oiler' does not exist"):
@@ -307,8 +404,16 @@ def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> 
 @pytest.mark.parametrize(
     ("choice", "sigmas", "expected"),
     [
-        (SamplerChoice("euler", (("eta", 1.0),)), LEVELS, "'euler' has no option 'eta'; it has none"),
-        (SamplerChoice("dpmpp_sde", (("order", 2),)), LEVELS, "no option 'order'; it has eta, s_noise, r"),
+        (
+            SamplerChoice("euler", (("eta", 1.0),)),
+            LEVELS,
+            "'euler' has no option 'eta'; it has none",
+        ),
+        (
+            SamplerChoice("dpmpp_sde", (("order", 2),)),
+            LEVELS,
+            "no option 'order'; it has eta, s_noise, r",
+        ),
         (SamplerChoice("lms"), (2.0, 2.0, 1.0), "two equal sigmas"),
         (SamplerChoice("euler"), (2.0, math.nan, 1.0), "finite"),
         (SamplerChoice("euler"), (2.0, -1.0), "not negative"),
@@ -316,20 +421,32 @@ def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> 
         (SamplerChoice("euler_ancestral"), (1.0, 2.0), "must fall.*euler"),
     ],
 )
-def test_what_a_sampler_cannot_take_is_said(choice: SamplerChoice, sigmas: tuple[float, ...], expected: str) -> None:
+def test_what_a_sampler_cannot_take_is_said(
+    choice: SamplerChoice, sigmas: tuple[float, ...], expected: str
+) -> None:
     with pytest.raises(InputError, match=expected):
         solver_of(choice, sigmas)
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "value"), [("dpmpp_sde", "r", 0.0), ("dpmpp_sde", "r", 1.5), ("dpmpp_2m_sde", "solver_type", "x")]
+    ("name", "option", "value"),
+    [("dpmpp_sde", "r", 0.0), ("dpmpp_sde", "r", 1.5), ("dpmpp_2m_sde", "solver_type", "x")],
 )
-def test_an_option_out_of_range_is_said_when_the_evaluations_are_listed(name: str, option: str, value: float | str) -> None:
+def test_an_option_out_of_range_is_said_when_the_evaluations_are_listed(
+    name: str, option: str, value: float | str
+) -> None:
     with pytest.raises(InputError, match=option):
         evaluations(of(name, **{option: value}), LEVELS)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, entry in SAMPLERS.items() if entry.noise == "none" and name not in ("dpm_fast",)))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        name
+        for name, entry in SAMPLERS.items()
+        if entry.noise == "none" and name not in ("dpm_fast",)
+    ),
+)
 def test_the_flow_can_be_followed_upwards(name: str) -> None:
     """As FlipSigmas asks for; close levels, so that first order is close too."""
     up = solve(of(name), number(0.8), karras(0.1, 10, 200))
@@ -342,4 +459,6 @@ def test_options_reach_the_sampler() -> None:
     assert float(calm) == pytest.approx(6.0 / 4)
     noisy = partial(solve, of("euler_ancestral", eta=0.5), x, sigmas, lambda x, sigma: x * 0)
     up = 0.5 * math.sqrt(0.75)
-    assert float(noisy()) == pytest.approx(3 * math.sqrt(1 - up**2) + up * float(fresh_noise(x)(x, x)), rel=1e-6)
+    assert float(noisy()) == pytest.approx(
+        3 * math.sqrt(1 - up**2) + up * float(fresh_noise(x)(x, x)), rel=1e-6
+    )

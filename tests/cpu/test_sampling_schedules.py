@@ -16,7 +16,12 @@ from katz_graph.sampling.names import SCHEDULER_NAMES
 from katz_graph.sampling.noise_table import altered_table, noise_table
 from katz_graph.sampling.schedules import schedule, slice_steps
 
-STABLE_DIFFUSION = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "num_train_timesteps": 1000}
+STABLE_DIFFUSION = {
+    "beta_schedule": "scaled_linear",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "num_train_timesteps": 1000,
+}
 TABLE = noise_table(STABLE_DIFFUSION)
 
 
@@ -45,11 +50,16 @@ def test_other_tables() -> None:
     # DDPM (Ho et al. 2020): nothing of the signal is left, ᾱ_T = 4.04e-5
     assert 1 / (1 + linear.sigma_max**2) == pytest.approx(4.04e-5, rel=2e-3)
     cosine = noise_table({"beta_schedule": "squaredcos_cap_v2", "num_train_timesteps": 500})
-    alpha_cumprod = math.cos((250 / 500 + 0.008) / 1.008 * math.pi / 2) ** 2 / math.cos(0.008 / 1.008 * math.pi / 2) ** 2
+    alpha_cumprod = (
+        math.cos((250 / 500 + 0.008) / 1.008 * math.pi / 2) ** 2
+        / math.cos(0.008 / 1.008 * math.pi / 2) ** 2
+    )
     assert float(cosine.sigmas[249]) == pytest.approx(math.sqrt(1 / alpha_cumprod - 1), rel=1e-6)
     assert len(cosine.sigmas) == 500
     trained = noise_table({"trained_betas": [0.19, 0.5], "prediction_type": "v_prediction"})
-    assert trained.sigmas.tolist() == pytest.approx([math.sqrt(1 / 0.81 - 1), math.sqrt(1 / 0.405 - 1)])
+    assert trained.sigmas.tolist() == pytest.approx(
+        [math.sqrt(1 / 0.81 - 1), math.sqrt(1 / 0.405 - 1)]
+    )
     assert trained.parametrisation == "v_prediction"
 
 
@@ -74,8 +84,12 @@ def test_sigma_and_timestep_are_inverse_on_the_table() -> None:
 
 
 def test_between_table_entries_log_sigma_decides() -> None:
-    assert float(TABLE.sigma_at(torch.tensor(499.5))) == pytest.approx(math.sqrt(REFERENCE[499] * REFERENCE[500]), rel=1e-6)
-    assert float(TABLE.sigma_at(torch.tensor(10.25))) == pytest.approx(REFERENCE[10] ** 0.75 * REFERENCE[11] ** 0.25, rel=1e-6)
+    assert float(TABLE.sigma_at(torch.tensor(499.5))) == pytest.approx(
+        math.sqrt(REFERENCE[499] * REFERENCE[500]), rel=1e-6
+    )
+    assert float(TABLE.sigma_at(torch.tensor(10.25))) == pytest.approx(
+        REFERENCE[10] ** 0.75 * REFERENCE[11] ** 0.25, rel=1e-6
+    )
     boundary = math.sqrt(REFERENCE[0] * REFERENCE[1])
     assert (TABLE.timestep_at(boundary * 0.999), TABLE.timestep_at(boundary * 1.001)) == (0, 1)
     assert (TABLE.timestep_at(1e-4), TABLE.timestep_at(1e4)) == (0, 999)
@@ -86,7 +100,10 @@ def test_halfway_between_entries_a_level_is_their_mean_to_the_last_bit() -> None
     (sgm_uniform on a distilled table).
     """
     distilled = altered_table(STABLE_DIFFUSION, DiscreteSampling("lcm", zero_terminal_snr=False))
-    for table, logs, stride, first in ((TABLE, TABLE.log_sigmas, 1, 0), (distilled, distilled.sigmas.log(), 20, 19)):
+    for table, logs, stride, first in (
+        (TABLE, TABLE.log_sigmas, 1, 0),
+        (distilled, distilled.sigmas.log(), 20, 19),
+    ):
         halfway = first + stride * (torch.arange(len(logs) - 1) + 0.5)
         assert torch.equal(table.sigma_at(halfway), (logs[:-1] / 2 + logs[1:] / 2).exp())
 
@@ -94,7 +111,9 @@ def test_halfway_between_entries_a_level_is_their_mean_to_the_last_bit() -> None
 def test_percent_counts_from_pure_noise_to_done() -> None:
     assert TABLE.percent_to_sigma(0.0) == math.inf
     assert TABLE.percent_to_sigma(1.0) == 0.0
-    assert TABLE.percent_to_sigma(0.5) == pytest.approx(math.sqrt(REFERENCE[499] * REFERENCE[500]), rel=1e-6)
+    assert TABLE.percent_to_sigma(0.5) == pytest.approx(
+        math.sqrt(REFERENCE[499] * REFERENCE[500]), rel=1e-6
+    )
     assert TABLE.percent_to_sigma(1 / 3) == pytest.approx(REFERENCE[666], rel=1e-5)
 
 
@@ -113,7 +132,13 @@ def by_time_without_the_end(steps: int) -> np.ndarray:
 
 def by_karras(steps: int) -> np.ndarray:
     places = np.arange(steps) / (steps - 1)
-    return np.array([(REFERENCE[999] ** (1 / 7) + p * (REFERENCE[0] ** (1 / 7) - REFERENCE[999] ** (1 / 7))) ** 7 for p in places])
+    return np.array(
+        [
+            (REFERENCE[999] ** (1 / 7) + p * (REFERENCE[0] ** (1 / 7) - REFERENCE[999] ** (1 / 7)))
+            ** 7
+            for p in places
+        ]
+    )
 
 
 def by_ratio(steps: int) -> np.ndarray:
@@ -135,7 +160,9 @@ def by_angle(steps: int) -> np.ndarray:
         ("kl_optimal", by_angle),
     ],
 )
-def test_schedules_with_a_closed_form(name: str, expected: Callable[[int], np.ndarray], steps: int) -> None:
+def test_schedules_with_a_closed_form(
+    name: str, expected: Callable[[int], np.ndarray], steps: int
+) -> None:
     sigmas = schedule(name, TABLE, steps)
     np.testing.assert_allclose(sigmas[:-1], expected(steps), rtol=2e-5)
     assert sigmas[-1] == 0
@@ -149,12 +176,24 @@ def table_indices(sigmas: tuple[float, ...]) -> list[int]:
 def test_simple_counts_from_the_end_of_the_table() -> None:
     assert table_indices(schedule("simple", TABLE, 4)) == [999, 749, 499, 249]
     assert table_indices(schedule("simple", TABLE, 3)) == [999, 666, 333]
-    # 19 · (1000 / 38) is a little below 500 in floating point: the entry 499 from the end, which is the picture people know
+    # 19 · (1000 / 38) is a little below 500 in floating point: the entry 499 from the end, which is
+    # the picture people know
     assert table_indices(schedule("simple", TABLE, 38))[19] == 999 - int(19 * (1000 / 38)) == 500
 
 
 def test_ddim_uniform_starts_at_one_and_may_be_longer_than_asked() -> None:
-    assert table_indices(schedule("ddim_uniform", TABLE, 10)) == [901, 801, 701, 601, 501, 401, 301, 201, 101, 1]
+    assert table_indices(schedule("ddim_uniform", TABLE, 10)) == [
+        901,
+        801,
+        701,
+        601,
+        501,
+        401,
+        301,
+        201,
+        101,
+        1,
+    ]
     assert len(schedule("ddim_uniform", TABLE, 30)) == 32  # 1, 34, ... 991 and 0
 
 
@@ -177,7 +216,9 @@ def test_beta_drops_repeated_indices() -> None:
 def test_linear_quadratic_by_hand() -> None:
     # removed shares 0, 1/80, 2/80, then with the slope going on and (1 - 4/80) / 4 of curvature, 1
     expected = [1, 0.9875, 0.975, 0.725, 0]
-    assert schedule("linear_quadratic", TABLE, 4) == pytest.approx([share * TABLE.sigma_max for share in expected], rel=1e-6)
+    assert schedule("linear_quadratic", TABLE, 4) == pytest.approx(
+        [share * TABLE.sigma_max for share in expected], rel=1e-6
+    )
     assert schedule("linear_quadratic", TABLE, 1) == pytest.approx([TABLE.sigma_max, 0])
 
 

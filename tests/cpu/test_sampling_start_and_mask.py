@@ -24,7 +24,10 @@ def test_the_seed_alone_decides_the_noise() -> None:
 
 
 def test_seeds_reach_over_64_bits() -> None:
-    assert torch.equal(AncestralNoise((2,), 2**64 - 1, "cpu")(torch.ones(()), torch.ones(())), initial_noise((2,), 0))
+    assert torch.equal(
+        AncestralNoise((2,), 2**64 - 1, "cpu")(torch.ones(()), torch.ones(())),
+        initial_noise((2,), 0),
+    )
 
 
 def test_a_sample_taken_out_of_a_batch_keeps_its_noise() -> None:
@@ -44,7 +47,9 @@ def test_ancestral_noise_continues_one_generator_of_the_next_seed() -> None:
     source, sigma = AncestralNoise((2, 3), 9, "cpu"), torch.ones(())
     both = torch.cat([source(sigma, sigma).flatten(), source(sigma, sigma).flatten()])
     generator = torch.Generator("cpu").manual_seed(10)
-    assert torch.equal(both, torch.cat([torch.randn((2, 3), generator=generator).flatten() for _ in range(2)]))
+    assert torch.equal(
+        both, torch.cat([torch.randn((2, 3), generator=generator).flatten() for _ in range(2)])
+    )
 
 
 def test_the_start_from_the_top_has_unit_variance_for_the_model() -> None:
@@ -58,10 +63,13 @@ def test_the_start_from_the_top_has_unit_variance_for_the_model() -> None:
 
 
 def test_the_noise_of_a_zero_terminal_snr_start_is_scaled_in_float32() -> None:
-    # σ² = 20419225.1 is 20419226 in float32, and 1 more a tie between 20419226 and 20419228, which goes to the latter.
+    # σ² = 20419225.1 is 20419226 in float32, and 1 more a tie between 20419226 and 20419228, which
+    # goes to the latter.
     sigma = 4518.763671875
     ones = torch.ones(1, 4, 2, 2)
-    assert torch.equal(noised(torch.zeros_like(ones), ones, sigma, sigma), ones * math.sqrt(20419228))
+    assert torch.equal(
+        noised(torch.zeros_like(ones), ones, sigma, sigma), ones * math.sqrt(20419228)
+    )
     assert not torch.equal(ones * math.sqrt(20419228), ones * math.sqrt(1 + sigma**2))
 
 
@@ -79,7 +87,10 @@ def test_predictions_give_back_the_picture() -> None:
         b = sigma * a
         x = picture + sigma * noise
         torch.testing.assert_close(scale_model_input(x, sigma), a * picture + b * noise)
-        for parametrisation, output in (("epsilon", noise), ("v_prediction", a * noise - b * picture)):
+        for parametrisation, output in (
+            ("epsilon", noise),
+            ("v_prediction", a * noise - b * picture),
+        ):
             denoised = to_denoised(output, step(x, sigma), parametrisation)  # type: ignore[arg-type]
             # the model's output is taken in float32
             torch.testing.assert_close(denoised, picture, rtol=0, atol=1e-5)
@@ -87,7 +98,12 @@ def test_predictions_give_back_the_picture() -> None:
 
 
 def test_half_precision_outputs_become_float32() -> None:
-    assert to_denoised(torch.ones(SHAPE, dtype=torch.float16), step(torch.ones(SHAPE), 2.0), "epsilon").dtype == torch.float32
+    assert (
+        to_denoised(
+            torch.ones(SHAPE, dtype=torch.float16), step(torch.ones(SHAPE), 2.0), "epsilon"
+        ).dtype
+        == torch.float32
+    )
 
 
 def test_masks_of_any_layout_fit_the_latent() -> None:
@@ -105,7 +121,9 @@ def test_masks_of_any_layout_fit_the_latent() -> None:
 def test_a_mask_is_resized_bilinearly_and_stays_soft() -> None:
     # halving samples between two pixels each way, so the border pixel is the mean of 1 and 0
     mask = torch.tensor([[1.0, 0.0, 0.0, 0.0]]).repeat(4, 1)
-    assert torch.equal(fit_mask(mask, torch.zeros(1, 4, 2, 2))[0, 0], torch.tensor([[0.5, 0.0], [0.5, 0.0]]))
+    assert torch.equal(
+        fit_mask(mask, torch.zeros(1, 4, 2, 2))[0, 0], torch.tensor([[0.5, 0.0], [0.5, 0.0]])
+    )
 
 
 def test_the_kept_part_is_the_original_for_the_model_and_after_it() -> None:
@@ -114,5 +132,7 @@ def test_the_kept_part_is_the_original_for_the_model_and_after_it() -> None:
     keep_right[:, 3:] = 0
     mask = LatentMask(keep_right, latent, noise)
     before, after = mask.before(x, 2.5), mask.after(x)
-    assert torch.equal(before[..., 3:], (latent + noise * 2.5)[..., 3:]) and torch.equal(before[..., :3], x[..., :3])
+    assert torch.equal(before[..., 3:], (latent + noise * 2.5)[..., 3:]) and torch.equal(
+        before[..., :3], x[..., :3]
+    )
     assert torch.equal(after[..., 3:], latent[..., 3:]) and torch.equal(after[..., :3], x[..., :3])

@@ -21,10 +21,23 @@ from single_files import (
 from tiny_models import random_step, random_text, rows
 
 from katz_graph.errors import InputError
-from katz_graph.models.configuration import config, latent_space, overflows, prediction_type, scheduler_config, union_types
+from katz_graph.models.configuration import (
+    config,
+    latent_space,
+    overflows,
+    prediction_type,
+    scheduler_config,
+    union_types,
+)
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.control_blocks import control, embed_reference
-from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, network_recipe, pipeline_recipes, vae_recipe
+from katz_graph.models.loading.sources import (
+    clip_recipe,
+    controlnet_recipe,
+    network_recipe,
+    pipeline_recipes,
+    vae_recipe,
+)
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text import encoder as text
 from katz_graph.models.text.tokens import load_tokenizer
@@ -35,7 +48,9 @@ CPU = ("cpu", torch.float32)
 
 def same(module, expected):
     mine, theirs = module.state_dict(), expected.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(mine[name], theirs[name]) for name in mine
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,9 +64,17 @@ def test_a_checkpoint_is_the_folder_it_was_made_of(kind):
         assert same(STORE.text_encoder(recipe.encoder, *CPU), expected)
     assert unet_architecture(model.network) == unet_architecture(folder_model.network)
     assert latent_space(vae) == latent_space(folder_vae) and overflows(vae) == overflows(folder_vae)
-    assert model.latent.scale == folder_model.latent.scale == (0.13025 if kind in ("sdxl", "refiner") else 0.18215)
-    common = scheduler_config(folder_model).keys() & scheduler_config(model).keys() - {"prediction_type"}
-    assert all(scheduler_config(model)[name] == scheduler_config(folder_model)[name] for name in common)
+    assert (
+        model.latent.scale
+        == folder_model.latent.scale
+        == (0.13025 if kind in ("sdxl", "refiner") else 0.18215)
+    )
+    common = scheduler_config(folder_model).keys() & scheduler_config(model).keys() - {
+        "prediction_type"
+    }
+    assert all(
+        scheduler_config(model)[name] == scheduler_config(folder_model)[name] for name in common
+    )
     assert len(common) > 5
 
 
@@ -61,8 +84,13 @@ def test_prompts_are_encoded_alike(kind):
     encodings = []
     for source in (checkpoint(kind), pipeline_folder(kind)):
         _, clip, _ = pipeline_recipes(source)
-        encoders = [(STORE.text_encoder(one.encoder, *CPU), load_tokenizer(one.tokenizer)) for one in clip.encoders]
-        encodings.append(text.encode(encoders, "a photo of an (astronaut:1.2) riding a horse on mars"))
+        encoders = [
+            (STORE.text_encoder(one.encoder, *CPU), load_tokenizer(one.tokenizer))
+            for one in clip.encoders
+        ]
+        encodings.append(
+            text.encode(encoders, "a photo of an (astronaut:1.2) riding a horse on mars")
+        )
     assert torch.equal(encodings[0].hidden, encodings[1].hidden)
     if kind in ("sdxl", "refiner"):
         assert torch.equal(encodings[0].pooled, encodings[1].pooled)
@@ -106,10 +134,20 @@ YAML = "model:\n  target: ldm\n  params:\n    parameterization: '{}'\n"
         ("sd2", {"tensors": WIDE}, "v_prediction", False),
         ("sd2", {"tensors": {SPREAD: WIDE[SPREAD].bfloat16()}}, "v_prediction", False),
         ("sd2", {"tensors": {SPREAD: WIDE[SPREAD].to(torch.float8_e4m3fn)}}, "v_prediction", False),
-        ("sd2", {"tensors": {SPREAD: (WIDE[SPREAD] * 0.1).to(torch.float8_e4m3fn)}}, "epsilon", False),
+        (
+            "sd2",
+            {"tensors": {SPREAD: (WIDE[SPREAD] * 0.1).to(torch.float8_e4m3fn)}},
+            "epsilon",
+            False,
+        ),
         ("sd2", {"tensors": WIDE, "in_channels": 9}, "epsilon", False),
         ("sd2", {"tensors": WIDE, "yaml": YAML.format("eps")}, "epsilon", False),
-        ("sd2", {"tensors": WIDE, "metadata": {"modelspec.prediction_type": "epsilon"}}, "epsilon", False),
+        (
+            "sd2",
+            {"tensors": WIDE, "metadata": {"modelspec.prediction_type": "epsilon"}},
+            "epsilon",
+            False,
+        ),
         ("sd1", {"yaml": YAML.format("v")}, "v_prediction", False),
         ("sdxl", {}, "epsilon", False),
         ("sdxl", {"tensors": MARKS}, "v_prediction", True),
@@ -161,11 +199,16 @@ def test_old_names_of_a_vae_in_diffusers_layout(tmp_path):
 
 
 def test_text_encoders_in_files_of_their_own(tmp_path):
-    save(tmp_path / "l.safetensors", transformers_text(parts("sd1")["text_encoder"]) | {"text_projection.weight": torch.eye(64)})
+    save(
+        tmp_path / "l.safetensors",
+        transformers_text(parts("sd1")["text_encoder"]) | {"text_projection.weight": torch.eye(64)},
+    )
     (encoder,) = clip_recipe([tmp_path / "l.safetensors"]).encoders
     assert same(STORE.text_encoder(encoder.encoder, *CPU), parts("sd1")["text_encoder"])
     assert config(encoder.encoder)["hidden_act"] == "quick_gelu"
-    with pytest.raises(InputError, match=r"not SDXL's two text encoders: expected CLIP-L .* and OpenCLIP's bigG"):
+    with pytest.raises(
+        InputError, match=r"not SDXL's two text encoders: expected CLIP-L .* and OpenCLIP's bigG"
+    ):
         clip_recipe([tmp_path / "l.safetensors", tmp_path / "l.safetensors"])
 
 
@@ -173,7 +216,10 @@ def test_text_encoders_in_files_of_their_own(tmp_path):
 def test_controlnets_in_either_layout(tmp_path, kind):
     expected = controlnet(kind)
     original = original_unet(expected)
-    save(tmp_path / "whole.safetensors", {f"control_model.{name}": tensor for name, tensor in original.items()})
+    save(
+        tmp_path / "whole.safetensors",
+        {f"control_model.{name}": tensor for name, tensor in original.items()},
+    )
     save(tmp_path / "bare.safetensors", original)
     save(tmp_path / "diffusers.safetensors", expected.state_dict())
     for name in ("whole", "bare", "diffusers"):
@@ -184,20 +230,36 @@ def test_controlnets_in_either_layout(tmp_path, kind):
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "averages"),
-    [("control_v11e_sd15_shuffle", True), ("control_v11e_sd15_shuffle_fp16", True), ("control_sd15_shuffle_canny", False)],
+    [
+        ("control_v11e_sd15_shuffle", True),
+        ("control_v11e_sd15_shuffle_fp16", True),
+        ("control_sd15_shuffle_canny", False),
+    ],
 )
 def test_a_controlnet_of_shuffled_pictures_averages_as_its_folder_does(tmp_path, name, averages):
     controlnet("sd1").save_pretrained(tmp_path / "folder")
-    settings = json.loads((tmp_path / "folder" / "config.json").read_text()) | {"global_pool_conditions": averages}
+    settings = json.loads((tmp_path / "folder" / "config.json").read_text()) | {
+        "global_pool_conditions": averages
+    }
     (tmp_path / "folder" / "config.json").write_text(json.dumps(settings))
     save(tmp_path / f"{name}.safetensors", original_unet(controlnet("sd1")))
     step, image = random_step(1, 16, 16), torch.rand(1, 3, 128, 128)
     residuals = []
     for place in ("folder", f"{name}.safetensors"):
         module = STORE.controlnet(controlnet_recipe(tmp_path / place).control_net, *CPU)
-        residuals.append(control(module, step, random_text(module, 1), embed_reference(module, image), rows(step, 1.0)))
+        residuals.append(
+            control(
+                module,
+                step,
+                random_text(module, 1),
+                embed_reference(module, image),
+                rows(step, 1.0),
+            )
+        )
     folder, file = residuals
-    assert torch.equal(file.mid, folder.mid) and all(torch.equal(one, other) for one, other in zip(file.down, folder.down, strict=True))
+    assert torch.equal(file.mid, folder.mid) and all(
+        torch.equal(one, other) for one, other in zip(file.down, folder.down, strict=True)
+    )
     assert (folder.mid.shape[-1] == 1) is averages
 
 
@@ -210,7 +272,10 @@ def test_a_controlnet_for_several_kinds_of_reference(tmp_path):
 
 def test_a_controlnet_of_differences(tmp_path):
     expected, unet = controlnet("sd1"), parts("sd1")["unet"].state_dict()
-    differences = {name: tensor - unet[name] if name in unet else tensor for name, tensor in expected.state_dict().items()}
+    differences = {
+        name: tensor - unet[name] if name in unet else tensor
+        for name, tensor in expected.state_dict().items()
+    }
     save(tmp_path / "differences.safetensors", differences | {"difference": torch.tensor([])})
     with pytest.raises(InputError, match="load it with DiffControlNetLoader"):
         controlnet_recipe(tmp_path / "differences.safetensors")
@@ -234,7 +299,10 @@ def test_weights_of_eight_bits(tmp_path, kind):
     save(tmp_path / "eight.safetensors", {name: tensor.to(kind) for name, tensor in unet.items()})
     save(tmp_path / "whole.safetensors", unet)
     read = STORE.network(network_recipe(tmp_path / "eight.safetensors").network, *CPU)
-    rounded = STORE.network(network_recipe(tmp_path / "whole.safetensors", str(kind).removeprefix("torch.")).network, *CPU)
+    rounded = STORE.network(
+        network_recipe(tmp_path / "whole.safetensors", str(kind).removeprefix("torch.")).network,
+        *CPU,
+    )
     assert read.dtype == torch.float32
     assert same(read, rounded)
     assert not same(read, parts("sd1")["unet"])
@@ -247,13 +315,32 @@ def test_weights_of_eight_bits(tmp_path, kind):
             "model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight",
             "this is a Stable Diffusion 3 checkpoint; Katz",
         ),
-        ("double_blocks.0.img_attn.norm.key_norm.scale", "this is a Flux checkpoint; Katz Graph runs SD1.5, SD2 and SDXL"),
-        ("lora_unet_down_blocks_0.lora_up.weight", "this is a LoRA, expected a checkpoint; load it with LoraLoader"),
-        ("first_stage_model.decoder.conv_in.weight", "a checkpoint without a UNet and text encoders: load its parts with"),
-        ("input_hint_block.0.weight", "this is a ControlNet, expected a checkpoint; load it with ControlNetLoader"),
-        ("body.0.block1.weight", "this is a T2I-adapter, expected a checkpoint; which is not supported"),
+        (
+            "double_blocks.0.img_attn.norm.key_norm.scale",
+            "this is a Flux checkpoint; Katz Graph runs SD1.5, SD2 and SDXL",
+        ),
+        (
+            "lora_unet_down_blocks_0.lora_up.weight",
+            "this is a LoRA, expected a checkpoint; load it with LoraLoader",
+        ),
+        (
+            "first_stage_model.decoder.conv_in.weight",
+            "a checkpoint without a UNet and text encoders: load its parts with",
+        ),
+        (
+            "input_hint_block.0.weight",
+            "this is a ControlNet, expected a checkpoint; load it with ControlNetLoader",
+        ),
+        (
+            "body.0.block1.weight",
+            "this is a T2I-adapter, expected a checkpoint; which is not supported",
+        ),
         ("emb_params", "this is a textual inversion, expected a checkpoint"),
-        ("something.else", "not a checkpoint of Stable Diffusion 1, 2 or XL: its tensors are called something.else"),
+        (
+            "something.else",
+            "not a checkpoint of Stable Diffusion 1, 2 or XL: its tensors are called "
+            "something.else",
+        ),
     ],
 )
 def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, name, words):
@@ -263,7 +350,10 @@ def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, name, words):
 
 
 def test_a_control_lora_is_no_controlnet(tmp_path):
-    save(tmp_path / "model.safetensors", original_unet(controlnet("sd1")) | {"lora_controlnet": torch.tensor([])})
+    save(
+        tmp_path / "model.safetensors",
+        original_unet(controlnet("sd1")) | {"lora_controlnet": torch.tensor([])},
+    )
     with pytest.raises(InputError, match="this is a Control-LoRA, expected a ControlNet"):
         controlnet_recipe(tmp_path / "model.safetensors")
 
@@ -289,18 +379,29 @@ def test_files_that_are_broken(tmp_path):
     tensors = checkpoint_tensors("sd1")
     del tensors["model.diffusion_model.input_blocks.1.0.out_layers.3.weight"]
     save(path, tensors)
-    with pytest.raises(InputError, match=r"incomplete: model\.diffusion_model\.input_blocks\.1\.0\.out_layers\.3\.weight is missing"):
+    with pytest.raises(
+        InputError,
+        match=r"incomplete: "
+        r"model\.diffusion_model\.input_blocks\.1\.0\.out_layers\.3\.weight is missing",
+    ):
         pipeline_recipes(path)
     tensors = checkpoint_tensors("sd1")
     del tensors["model.diffusion_model.middle_block.1.norm.bias"]
     save(path, tensors)
-    with pytest.raises(InputError, match=r"is no whole UNet2DConditionModel: missing: mid_block\.attentions\.0\.norm\.bias$"):
+    with pytest.raises(
+        InputError,
+        match=r"is no whole UNet2DConditionModel: missing: mid_block\.attentions\.0\.norm\.bias$",
+    ):
         STORE.network(pipeline_recipes(path)[0].network, *CPU)
 
 
 def test_a_vocabulary_that_is_not_clips(tmp_path):
     tensors = checkpoint_tensors("sd1")
-    tensors["cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"] = torch.zeros(514, 64)
+    tensors["cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"] = (
+        torch.zeros(514, 64)
+    )
     save(tmp_path / "model.safetensors", tensors)
-    with pytest.raises(InputError, match="a text encoder with a vocabulary of 514 tokens, expected CLIP's 49,408"):
+    with pytest.raises(
+        InputError, match="a text encoder with a vocabulary of 514 tokens, expected CLIP's 49,408"
+    ):
         pipeline_recipes(tmp_path / "model.safetensors")

@@ -35,7 +35,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / "checkpoints" / f"{kind}.safetensors").symlink_to(checkpoint(kind))
         save(root / "vae" / f"{kind}.safetensors", parts(kind)["vae"].state_dict())
         save(root / "diffusion_models" / f"{kind}.safetensors", original_unet(parts(kind)["unet"]))
-    save(root / "text_encoders" / "sd1.safetensors", transformers_text(parts("sd1")["text_encoder"]))
+    save(
+        root / "text_encoders" / "sd1.safetensors", transformers_text(parts("sd1")["text_encoder"])
+    )
     save(root / "text_encoders" / "l.safetensors", transformers_text(parts("sdxl")["text_encoder"]))
     save(root / "controlnet" / "sd1.safetensors", original_unet(controlnet("sd1")))
     (root / "controlnet" / "sd1").mkdir()
@@ -45,7 +47,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def nodes(model: list[Any], clip: list[Any], vae: list[Any], **loaders: Any) -> dict[str, Any]:
-    sampling = {"seed": 3, "steps": 2, "cfg": 3.0, "model": model, "positive": ["10", 0], "negative": ["11", 0], "latent_image": ["12", 0]}
+    sampling = {
+        "seed": 3,
+        "steps": 2,
+        "cfg": 3.0,
+        "model": model,
+        "positive": ["10", 0],
+        "negative": ["11", 0],
+        "latent_image": ["12", 0],
+    }
     return loaders | {
         "10": {"class_type": "CLIPTextEncode", "inputs": {"clip": clip, "text": "a (red:1.2) fox"}},
         "11": {"class_type": "CLIPTextEncode", "inputs": {"clip": clip, "text": ""}},
@@ -57,7 +67,9 @@ def nodes(model: list[Any], clip: list[Any], vae: list[Any], **loaders: Any) -> 
 
 
 def whole(name: str) -> dict[str, Any]:
-    return nodes(["1", 0], ["1", 1], ["1", 2], **{"1": loader("CheckpointLoaderSimple", ckpt_name=name)})
+    return nodes(
+        ["1", 0], ["1", 1], ["1", 2], **{"1": loader("CheckpointLoaderSimple", ckpt_name=name)}
+    )
 
 
 def loader(kind: str, **inputs: Any) -> dict[str, Any]:
@@ -72,7 +84,9 @@ def picture(katz: Katz, models: Path, workflow: dict[str, Any]) -> numpy.ndarray
 
 @pytest.mark.parametrize("kind", ["sd1", "sd2", "sdxl"])
 def test_a_checkpoint_paints_what_its_folder_paints(katz: Katz, models: Path, kind: str) -> None:
-    assert numpy.array_equal(picture(katz, models, whole(f"{kind}.safetensors")), picture(katz, models, whole(kind)))
+    assert numpy.array_equal(
+        picture(katz, models, whole(f"{kind}.safetensors")), picture(katz, models, whole(kind))
+    )
 
 
 def test_separate_files_paint_what_the_checkpoint_paints(katz: Katz, models: Path) -> None:
@@ -106,8 +120,18 @@ def test_a_text_encoder_of_another_layer(katz: Katz, models: Path) -> None:
 def controlled(checkpoint: str, control: dict[str, Any], **more: Any) -> dict[str, Any]:
     workflow = whole(checkpoint)
     workflow["13"]["inputs"] |= {"positive": ["5", 0], "negative": ["5", 1]}
-    apply = loader("ControlNetApplyAdvanced", positive=["10", 0], negative=["11", 0], control_net=["4" if more else "3", 0], image=["6", 0])
-    return workflow | {"3": control, "5": apply, "6": loader("EmptyImage", width=64, height=64, color=0x80A0C0)} | more
+    apply = loader(
+        "ControlNetApplyAdvanced",
+        positive=["10", 0],
+        negative=["11", 0],
+        control_net=["4" if more else "3", 0],
+        image=["6", 0],
+    )
+    return (
+        workflow
+        | {"3": control, "5": apply, "6": loader("EmptyImage", width=64, height=64, color=0x80A0C0)}
+        | more
+    )
 
 
 def test_a_controlnet_file_paints_what_its_folder_paints(katz: Katz, models: Path) -> None:
@@ -119,7 +143,9 @@ def test_a_controlnet_file_paints_what_its_folder_paints(katz: Katz, models: Pat
             ("DiffControlNetLoader", "sd1.safetensors", {"model": ["1", 0]}),
         )
     ]
-    assert numpy.array_equal(pictures[0], pictures[1]) and numpy.array_equal(pictures[0], pictures[2])
+    assert numpy.array_equal(pictures[0], pictures[1]) and numpy.array_equal(
+        pictures[0], pictures[2]
+    )
     assert not numpy.array_equal(pictures[0], picture(katz, models, whole("sd1")))
 
 
@@ -140,7 +166,10 @@ def test_what_does_not_belong_is_named(katz: Katz, models: Path) -> None:
         "2": loader("CLIPLoader", clip_name="sd1.safetensors", type="flux2"),
     })), "--models", models)  # fmt: skip
     assert result.code == 2
-    assert "CLIPLoader, type: flux2 is another family of models; Katz Graph runs SD1.5, SD2 and SDXL" in result.err
+    assert (
+        "CLIPLoader, type: flux2 is another family of models; Katz Graph runs SD1.5, SD2 and SDXL"
+        in result.err
+    )
     result = katz("run", write(nodes(["1", 0], ["2", 0], ["1", 2], **{
         "1": loader("CheckpointLoaderSimple", ckpt_name="sd1.safetensors"),
         "2": loader("DualCLIPLoader", clip_name1="l.safetensors", clip_name2="sd1.safetensors", type="sdxl"),
@@ -151,6 +180,12 @@ def test_what_does_not_belong_is_named(katz: Katz, models: Path) -> None:
 
 def test_a_checkpoint_of_eight_bits_runs(katz: Katz, models: Path) -> None:
     tensors = checkpoint_tensors("sd1")
-    eight = {name: tensor.to(torch.float8_e4m3fn) if name.startswith("model.") else tensor for name, tensor in tensors.items()}
-    save_file({name: tensor.contiguous() for name, tensor in eight.items()}, models / "checkpoints" / "eight.safetensors")
+    eight = {
+        name: tensor.to(torch.float8_e4m3fn) if name.startswith("model.") else tensor
+        for name, tensor in tensors.items()
+    }
+    save_file(
+        {name: tensor.contiguous() for name, tensor in eight.items()},
+        models / "checkpoints" / "eight.safetensors",
+    )
     assert picture(katz, models, whole("eight.safetensors")).std() > 0

@@ -12,7 +12,10 @@ from katz_graph.models.families.unet.configurations import unet_configuration
 from katz_graph.models.loading.configurations import text_configuration, vae_configuration
 
 CROSS, PLAIN = "CrossAttnDownBlock2D", "DownBlock2D"
-FOUR = {"block_out_channels": (320, 640, 1280, 1280), "down_block_types": (CROSS, CROSS, CROSS, PLAIN)}
+FOUR = {
+    "block_out_channels": (320, 640, 1280, 1280),
+    "down_block_types": (CROSS, CROSS, CROSS, PLAIN),
+}
 XL = {
     "use_linear_projection": True,
     "addition_embed_type": "text_time",
@@ -20,8 +23,14 @@ XL = {
 }
 UNETS = {
     "sd1": FOUR | {"cross_attention_dim": 768, "attention_head_dim": 8},
-    "sd1-inpainting": FOUR | {"cross_attention_dim": 768, "attention_head_dim": 8, "in_channels": 9},
-    "sd2": FOUR | {"cross_attention_dim": 1024, "attention_head_dim": (5, 10, 20, 20), "use_linear_projection": True},
+    "sd1-inpainting": FOUR
+    | {"cross_attention_dim": 768, "attention_head_dim": 8, "in_channels": 9},
+    "sd2": FOUR
+    | {
+        "cross_attention_dim": 1024,
+        "attention_head_dim": (5, 10, 20, 20),
+        "use_linear_projection": True,
+    },
     "sdxl": XL
     | {
         "block_out_channels": (320, 640, 1280),
@@ -60,15 +69,27 @@ def test_unets(name):
         expected = UNet2DConditionModel(**settings, up_block_types=ups)
     for tensors in (original_unet(expected), expected.state_dict()):
         told = unet_configuration(shapes(tensors))
-        for key, value in {"in_channels": 4, "out_channels": 4, "layers_per_block": 2, "norm_num_groups": 32, **settings}.items():
+        for key, value in {
+            "in_channels": 4,
+            "out_channels": 4,
+            "layers_per_block": 2,
+            "norm_num_groups": 32,
+            **settings,
+        }.items():
             if key == "transformer_layers_per_block":  # says nothing of levels without attention
-                levels = [index for index, kind in enumerate(settings["down_block_types"]) if kind == CROSS]
+                levels = [
+                    index
+                    for index, kind in enumerate(settings["down_block_types"])
+                    if kind == CROSS
+                ]
                 assert [told[key][index] for index in levels] == [value[index] for index in levels]
                 assert told[key][-1] == value[-1]
             else:
                 assert (tuple(told[key]) if isinstance(value, tuple) else told[key]) == value, key
         with torch.device("meta"):
-            assert shapes(UNet2DConditionModel.from_config(told).state_dict()) == shapes(expected.state_dict())
+            assert shapes(UNet2DConditionModel.from_config(told).state_dict()) == shapes(
+                expected.state_dict()
+            )
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -83,16 +104,39 @@ def test_text_encoders(name):
     layouts = [transformers_text(module)] + ([open_clip(module)] if activation == "gelu" else [])
     for tensors in layouts:
         told = SimpleNamespace(**text_configuration(shapes(tensors)))
-        assert (told.hidden_size, told.intermediate_size, told.num_attention_heads) == (width, inner, heads)
-        assert (told.num_hidden_layers, told.hidden_act, told.vocab_size) == (layers, activation, 49408)
-        assert (told.projection_dim == projection) and ("WithProjection" in told.architectures[0]) == projects
+        assert (told.hidden_size, told.intermediate_size, told.num_attention_heads) == (
+            width,
+            inner,
+            heads,
+        )
+        assert (told.num_hidden_layers, told.hidden_act, told.vocab_size) == (
+            layers,
+            activation,
+            49408,
+        )
+        assert (told.projection_dim == projection) and (
+            "WithProjection" in told.architectures[0]
+        ) == projects
 
 
 def test_the_vae():
-    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    blocks = {
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+    }
     with torch.device("meta"):
-        expected = AutoencoderKL(**blocks, block_out_channels=(128, 256, 512, 512), layers_per_block=2)
+        expected = AutoencoderKL(
+            **blocks, block_out_channels=(128, 256, 512, 512), layers_per_block=2
+        )
     for tensors in (original_vae(expected), expected.state_dict()):
         told = vae_configuration(shapes(tensors), 0.13025, overflows=True)
-        assert (told["block_out_channels"], told["layers_per_block"], told["latent_channels"]) == ([128, 256, 512, 512], 2, 4)
-        assert (told["scaling_factor"], told["force_upcast"], told["use_quant_conv"]) == (0.13025, True, True)
+        assert (told["block_out_channels"], told["layers_per_block"], told["latent_channels"]) == (
+            [128, 256, 512, 512],
+            2,
+            4,
+        )
+        assert (told["scaling_factor"], told["force_upcast"], told["use_quant_conv"]) == (
+            0.13025,
+            True,
+            True,
+        )

@@ -12,7 +12,18 @@ import pytest
 import torch
 
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.events import Event, NodeBlocked, NodeDone, NodeFailed, NodeStarted, Previewed, Progress, Span, StageDone, Timeline
+from katz_graph.events import (
+    Event,
+    NodeBlocked,
+    NodeDone,
+    NodeFailed,
+    NodeStarted,
+    Previewed,
+    Progress,
+    Span,
+    StageDone,
+    Timeline,
+)
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.graph.failure import node_failure
 from katz_graph.web.events import JOB_EVENT, Cached, ClientEvent, EncodedPicture, JobEvent, Wrote
@@ -29,7 +40,9 @@ class Clock:
         return self.now
 
 
-def reporter(folder: Path = Path("output"), most: int = 1000) -> tuple[JobReporter, list[ClientEvent], Clock]:
+def reporter(
+    folder: Path = Path("output"), most: int = 1000
+) -> tuple[JobReporter, list[ClientEvent], Clock]:
     told: list[ClientEvent] = []
     clock = Clock()
     return JobReporter(folder, most, told.append, clock), told, clock
@@ -87,7 +100,11 @@ def test_clients_are_told_of_a_blocked_node_as_of_one_that_is_done() -> None:
     tells.listen(start("3"))
     tells.listen(NodeBlocked("3", "3", "Type3", seconds=0.5, why="blocked: no face"))
     frame = JOB_EVENT.dump_python(JobEvent("j", told[-1]))
-    assert (frame["kind"], frame["cached"], frame["why"]) == ("node_done", False, "blocked: no face")
+    assert (frame["kind"], frame["cached"], frame["why"]) == (
+        "node_done",
+        False,
+        "blocked: no face",
+    )
     assert tells.executed == ["3"]
 
 
@@ -120,7 +137,11 @@ def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
     tells.listen(Progress("5", 4, 100, evaluations=True))
     tells.listen(Previewed("5", picture))
     tells.listen(Previewed("5", picture))
-    seen = [one.value if isinstance(one, Progress) else "picture" for one in told if isinstance(one, (Progress, EncodedPicture))]
+    seen = [
+        one.value if isinstance(one, Progress) else "picture"
+        for one in told
+        if isinstance(one, (Progress, EncodedPicture))
+    ]
     assert seen == [1, 3, "picture", 4, "picture", "picture"]
 
 
@@ -131,8 +152,12 @@ def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> 
     tells.listen(Timeline("5", (Span("cpu", "step", clock.now + 2.0, 0.5, 3),)))
     tells.listen(done("5", seconds=3.0))
     (timeline,) = [one for one in told if isinstance(one, Timeline)]
-    assert timeline == Timeline("5", (Span("cpu", "vae decode", 1.5, 0.25), Span("cpu", "step", 2.0, 0.5, 3)))
-    assert told.index(timeline) < next(number for number, one in enumerate(told) if isinstance(one, NodeDone))
+    assert timeline == Timeline(
+        "5", (Span("cpu", "vae decode", 1.5, 0.25), Span("cpu", "step", 2.0, 0.5, 3))
+    )
+    assert told.index(timeline) < next(
+        number for number, one in enumerate(told) if isinstance(one, NodeDone)
+    )
 
 
 def test_files_are_told_by_their_place_and_others_not_at_all(tmp_path: Path) -> None:
@@ -152,7 +177,11 @@ def test_the_error_of_a_lost_worker_is_told_apart_from_a_node_s_own() -> None:
     tells.listen(start("5"))
     tells.listen(failed("5", lost))
     tells.listen(failed("6", RunError("later")))
-    assert tells.failure is not None and (tells.failure.kind, tells.failure.node, tells.failure.node_type) == ("WorkerLost", "5", "Type5")
+    assert tells.failure is not None and (
+        tells.failure.kind,
+        tells.failure.node,
+        tells.failure.node_type,
+    ) == ("WorkerLost", "5", "Type5")
 
 
 def test_a_picture_that_a_node_sends_is_never_dropped_for_a_newer_one() -> None:
@@ -181,10 +210,26 @@ def test_whatever_a_pack_shows_becomes_plain_data() -> None:
 
 
 def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names() -> None:
-    wanted = {"workflow": {"nodes": []}, "prompt": "forged", "katz": "forged", "bad\nname": 1, "€": 1, "": 1, "x" * 80: 1}
-    texts = pictures_texts(Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), "cpu*2", "float32")
-    assert set(texts) == {"workflow", "prompt", "katz"} and texts["prompt"] == '{"1": {}}' and "cpu*2" in texts["katz"]
-    assert set(pictures_texts(Order("j", {}, (), extra={"extra_pnginfo": "no object"}), "cpu", "float32")) == {"prompt", "katz"}
+    wanted = {
+        "workflow": {"nodes": []},
+        "prompt": "forged",
+        "katz": "forged",
+        "bad\nname": 1,
+        "€": 1,
+        "": 1,
+        "x" * 80: 1,
+    }
+    texts = pictures_texts(
+        Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), "cpu*2", "float32"
+    )
+    assert (
+        set(texts) == {"workflow", "prompt", "katz"}
+        and texts["prompt"] == '{"1": {}}'
+        and "cpu*2" in texts["katz"]
+    )
+    assert set(
+        pictures_texts(Order("j", {}, (), extra={"extra_pnginfo": "no object"}), "cpu", "float32")
+    ) == {"prompt", "katz"}
 
 
 def test_times_are_since_the_epoch() -> None:

@@ -51,7 +51,9 @@ def runs_in(
     wear_out: Callable[[str], None] = lambda why: None,
 ) -> Runs:
     folders = Folders((folder,), folder, folder)
-    place = RunnerDevices(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000)  # type: ignore[arg-type]
+    place = RunnerDevices(
+        Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000
+    )  # type: ignore[arg-type]
     return Runs(place, tell, UnkeptFiles(), wear_out)
 
 
@@ -62,17 +64,24 @@ def ends(told: list[JobEvent]) -> list[Ended]:
 def test_a_job_that_cannot_even_begin_ends_and_holds_up_nobody(tmp_path: Path) -> None:
     told: list[JobEvent] = []
     runs = runs_in(tmp_path, told.append)
-    runs.start(Order("bad", {"1": object()}, ("1",)))  # JSON cannot say it: no picture could carry it
+    # JSON cannot say it: no picture could carry it
+    runs.start(Order("bad", {"1": object()}, ("1",)))
     eventually(lambda: len(ends(told)) == 1, 10)
     assert isinstance(told[0].event, Started)
     (end,) = ends(told)
-    assert end.status == "failed" and end.error is not None and "internal error: TypeError" in end.error.message
+    assert (
+        end.status == "failed"
+        and end.error is not None
+        and "internal error: TypeError" in end.error.message
+    )
     runs.free(True, True)
     runs.start(Order("next", {}, ()))  # waits until memory is free, which waits for jobs that run
     eventually(lambda: len(ends(told)) == 2, 10)
 
 
-def test_a_job_that_gets_no_thread_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_gets_no_thread_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -87,8 +96,13 @@ def test_a_job_that_gets_no_thread_is_forgotten(tmp_path: Path, monkeypatch: pyt
     eventually(lambda: [one.job for one in told if isinstance(one.event, Ended)] == ["b"], 10)
 
 
-def test_a_job_that_is_cancelled_as_it_begins_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.web.runner.runs.run_graph", lambda graph, context, *rest: context.check_cancelled())
+def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "katz_graph.web.runner.runs.run_graph",
+        lambda graph, context, *rest: context.check_cancelled(),
+    )
     told: list[JobEvent] = []
     held, may = threading.Event(), threading.Event()
 
@@ -113,20 +127,33 @@ def expanding(name: str, nodes: Any, result: Any) -> NodeType:
     def go(self: Any) -> Any:
         return {"expand": nodes, "result": (result,)}
 
-    members = {"INPUT_TYPES": classmethod(lambda cls: {}), "RETURN_TYPES": ("*",), "FUNCTION": "go", "go": go}
+    members = {
+        "INPUT_TYPES": classmethod(lambda cls: {}),
+        "RETURN_TYPES": ("*",),
+        "FUNCTION": "go",
+        "go": go,
+    }
     return V1Class(name, type(name, (), members), name).describe()
 
 
 BROKEN = {"fails": {"class_type": "Fail", "inputs": {}}}
-CIRCLE = {name: {"class_type": "Echo", "inputs": {"value": [other, 0]}} for name, other in ("ab", "ba")}
-AROUND = {"a": {"class_type": "Echo", "inputs": {"value": ["2", 0]}}}  # reads a node of the prompt that reads the expansion
+CIRCLE = {
+    name: {"class_type": "Echo", "inputs": {"value": [other, 0]}} for name, other in ("ab", "ba")
+}
+# reads a node of the prompt that reads the expansion
+AROUND = {"a": {"class_type": "Echo", "inputs": {"value": ["2", 0]}}}
 
 
 @pytest.mark.parametrize(
     ("nodes", "result", "inner", "said"),
     [
         (BROKEN, ["fails", 0], "7.fails", "in it node 7.fails (Fail): "),
-        ({"deeper": {"class_type": "Deeper", "inputs": {}}}, ["deeper", 0], "7.fails", "in it node 7.fails (Fail): "),
+        (
+            {"deeper": {"class_type": "Deeper", "inputs": {}}},
+            ["deeper", 0],
+            "7.fails",
+            "in it node 7.fails (Fail): ",
+        ),
         (CIRCLE, ["a", 0], "7.a", "stands in a cycle: 7.a (Echo) -> 7.b (Echo) -> 7.a (Echo)"),
         (AROUND, ["a", 0], "7.a", "stands in a cycle: "),
     ],
@@ -135,8 +162,16 @@ def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(
     tmp_path: Path, nodes: Any, result: Any, inner: str, said: str
 ) -> None:
     told: list[JobEvent] = []
-    types = {**TYPES, "Outer": expanding("Outer", nodes, result), "Deeper": expanding("Deeper", BROKEN, ["fails", 0])}
-    prompt = {"2": node("Echo", value=["7", 0]), "7": node("Outer"), "9": node("Save", value=["2", 0])}
+    types = {
+        **TYPES,
+        "Outer": expanding("Outer", nodes, result),
+        "Deeper": expanding("Deeper", BROKEN, ["fails", 0]),
+    }
+    prompt = {
+        "2": node("Echo", value=["7", 0]),
+        "7": node("Outer"),
+        "9": node("Save", value=["2", 0]),
+    }
     runs_in(tmp_path, told.append, types).start(Order("j", prompt, ("9",)))
     eventually(lambda: bool(ends(told)), 10)
     (end,) = ends(told)
@@ -150,7 +185,10 @@ def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(
             messages[message["type"]] = message["data"]
     for error in (messages["execution_error"], dict(status_of(job)["messages"])["execution_error"]):
         assert (error["node_id"], error["node_type"]) == ("7", "Outer")
-        assert error["exception_message"].startswith("node 7 (Outer), in it node ") and said in error["exception_message"]
+        assert (
+            error["exception_message"].startswith("node 7 (Outer), in it node ")
+            and said in error["exception_message"]
+        )
     failed = messages["progress_state"]["nodes"][inner]
     assert (failed["state"], failed["display_node_id"]) == ("error", "7")
 
@@ -159,10 +197,15 @@ class Breaks(Node, category="test", output=True):
     """Computes in the runner's own process, on a device that fails."""
 
     def run(self) -> Annotated[str, Socket("STRING")]:
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later")
+        raise torch.AcceleratorError(
+            "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be "
+            "reported later"
+        )
 
 
-def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_run_again(tmp_path: Path) -> None:
+def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_run_again(
+    tmp_path: Path,
+) -> None:
     """Before the job's end, whose kind puts it back into the queue: the runner of now gets it no
     more.
     """
@@ -172,6 +215,10 @@ def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_
     eventually(lambda: isinstance(told[-1], JobEvent) and isinstance(told[-1].event, Ended), 10)
     error = told[-1].event.error
     assert error.kind == DEVICE_GONE
-    assert "the device failed (CUDA error: an illegal memory access was encountered)" in error.message
+    assert (
+        "the device failed (CUDA error: an illegal memory access was encountered)" in error.message
+    )
     (why,) = [one for one in told if isinstance(one, str)]
-    assert why == "a device failed in the runner: CUDA error: an illegal memory access was encountered"
+    assert (
+        why == "a device failed in the runner: CUDA error: an illegal memory access was encountered"
+    )

@@ -28,7 +28,10 @@ def test_many_submit_while_it_works(hurried: None) -> None:
     worker = Worker("busy", 1)
 
     def submit(start: int) -> list[int]:
-        jobs = [worker.submit(Single(lambda number=number: number)) for number in range(start, start + 500)]
+        jobs = [
+            worker.submit(Single(lambda number=number: number))
+            for number in range(start, start + 500)
+        ]
         return [job.future.result(timeout=20) for job in jobs]
 
     with ThreadPoolExecutor(4) as pool:
@@ -75,7 +78,9 @@ class Steps:
 
     uncharged = 0.0
 
-    def __init__(self, worker: Worker, there: list[str], name: str, steps: int, pause: float = 0.0) -> None:
+    def __init__(
+        self, worker: Worker, there: list[str], name: str, steps: int, pause: float = 0.0
+    ) -> None:
         self.weight_set = ("unet", name)
         self.switched, self.result = 0.0, name
         self._worker, self._there, self._left, self._pause = worker, there, steps, pause

@@ -37,13 +37,19 @@ def pipeline_folder(family: Family) -> Path:
 
 def controlnet_folder(family: Family, seed: int = 10) -> Path:
     path = folder() / f"{family}-controlnet-{seed}"
-    if not path.exists():  # however it was asked for before: a file that is written again is another one to recipes
+    # however it was asked for before: a file that is written again is another one to recipes
+    if not path.exists():
         make_controlnet(path, family, seed)
     return path
 
 
 def lora_file(
-    family: Family, rank: int = 3, alpha: float = 2.0, naming: Naming = "peft", seed: int = 20, text_encoder: bool = True
+    family: Family,
+    rank: int = 3,
+    alpha: float = 2.0,
+    naming: Naming = "peft",
+    seed: int = 20,
+    text_encoder: bool = True,
 ) -> Path:
     path = folder() / f"{family}-{rank}-{alpha}-{naming}-{seed}-{text_encoder}.safetensors"
     if not path.exists():
@@ -78,7 +84,14 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def random_step(batch: int, height: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0, timestep: float = 500.0) -> Step:
+def random_step(
+    batch: int,
+    height: int,
+    width: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    timestep: float = 500.0,
+) -> Step:
     x = random(batch, 4, height, width, seed=seed)
     return Step.of(x, x.to(dtype), 1.0, timestep)
 
@@ -88,7 +101,9 @@ def rows(step: Step, strength: float) -> Tensor:
     return torch.full((len(step.x),), strength)
 
 
-def random_text(module: Any, batch: int, tokens: int = 9, dtype: torch.dtype = torch.float32, seed: int = 0) -> TextEncoding:
+def random_text(
+    module: Any, batch: int, tokens: int = 9, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> TextEncoding:
     config = module.config
     hidden = random(batch, tokens, config.cross_attention_dim, seed=seed + 100, dtype=dtype)
     if config.addition_embed_type is None:
@@ -101,7 +116,12 @@ def random_text(module: Any, batch: int, tokens: int = 9, dtype: torch.dtype = t
 def diffusers_arguments(step: Step, text: TextEncoding) -> dict[str, Any]:
     """Arguments of diffusers' own forward."""
     added = None if text.pooled is None else {"text_embeds": text.pooled, "time_ids": text.sizes}
-    return {"sample": step.model_input, "timestep": step.timestep, "encoder_hidden_states": text.hidden, "added_cond_kwargs": added}
+    return {
+        "sample": step.model_input,
+        "timestep": step.timestep,
+        "encoder_hidden_states": text.hidden,
+        "added_cond_kwargs": added,
+    }
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
@@ -109,5 +129,7 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_same(module: nn.Module, before: dict[str, Tensor]) -> None:
-    changed = [name for name, value in module.state_dict().items() if not torch.equal(value, before[name])]
+    changed = [
+        name for name, value in module.state_dict().items() if not torch.equal(value, before[name])
+    ]
     assert not changed

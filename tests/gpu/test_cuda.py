@@ -24,12 +24,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def test_a_gpu_gives_the_picture_of_the_cpu_within_its_arithmetic(models: Models) -> None:
     region = cases(models)[-1]
     with local_engine(batching=False) as cpu, local_engine("cuda:0", batching=False) as gpu:
-        assert difference(sample(gpu, region), sample(cpu, region)) <= 1e-2  # TF32 and other orders of summation, over a few steps
+        # TF32 and other orders of summation, over a few steps
+        assert difference(sample(gpu, region), sample(cpu, region)) <= 1e-2
 
 
 def test_two_workers_on_one_gpu_give_the_bits_of_one_device(models: Models, tmp_path: Path) -> None:
     assignments = [WorkerConfig(f"cuda:0#{number}", "cuda:0") for number in range(2)]
-    with local_engine("cuda:0", batching=False) as one, DeviceEngine(assignments, cache=tmp_path, link=LINK) as two:
+    with (
+        local_engine("cuda:0", batching=False) as one,
+        DeviceEngine(assignments, cache=tmp_path, link=LINK) as two,
+    ):
         for number, region in enumerate(cases(models)[::5]):
             made = two.cluster.run(scattered(two, region, number), bare_context(two)).samples
             assert torch.equal(made, sample(one, region))

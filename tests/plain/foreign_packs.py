@@ -26,7 +26,11 @@ def forgetting_shims() -> Iterator[None]:
 
 def _forget() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Shims)]
-    for name in [name for name in sys.modules if name.partition(".")[0] in ROOTS or name.startswith("katz_pack_")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.partition(".")[0] in ROOTS or name.startswith("katz_pack_")
+    ]:
         del sys.modules[name]
 
 

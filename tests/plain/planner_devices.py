@@ -14,17 +14,30 @@ from katz_graph.ir.region import Region
 from katz_graph.planner.passes.variants import delay
 
 MS = 1e-3
-SECONDS = {"unet_encoder": 12 * MS, "unet_mid": 3 * MS, "unet_decoder": 19 * MS, "controlnet": 15 * MS}  # as in proofs: 15, 19, 15
+# as in proofs: 15, 19, 15
+SECONDS = {
+    "unet_encoder": 12 * MS,
+    "unet_mid": 3 * MS,
+    "unet_decoder": 19 * MS,
+    "controlnet": 15 * MS,
+}
 RATE = 1e9  # bytes a second of a link
 STEP = 4 * 16 * 16 * (4 + 4) / RATE  # seconds that a step of the tests' latent takes on such a link
 
 
 def region(controls: int = 1, branches: int = 1) -> Region:
     uses = tuple(use(f"control {number}") for number in range(controls))
-    return sampler_region((prompt("a", *uses),), (prompt("b", *uses),), guidance=7.0 if branches == 2 else 1.0)
+    return sampler_region(
+        (prompt("a", *uses),), (prompt("b", *uses),), guidance=7.0 if branches == 2 else 1.0
+    )
 
 
-def work(seconds: Mapping[str, float], sizes: Mapping[str, float], weights: float = 0.0, kernels: float = 0.0) -> Any:
+def work(
+    seconds: Mapping[str, float],
+    sizes: Mapping[str, float],
+    weights: float = 0.0,
+    kernels: float = 0.0,
+) -> Any:
     """Counts an operation of a stage as so many seconds of a device of 1 FLOP/s, and so many bytes."""
 
     def count(operation: Any, shape: tuple[int, ...], tokens: int) -> Work:
@@ -40,10 +53,14 @@ def work(seconds: Mapping[str, float], sizes: Mapping[str, float], weights: floa
 
 
 def devices(*speeds: float, **more: Any) -> tuple[Device, ...]:
-    return tuple(Device(f"cpu:{number}", speed, 1e30, **more) for number, speed in enumerate(speeds))
+    return tuple(
+        Device(f"cpu:{number}", speed, 1e30, **more) for number, speed in enumerate(speeds)
+    )
 
 
-def linked(among: Iterable[Device], rate: float = RATE, latency: float = 0.0) -> dict[tuple[str, str], NetworkLink]:
+def linked(
+    among: Iterable[Device], rate: float = RATE, latency: float = 0.0
+) -> dict[tuple[str, str], NetworkLink]:
     names = [device.name for device in among]
     return {(a, b): NetworkLink(rate, latency) for a in names for b in names if a != b}
 
@@ -62,26 +79,45 @@ def several(
     """
     size = transfer * RATE
     sizes = {"controlnet": size, "unet_encoder": size}
-    given = {"devices": devices(*speeds), "links": linked(devices(*speeds)), "count": work(seconds, sizes)} | known
+    given = {
+        "devices": devices(*speeds),
+        "links": linked(devices(*speeds)),
+        "count": work(seconds, sizes),
+    } | known
     return compiled(of, evaluations=evaluations, after=after, **given)
 
 
-def laid(program: Program, homes: Mapping[str, str], owner: str = "cpu:0", delayed: Sequence[str] = ()) -> Program:
+def laid(
+    program: Program, homes: Mapping[str, str], owner: str = "cpu:0", delayed: Sequence[str] = ()
+) -> Program:
     """The program with every operation on `homes` (by the end of its name; others on the owner),
     each a call of its own, in its order.
     """
     program = delay(program, delayed) if delayed else program
     operations = [operation for variant in program.variants for operation in variant.operations]
-    placement = {op.id: next((home for end, home in homes.items() if op.id.endswith(end)), owner) for op in operations}
+    placement = {
+        op.id: next((home for end, home in homes.items() if op.id.endswith(end)), owner)
+        for op in operations
+    }
     costs = {device.name: device for device in program.target.devices}
 
     def call(name: str, stage: str, device: str) -> Call:
         return Call((name,), stage, device, costs[device].cost("", 1, program.work[name]))
 
-    calls = tuple(tuple(call(op.id, op.stage, placement[op.id]) for op in variant.operations) for variant in program.variants)
+    calls = tuple(
+        tuple(call(op.id, op.stage, placement[op.id]) for op in variant.operations)
+        for variant in program.variants
+    )
     before = []
     for op in program.before:
-        readers = {placement[other.id] for other in operations for _, ref in other.references() if ref.operation == op.id}
+        readers = {
+            placement[other.id]
+            for other in operations
+            for _, ref in other.references()
+            if ref.operation == op.id
+        }
         where = [owner] if op.stage == "text_encoder" else sorted(readers)
         before += [call(op.id, op.stage, device) for device in where]
-    return replace(program, placement=placement, owner=owner, calls=calls, before_calls=tuple(before))
+    return replace(
+        program, placement=placement, owner=owner, calls=calls, before_calls=tuple(before)
+    )

@@ -20,7 +20,16 @@ from katz_graph.nodes import denoise, sampling
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes
-from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ControlNetRecipe, ControlUse, ModelRecipe, Picture, Prompt
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ControlUse,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
 
 REGISTRY: Mapping[str, NodeType] = {
     name: kind.describe()
@@ -50,11 +59,28 @@ def prompt(text: str, *uses: ControlUse) -> ConditioningEntry:
 
 
 def use(name: str, start: float = 0.0, end: float = 1.0, strength: float = 1.0) -> ControlUse:
-    return ControlUse(ControlNetRecipe(Component(name, ())), Picture(f"image of {name}", None), strength, start, end)  # type: ignore[arg-type]
+    return ControlUse(
+        ControlNetRecipe(Component(name, ())),
+        Picture(f"image of {name}", None),
+        strength,
+        start,
+        end,
+    )  # type: ignore[arg-type]
 
 
-def sampler_region(positive: tuple[ConditioningEntry, ...], negative: tuple[ConditioningEntry, ...], guidance: float = 7.0) -> Region:
-    expansion = expand_sampling("StepBegin", {"model": MODEL, "latent_image": LATENT, "steps": 4}, MODEL, positive, negative, guidance)
+def sampler_region(
+    positive: tuple[ConditioningEntry, ...],
+    negative: tuple[ConditioningEntry, ...],
+    guidance: float = 7.0,
+) -> Region:
+    expansion = expand_sampling(
+        "StepBegin",
+        {"model": MODEL, "latent_image": LATENT, "steps": 4},
+        MODEL,
+        positive,
+        negative,
+        guidance,
+    )
     return bound(expansion.graph, expansion.outputs[0].node)
 
 
@@ -65,7 +91,11 @@ def bound(graph: Graph, end: str, values: Mapping[Link, Any] | None = None) -> R
 def work_of(flops: Mapping[str, float], weights: float = 0.0) -> Any:
     def count(operation: Operation, shape: tuple[int, ...], tokens: int) -> Work:
         heavy = operation.stage in flops
-        return Work(flops=flops.get(operation.stage, 0.0), weight_bytes=weights if heavy else 0.0, output_bytes=tokens)
+        return Work(
+            flops=flops.get(operation.stage, 0.0),
+            weight_bytes=weights if heavy else 0.0,
+            output_bytes=tokens,
+        )
 
     return count
 
@@ -80,14 +110,20 @@ def decide_by_percent(count: int) -> Any:
     return decide
 
 
-def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: Any = None, **known: Any) -> Program:
+def compiled(
+    region: Region, evaluations: int = 4, after: str = "emit", count: Any = None, **known: Any
+) -> Program:
     flops = {"unet_encoder": 4e6, "unet_mid": 1e6, "unet_decoder": 6e6, "controlnet": 5e6}
     known = {
         "count": count or work_of(flops),
         "length": lambda encoding: 77 * (1 + len(encoding.text) // 75),
         "fit": lambda program: program,
     } | known
-    given = {name: known.pop(name) for name in ("devices", "links", "pins", "allowed", "batching") if name in known}
+    given = {
+        name: known.pop(name)
+        for name in ("devices", "links", "pins", "allowed", "batching")
+        if name in known
+    }
     facts = Known(points(evaluations), decide_by_percent(evaluations), (1, 4, 16, 16), **known)
     return compile_region(region, facts, Target(**{"devices": (DEVICE,)} | given), after)
 
@@ -101,15 +137,45 @@ def deep_features(offset: int = 0, initial: bool = False) -> Graph:
     return Graph(
         {
             "begin": NodeCall(
-                "StepBegin", {"model": MODEL, "latent_image": LATENT, "steps": 4} | ({"initial_1": "features"} if initial else {})
+                "StepBegin",
+                {"model": MODEL, "latent_image": LATENT, "steps": 4}
+                | ({"initial_1": "features"} if initial else {}),
             ),
-            "pattern": NodeCall("StepPattern", {"step": Link("begin", 0), "every": 2, "offset": offset}),
-            "shallow": NodeCall("UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common}),
-            "deep": NodeCall("UNetEncoder", {"features": Link("shallow", 0), "first_block": 1, **common}),
+            "pattern": NodeCall(
+                "StepPattern", {"step": Link("begin", 0), "every": 2, "offset": offset}
+            ),
+            "shallow": NodeCall(
+                "UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common}
+            ),
+            "deep": NodeCall(
+                "UNetEncoder", {"features": Link("shallow", 0), "first_block": 1, **common}
+            ),
             "mid": NodeCall("UNetMid", {"features": Link("deep", 0), **common}),
             "up": NodeCall("UNetDecoder", {"features": Link("mid", 0), "last_block": 1, **common}),
-            "switch": NodeCall("Switch", {"condition": Link("pattern", 0), "on_true": Link("up", 0), "on_false": Link("begin", 1)}),
-            "last": NodeCall("UNetDecoder", {"features": Link("switch", 0), "skips": Link("shallow", 0), "first_block": 2, **common}),
-            "end": NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("last", 1), "next_1": Link("switch", 0)}),
+            "switch": NodeCall(
+                "Switch",
+                {
+                    "condition": Link("pattern", 0),
+                    "on_true": Link("up", 0),
+                    "on_false": Link("begin", 1),
+                },
+            ),
+            "last": NodeCall(
+                "UNetDecoder",
+                {
+                    "features": Link("switch", 0),
+                    "skips": Link("shallow", 0),
+                    "first_block": 2,
+                    **common,
+                },
+            ),
+            "end": NodeCall(
+                "StepEnd",
+                {
+                    "step": Link("begin", 0),
+                    "prediction": Link("last", 1),
+                    "next_1": Link("switch", 0),
+                },
+            ),
         }
     )

@@ -38,7 +38,8 @@ FLOORS = (  # of katz_graph: a room imports from lower floors only
     {"packs"},
     {"formats"},
 )
-COMPOSITION_ROOT = ("api", "bench", "cli")  # rooms of katz_graph that may import every layer, and nothing imports them
+# rooms of katz_graph that may import every layer, and nothing imports them
+COMPOSITION_ROOT = ("api", "bench", "cli")
 
 
 def layer(module: str) -> str | None:
@@ -68,12 +69,15 @@ def test_imports_go_one_way() -> None:
     wrong = []
     for name, file in sources():
         room = file.relative_to(ROOT).parts[1] if name == "katz_graph" else ""
-        exempt = room in (*COMPOSITION_ROOT, "__init__.py")  # which names what `api` has, and imports it when it is asked for
+        # which names what `api` has, and imports it when it is asked for
+        exempt = room in (*COMPOSITION_ROOT, "__init__.py")
         for module in imports(file):
             target = layer(module)
             if target not in (None, name) and target not in LAYERS[name] and not exempt:
                 wrong.append(f"{file.relative_to(ROOT)} imports {module}")
-            above = {"api": ("cli", "bench"), "__init__.py": ("cli", "bench")}.get(room, () if exempt else COMPOSITION_ROOT)
+            above = {"api": ("cli", "bench"), "__init__.py": ("cli", "bench")}.get(
+                room, () if exempt else COMPOSITION_ROOT
+            )
             if module.startswith(tuple(f"katz_graph.{other}" for other in above)):
                 wrong.append(f"{file.relative_to(ROOT)} imports {module} of the composition root")
     assert not wrong
@@ -88,7 +92,9 @@ def test_rooms_import_from_lower_floors() -> None:
             continue
         seen.add(room)
         for module in imports(file):
-            target = module.split(".")[1] if layer(module) == "katz_graph" and "." in module else room
+            target = (
+                module.split(".")[1] if layer(module) == "katz_graph" and "." in module else room
+            )
             together = target == room or {room, target} <= KNOT
             if not together and floors.get(target, len(FLOORS)) >= floors.get(room, -1):
                 wrong.append(f"{file.relative_to(ROOT)} imports {module}")
@@ -116,11 +122,15 @@ for command in ("nodes", "nodes KSampler", "models", "plan --help", "run --help"
 
 def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
     """What can crash or hang is in the runner's process; the server starts it, and knows its facts."""
-    modules = sorted(".".join(("katz_graph", *file.relative_to(ROOT).with_suffix("").parts)) for file in (ROOT / "web").glob("**/*.py"))
+    modules = sorted(
+        ".".join(("katz_graph", *file.relative_to(ROOT).with_suffix("").parts))
+        for file in (ROOT / "web").glob("**/*.py")
+    )
     server = [module.removesuffix(".__init__") for module in modules if ".runner." not in module]
     code = (
         "import importlib, sys\nfor module in sys.argv[1:]:\n    importlib.import_module(module)\n"
-        "heavy = ('torch', 'diffusers', 'transformers', 'katz_graph.executor', 'katz_graph.nodes')\n"
+        "heavy = ('torch', 'diffusers', 'transformers', 'katz_graph.executor', "
+        "'katz_graph.nodes')\n"
         "print(*(name for name in sys.modules if name.startswith(heavy)))"
     )
     result = subprocess.run([sys.executable, "-c", code, *server], capture_output=True, text=True)
@@ -131,11 +141,16 @@ def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("katz_graph.executor.transport.connection", {"diffusers", "transformers", "scipy"}),  # every process speaks with workers
-        ("katz_graph.executor.engine", {"diffusers", "transformers", "scipy"}),  # what plans is loaded beside the workers
-        ("katz_graph.cli.serve", {"torch", "numpy", "fastapi", "uvicorn"}),  # workers begin to load before the rest of the server
-        ("katz_graph.web.runner.main", {"torch", "numpy"}),  # it has workers begin to load before all else
-        ("katz_graph.web.runner.service", {"torch", "numpy"}),  # a server answers for its nodes first
+        # every process speaks with workers
+        ("katz_graph.executor.transport.connection", {"diffusers", "transformers", "scipy"}),
+        # what plans is loaded beside the workers
+        ("katz_graph.executor.engine", {"diffusers", "transformers", "scipy"}),
+        # workers begin to load before the rest of the server
+        ("katz_graph.cli.serve", {"torch", "numpy", "fastapi", "uvicorn"}),
+        # it has workers begin to load before all else
+        ("katz_graph.web.runner.main", {"torch", "numpy"}),
+        # a server answers for its nodes first
+        ("katz_graph.web.runner.service", {"torch", "numpy"}),
     ],
 )
 def test_what_begins_first_loads_no_model_library(module: str, heavy: set[str]) -> None:
@@ -147,7 +162,9 @@ def test_what_begins_first_loads_no_model_library(module: str, heavy: set[str]) 
 
 
 def test_every_package_is_declared() -> None:
-    declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    declared = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    )
     found = set()
     for folder in [*LAYERS, "workflows"]:
         for file in (ROOT / folder).rglob("__init__.py"):
@@ -162,24 +179,43 @@ def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
     """
     source = tmp_path / "source"  # a copy, so that nothing left in build/ gets into the wheel
     for name in [*LAYERS, "workflows"]:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
+        shutil.copytree(
+            ROOT / name, source / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source)]
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path / "dist"),
+        str(source),
+    ]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     shutil.unpack_archive(wheel, tmp_path / "site", "zip")
     code = (
         "import sys\nfrom importlib.metadata import entry_points\nimport katz_graph.executor\n"
-        "assert katz_graph.executor.__file__.startswith(sys.argv[1]), katz_graph.executor.__file__\n"
-        "(script,) = entry_points(group='console_scripts', name='katz')\nsys.argv = ['katz', *sys.argv[2:]]\nscript.load()()"
+        "assert katz_graph.executor.__file__.startswith(sys.argv[1]), "
+        "katz_graph.executor.__file__\n"
+        "(script,) = entry_points(group='console_scripts', name='katz')\nsys.argv = ['katz', "
+        "*sys.argv[2:]]\nscript.load()()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}  # before the editable install of this environment
+    # before the editable install of this environment
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     workflow = tmp_path / "site" / "katz_graph" / "workflows" / "txt2img.json"
-    for arguments, told in ((["nodes"], "KSampler"), (["plan", str(workflow)], "sampler 5: 20 evaluations")):
+    for arguments, told in (
+        (["nodes"], "KSampler"),
+        (["plan", str(workflow)], "sampler 5: 20 evaluations"),
+    ):
         command = [sys.executable, "-c", code, str(tmp_path / "site"), *arguments]
-        ran = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
+        ran = subprocess.run(
+            command, cwd=elsewhere, env=environment, capture_output=True, text=True
+        )
         assert ran.returncode == 0, ran.stderr
         assert told in ran.stdout

@@ -51,21 +51,35 @@ def test_adapters_per_request(service: Service, kind: str) -> None:
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
 def test_no_adapter_twice_in_a_request(service: Service) -> None:
-    assert all(len(set(items)) == len(items) for request in made(service) for items in (request.controlnets, request.loras))
+    assert all(
+        len(set(items)) == len(items)
+        for request in made(service)
+        for items in (request.controlnets, request.loras)
+    )
 
 
-@pytest.mark.parametrize(("service", "number", "top", "share"), [(SERVICES[0], 47, 5, 0.98), (SERVICES[1], 94, 8, 0.95)])
-def test_few_controlnets_take_nearly_all_uses(service: Service, number: int, top: int, share: float) -> None:
+@pytest.mark.parametrize(
+    ("service", "number", "top", "share"), [(SERVICES[0], 47, 5, 0.98), (SERVICES[1], 94, 8, 0.95)]
+)
+def test_few_controlnets_take_nearly_all_uses(
+    service: Service, number: int, top: int, share: float
+) -> None:
     counted = uses(service, "controlnets")
-    assert number - 3 <= len(counted) <= number  # the rarest are expected eight times or less, so some may be missing
-    assert sum(uses for _, uses in counted.most_common(top)) / counted.total() == pytest.approx(share, abs=0.005)
+    # the rarest are expected eight times or less, so some may be missing
+    assert number - 3 <= len(counted) <= number
+    assert sum(uses for _, uses in counted.most_common(top)) / counted.total() == pytest.approx(
+        share, abs=0.005
+    )
 
 
-@pytest.mark.parametrize(("service", "number", "common"), [(SERVICES[0], 6_980, 12), (SERVICES[1], 7_463, 14)])
+@pytest.mark.parametrize(
+    ("service", "number", "common"), [(SERVICES[0], 6_980, 12), (SERVICES[1], 7_463, 14)]
+)
 def test_loras_are_many_and_nearly_all_rare(service: Service, number: int, common: int) -> None:
     """In the trace 6,968 of 6,980, and 7,449 of 7,463, each have less than 1 % of the uses."""
     counted = uses(service, "loras")
-    assert 0.6 * number < len(counted) <= number  # a seventh of the trace's length does not meet all of them
+    # a seventh of the trace's length does not meet all of them
+    assert 0.6 * number < len(counted) <= number
     assert 0.99 * number < 1 + max(int(name.removeprefix("lora-")) for name in counted) <= number
     assert sum(count / counted.total() >= 0.01 for count in counted.values()) == common
 
@@ -78,7 +92,11 @@ def test_the_records() -> None:
     assert len({request.ip for request in found}) > 1_000
     assert len({request.scene_id for request in found}) > 100
     assert len({request.base_model_id for request in found}) > 1
-    assert requests(SERVICES[0], 50, seed=1) == requests(SERVICES[0], 50, seed=1) != requests(SERVICES[0], 50, seed=2)
+    assert (
+        requests(SERVICES[0], 50, seed=1)
+        == requests(SERVICES[0], 50, seed=1)
+        != requests(SERVICES[0], 50, seed=2)
+    )
 
 
 def test_the_optimum() -> None:
@@ -103,15 +121,25 @@ def small() -> BenchResult:
 def test_more_room_never_costs_and_nothing_beats_the_optimum() -> None:
     for service in ("A", "B"):
         for kind, capacities in trace.CAPACITIES.items():
-            lru, lfu, optimum = (small().metrics[f"{service}.{kind}.{policy}"] for policy in ("lru", "lfu", "optimum"))
+            lru, lfu, optimum = (
+                small().metrics[f"{service}.{kind}.{policy}"]
+                for policy in ("lru", "lfu", "optimum")
+            )
             assert all(optimum[kept] <= min(lru[kept], lfu[kept]) for kept in capacities)
-            assert all(curve[less] >= curve[more] for curve in (lru, optimum) for less, more in pairwise(capacities))
+            assert all(
+                curve[less] >= curve[more]
+                for curve in (lru, optimum)
+                for less, more in pairwise(capacities)
+            )
 
 
 def test_with_room_for_the_popular_controlnets_hardly_any_is_loaded_but_loras_are() -> None:
     metrics = small().metrics
     for service, kept in (("A", 5), ("B", 8)):
-        assert metrics[f"{service}.controlnets.lru"][kept] < 0.1 * metrics[f"{service}.controlnets.lru"][1]
+        assert (
+            metrics[f"{service}.controlnets.lru"][kept]
+            < 0.1 * metrics[f"{service}.controlnets.lru"][1]
+        )
         assert metrics[f"{service}.loras.lru"][10] > 0.4 * metrics[f"{service}.loras.lru"][1]
 
 
@@ -121,13 +149,19 @@ def test_one_place_is_missed_by_every_other_use() -> None:
     assert curve["lru"] == {1: 3 / 3, 2: 2 / 3}
 
 
-def test_the_picture_and_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_picture_and_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(trace, "run", small)
     picture = tmp_path / "trace.svg"
     run_bench("trace", as_json=True, svg=picture)
     curves = ElementTree.parse(picture).findall(".//{*}polyline")
     assert len(curves) == 2 * 2 * 3
-    assert all(0 <= float(number) <= 460 for curve in curves for number in curve.attrib["points"].replace(",", " ").split())
+    assert all(
+        0 <= float(number) <= 460
+        for curve in curves
+        for number in curve.attrib["points"].replace(",", " ").split()
+    )
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["bench"] == "trace"
 
 

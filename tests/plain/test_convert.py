@@ -32,7 +32,11 @@ KNOWN = signatures(REGISTRY)
 
 
 def katz(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run([sys.executable, "-m", "katz_graph.cli.main", *map(str, arguments)], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "katz_graph.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     return result
@@ -42,7 +46,9 @@ def as_ui(workflow: Workflow) -> dict[str, Any]:
     return json.loads(json.dumps(to_ui(workflow, KNOWN), allow_nan=False))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "workflows").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "workflows").glob("*.json")), ids=lambda path: path.stem
+)
 def test_our_own_workflows_survive_the_editors_format(path: Path) -> None:
     workflow = read_workflow(path, REGISTRY)
     document = as_ui(workflow)
@@ -57,17 +63,39 @@ def test_what_the_stock_editor_needs_is_there() -> None:
     (sampler,) = (node for node in nodes.values() if node["type"] == "KSampler")
     literals = workflow.graph.nodes[str(sampler["id"])].inputs
     order = ["steps", "cfg", "sampler_name", "scheduler", "denoise"]
-    assert sampler["widgets_values"] == [literals["seed"], "fixed", *(literals.get(name, 1.0) for name in order)]
+    assert sampler["widgets_values"] == [
+        literals["seed"],
+        "fixed",
+        *(literals.get(name, 1.0) for name in order),
+    ]
     assert sampler["properties"]["Node name for S&R"] == "KSampler"
     assert document["version"] == 0.4
-    assert document["last_node_id"] == max(nodes) and document["last_link_id"] == max(link[0] for link in document["links"])
+    assert document["last_node_id"] == max(nodes) and document["last_link_id"] == max(
+        link[0] for link in document["links"]
+    )
     for number, origin, output, target, slot, socket in document["links"]:
         assert number in nodes[origin]["outputs"][output]["links"]
         assert nodes[target]["inputs"][slot]["link"] == number
         assert nodes[origin]["outputs"][output]["type"] == socket
     for node in nodes.values():
-        assert {"id", "type", "pos", "size", "flags", "order", "mode", "inputs", "outputs", "properties", "widgets_values"} <= node.keys()
-        assert all(nodes[link[1]]["order"] < node["order"] for link in document["links"] if link[3] == node["id"])
+        assert {
+            "id",
+            "type",
+            "pos",
+            "size",
+            "flags",
+            "order",
+            "mode",
+            "inputs",
+            "outputs",
+            "properties",
+            "widgets_values",
+        } <= node.keys()
+        assert all(
+            nodes[link[1]]["order"] < node["order"]
+            for link in document["links"]
+            if link[3] == node["id"]
+        )
 
 
 def test_a_new_layout_runs_left_to_right_without_overlaps() -> None:
@@ -82,10 +110,32 @@ def test_a_new_layout_runs_left_to_right_without_overlaps() -> None:
 
 
 def test_a_layout_comes_back_by_way_of_our_own_format() -> None:
-    node = {"mode": 0, "inputs": [], "outputs": [], "flags": {"collapsed": True}, "color": "#223", "size": [210, 58]}
-    note = {"id": 8, "type": "Note", "pos": [1, 2], "size": [30, 40], "widgets_values": ["remember"]}
+    node = {
+        "mode": 0,
+        "inputs": [],
+        "outputs": [],
+        "flags": {"collapsed": True},
+        "color": "#223",
+        "size": [210, 58],
+    }
+    note = {
+        "id": 8,
+        "type": "Note",
+        "pos": [1, 2],
+        "size": [30, 40],
+        "widgets_values": ["remember"],
+    }
     document: dict[str, Any] = {
-        "nodes": [{**node, "id": 7, "type": "EmptyLatentImage", "pos": {"0": -40.5, "1": 12}, "widgets_values": [64, 64, 1]}, note],
+        "nodes": [
+            {
+                **node,
+                "id": 7,
+                "type": "EmptyLatentImage",
+                "pos": {"0": -40.5, "1": 12},
+                "widgets_values": [64, 64, 1],
+            },
+            note,
+        ],
         "links": [],
         "groups": [{"title": "all", "bounding": [0, 0, 9, 9]}],
         "extra": {"ds": {"scale": 0.5, "offset": [1, 1]}},
@@ -94,14 +144,26 @@ def test_a_layout_comes_back_by_way_of_our_own_format() -> None:
     stored = json.loads(json.dumps(to_native(parse_workflow(document, REGISTRY))))
     back = as_ui(parse_workflow(stored))
     one, kept = back["nodes"]
-    assert (one["id"], one["pos"], one["size"], one["flags"], one["color"]) == (7, [-40.5, 12], [210, 58], {"collapsed": True}, "#223")
+    assert (one["id"], one["pos"], one["size"], one["flags"], one["color"]) == (
+        7,
+        [-40.5, 12],
+        [210, 58],
+        {"collapsed": True},
+        "#223",
+    )
     assert kept == note
     assert back["groups"] == document["groups"]
     assert back["extra"]["ds"] == document["extra"]["ds"]
 
 
 def test_members_of_a_subgraph_stand_apart_and_run_options_travel() -> None:
-    graph = Graph({"3": NodeCall("EmptyLatentImage", {"width": 64}), "5:1": NodeCall("A", {"x": Link("3", 0)}), "name": NodeCall("B", {})})
+    graph = Graph(
+        {
+            "3": NodeCall("EmptyLatentImage", {"width": 64}),
+            "5:1": NodeCall("A", {"x": Link("3", 0)}),
+            "name": NodeCall("B", {}),
+        }
+    )
     document = as_ui(Workflow(graph, run={"seed": 5}, extra={"author": "someone"}))
     assert len({node["id"] for node in document["nodes"]}) == 3
     assert all(isinstance(node["id"], int) for node in document["nodes"])
@@ -109,11 +171,28 @@ def test_members_of_a_subgraph_stand_apart_and_run_options_travel() -> None:
     assert (back.graph, back.run, back.extra) == (graph, {"seed": 5}, {"author": "someone"})
 
 
-LITERALS = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
-VALUES = LITERALS | st.lists(LITERALS, max_size=3) | st.dictionaries(st.text(max_size=3), LITERALS, max_size=2)
-TYPES = st.sampled_from(["KSampler", "LoadImage", "CLIPTextEncode", "EmptyLatentImage", "VAEDecode", "Unknown", "Other"])
+LITERALS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
+VALUES = (
+    LITERALS
+    | st.lists(LITERALS, max_size=3)
+    | st.dictionaries(st.text(max_size=3), LITERALS, max_size=2)
+)
+TYPES = st.sampled_from(
+    ["KSampler", "LoadImage", "CLIPTextEncode", "EmptyLatentImage", "VAEDecode", "Unknown", "Other"]
+)
 NAMES = st.sampled_from(["seed", "steps", "text", "model", "image", "samples", "x", "y", "1"])
-IDS = st.lists(st.integers(0, 50).map(str) | st.text("ab:0", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)
+IDS = st.lists(
+    st.integers(0, 50).map(str) | st.text("ab:0", min_size=1, max_size=3),
+    min_size=1,
+    max_size=6,
+    unique=True,
+)
 
 
 @st.composite
@@ -124,7 +203,11 @@ def graphs(draw: st.DrawFn) -> Graph:
     for identifier in ids:
         kind = draw(TYPES)
         values = draw(st.dictionaries(NAMES, VALUES | links, max_size=4))
-        readable = {key: value for key, value in values.items() if not isinstance(value, Link) or value.node in nodes}
+        readable = {
+            key: value
+            for key, value in values.items()
+            if not isinstance(value, Link) or value.node in nodes
+        }
         nodes[identifier] = NodeCall(kind, readable, draw(st.sampled_from(["", "a title"])))
     return Graph(nodes)
 
@@ -142,21 +225,45 @@ def test_any_graph_survives_the_editors_format(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("graph", "layout", "expected"),
     [
-        ({"1": NodeCall("A", {"x": Link("9", 0)})}, {}, 'node 1 (A), input x: links to node "9", which is not in the workflow'),
-        ({"1": NodeCall("A", {"x": Link("2", -1)}), "2": NodeCall("B", {})}, {}, "links to output -1 of node 2 (B)"),
-        ({"1": NodeCall("A", {"x": Link("2", 9)}), "2": NodeCall("VAEDecode", {})}, {}, "links to output 9 of node 2 (VAEDecode)"),
-        ({"1": NodeCall("A", {})}, {"nodes": {"1": 5}}, 'layout: node "1" is 5, expected an object'),
-        ({"1": NodeCall("A", {})}, {"notes": {}}, "layout: notes is an object of 0, expected a list"),
+        (
+            {"1": NodeCall("A", {"x": Link("9", 0)})},
+            {},
+            'node 1 (A), input x: links to node "9", which is not in the workflow',
+        ),
+        (
+            {"1": NodeCall("A", {"x": Link("2", -1)}), "2": NodeCall("B", {})},
+            {},
+            "links to output -1 of node 2 (B)",
+        ),
+        (
+            {"1": NodeCall("A", {"x": Link("2", 9)}), "2": NodeCall("VAEDecode", {})},
+            {},
+            "links to output 9 of node 2 (VAEDecode)",
+        ),
+        (
+            {"1": NodeCall("A", {})},
+            {"nodes": {"1": 5}},
+            'layout: node "1" is 5, expected an object',
+        ),
+        (
+            {"1": NodeCall("A", {})},
+            {"notes": {}},
+            "layout: notes is an object of 0, expected a list",
+        ),
         ({"1": NodeCall("A", {})}, {"notes": [{"type": "KSampler"}]}, "layout: note 0"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_clear_line(graph: dict[str, NodeCall], layout: Any, expected: str) -> None:
+def test_what_cannot_be_drawn_is_one_clear_line(
+    graph: dict[str, NodeCall], layout: Any, expected: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(expected)):
         to_ui(Workflow(Graph(graph), layout), KNOWN)
 
 
 def test_a_cycle_is_drawn_all_the_same() -> None:
-    graph = Graph({"1": NodeCall("A", {"x": Link("2", 0)}), "2": NodeCall("B", {"x": Link("1", 0)})})
+    graph = Graph(
+        {"1": NodeCall("A", {"x": Link("2", 0)}), "2": NodeCall("B", {"x": Link("1", 0)})}
+    )
     assert parse_workflow(as_ui(Workflow(graph))).graph == graph
 
 
@@ -176,11 +283,21 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_the_command_names_all_unknown_types_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     source = tmp_path / "in.json"
-    source.write_text(json.dumps({"1": {"class_type": "One", "inputs": {"a": 1}}, "2": {"class_type": "Two", "inputs": {"b": ["1", 3]}}}))
+    source.write_text(
+        json.dumps(
+            {
+                "1": {"class_type": "One", "inputs": {"a": 1}},
+                "2": {"class_type": "Two", "inputs": {"b": ["1", 3]}},
+            }
+        )
+    )
     result = katz("convert", source, tmp_path / "out.json", "--to", "ui")
     (line,) = result.stderr.splitlines()
     assert "One, Two" in line
-    assert parse_workflow(json.loads((tmp_path / "out.json").read_text())).graph == read_workflow(source).graph
+    assert (
+        parse_workflow(json.loads((tmp_path / "out.json").read_text())).graph
+        == read_workflow(source).graph
+    )
 
 
 def test_the_command_refuses_in_one_line_and_writes_nothing(tmp_path: Path) -> None:
@@ -195,17 +312,28 @@ def test_the_command_refuses_in_one_line_and_writes_nothing(tmp_path: Path) -> N
         result = katz("convert", source, tmp_path / "out.json", *arguments, code=2)
         assert len(result.stderr.splitlines()) == 1
         assert not (tmp_path / "out.json").exists()
-    assert "cannot write" in katz("convert", ROOT / "workflows" / "txt2img.json", tmp_path / "no" / "out.json", code=1).stderr
+    assert (
+        "cannot write"
+        in katz(
+            "convert", ROOT / "workflows" / "txt2img.json", tmp_path / "no" / "out.json", code=1
+        ).stderr
+    )
 
 
 def test_no_model_library_is_imported() -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom katz_graph.cli.convert import convert\n"
         "from katz_graph.cli.options import ConvertOptions\n"
-        f"convert(Path({str(ROOT / 'workflows' / 'txt2img.json')!r}), Path('/dev/null'), ConvertOptions(to='ui'))\n"
+        f"convert(Path({str(ROOT / 'workflows' / 'txt2img.json')!r}), Path('/dev/null'), "
+        "ConvertOptions(to='ui'))\n"
         "print(*sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+        == []
+    )
 
 
 @pytest.fixture
@@ -236,15 +364,21 @@ def test_a_servers_description_names_what_is_not_known_here(server: str, tmp_pat
     source.write_text(json.dumps({"nodes": [node], "links": []}))
     result = katz("convert", source, "-", "--object-info", server)
     inputs = {"count": 3, "text": "x"}
-    assert json.loads(result.stdout) == {"1": {"class_type": "Foreign", "inputs": inputs, "_meta": {"title": "A foreign node"}}}
+    assert json.loads(result.stdout) == {
+        "1": {"class_type": "Foreign", "inputs": inputs, "_meta": {"title": "A foreign node"}}
+    }
     assert not result.stderr
     assert read_object_info(f"{server}/object_info").keys() == {"Foreign"}
     with pytest.raises(InputError, match="Not Found"):
         read_object_info(f"{server}/nowhere")
 
 
-def test_a_katz_file_with_run_options_says_what_the_api_format_has_no_place_for(tmp_path: Path) -> None:
+def test_a_katz_file_with_run_options_says_what_the_api_format_has_no_place_for(
+    tmp_path: Path,
+) -> None:
     source = tmp_path / "in.json"
     graph = read_workflow(ROOT / "workflows" / "txt2img.json").graph
-    source.write_text(json.dumps({"format": "katz", "version": 1, "graph": to_api(graph), "run": {"seed": 3}}))
+    source.write_text(
+        json.dumps({"format": "katz", "version": 1, "graph": to_api(graph), "run": {"seed": 3}})
+    )
     assert "run options" in katz("convert", source, "-").stderr

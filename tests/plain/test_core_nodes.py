@@ -18,7 +18,13 @@ from katz_graph.node import Input
 from katz_graph.packs import Registry, load_registry
 
 TABLE = Path(__file__).with_name("core_nodes.txt")
-LITERALS: Mapping[str, Callable[[str], object]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": "True".__eq__, "COMBO": str}
+LITERALS: Mapping[str, Callable[[str], object]] = {
+    "INT": int,
+    "FLOAT": float,
+    "STRING": str,
+    "BOOLEAN": "True".__eq__,
+    "COMBO": str,
+}
 INPUT = re.compile(
     r"(?P<name>\w+):(?P<socket>[\w*]+)(?:\[(?P<choices>[^\]]*)\])?(?:=(?P<default>.*?))?"
     r"(?: \[(?P<low>[^\]]*?)\.\.(?P<high>[^\]]*)\])?"
@@ -60,10 +66,17 @@ def parse(line: str) -> Signature:
     name, rest = re.fullmatch(r"`(\w+)`: ?(.*)", line).groups()  # type: ignore[union-attr]
     inputs, _, outputs = rest.partition("->")
     required, *others = inputs.split(" | ")
-    optional = next((part.removeprefix("optional:") for part in others if part.startswith("optional:")), "")
+    optional = next(
+        (part.removeprefix("optional:") for part in others if part.startswith("optional:")), ""
+    )
     found = [*expected_inputs(required, False), *expected_inputs(optional, True)]
     sockets = outputs.replace("(OUTPUT_NODE)", "").replace("(none)", "").strip()
-    return Signature(name, tuple(found), tuple(sockets.split(", ")) if sockets else (), "(OUTPUT_NODE)" in outputs)
+    return Signature(
+        name,
+        tuple(found),
+        tuple(sockets.split(", ")) if sockets else (),
+        "(OUTPUT_NODE)" in outputs,
+    )
 
 
 def expected_inputs(text: str, optional: bool) -> list[Expected]:
@@ -86,14 +99,26 @@ def test_the_table_is_read_whole() -> None:
     assert len(table) == 141
     assert set(table) >= OTHER_FAMILIES
     scale = table["ImageScale"]
-    assert [one.name for one in scale.inputs] == ["image", "upscale_method", "width", "height", "crop"]
-    assert (scale.inputs[2].default, scale.inputs[2].low, scale.inputs[2].high) == ("512", "0", "16384")
+    assert [one.name for one in scale.inputs] == [
+        "image",
+        "upscale_method",
+        "width",
+        "height",
+        "crop",
+    ]
+    assert (scale.inputs[2].default, scale.inputs[2].low, scale.inputs[2].high) == (
+        "512",
+        "0",
+        "16384",
+    )
     assert table["ManualSigmas"].inputs[0].default == "1, 0.5"
     assert table["ControlNetApplyAdvanced"].inputs[-1].optional
 
 
 @pytest.mark.parametrize(
-    "expected", [signature for signature in signatures() if signature.name not in OTHER_FAMILIES], ids=lambda one: one.name
+    "expected",
+    [signature for signature in signatures() if signature.name not in OTHER_FAMILIES],
+    ids=lambda one: one.name,
 )
 def test_a_core_node_is_as_the_ecosystem_knows_it(registry: Registry, expected: Signature) -> None:
     assert expected.name in registry
@@ -114,14 +139,19 @@ def differences(ours: Input, theirs: Expected) -> dict[str, tuple[object, object
         found["socket"] = (ours.socket, theirs.socket)
     if theirs.optional and ours.required:
         found["optional"] = (ours.required, theirs.optional)
-    for name, mine, bound in (("minimum", ours.minimum, theirs.low), ("maximum", ours.maximum, theirs.high)):
+    for name, mine, bound in (
+        ("minimum", ours.minimum, theirs.low),
+        ("maximum", ours.maximum, theirs.high),
+    ):
         if (None if mine is None else float(mine)) != (None if bound is None else float(bound)):
             found[name] = (mine, bound)
     if theirs.default is not None and ours.default != LITERALS[theirs.socket](theirs.default):
         found["default"] = (ours.default, theirs.default)
     if theirs.choices is not None and ours.choices is not None:
         if theirs.choices.isdigit():
-            same = len(ours.choices) == int(theirs.choices) or (theirs.name in FEWER_CHOICES and len(ours.choices) < int(theirs.choices))
+            same = len(ours.choices) == int(theirs.choices) or (
+                theirs.name in FEWER_CHOICES and len(ours.choices) < int(theirs.choices)
+            )
             if not same:
                 found["choices"] = (ours.choices, theirs.choices)
         elif list(ours.choices) != list(dict.fromkeys(theirs.choices.split("|"))):

@@ -27,17 +27,29 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_everything_that_was_kept_is_there_for_the_next_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_everything_that_was_kept_is_there_for_the_next_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = CostStore(tmp_path / "cache")
-    assert store.rates("cpu") is None and store.link("a", "b", "pair") is None and store.contention("host", "cpu", 2) is None
+    assert (
+        store.rates("cpu") is None
+        and store.link("a", "b", "pair") is None
+        and store.contention("host", "cpu", 2) is None
+    )
     store.keep_rates("cpu", RATES)
     store.keep_contention("host", "cpu", 2, Contention(1.1, 1.9))
     store.keep_link("a", "b", "pair", NetworkLink(1e9, 0.0))
     store.record("cpu", {UNET: [0.5, 0.7, 0.6]})
     later = CostStore(tmp_path / "cache")
     assert later.rates("cpu") == RATES
-    assert later.contention("host", "cpu", 2) == Contention(1.1, 1.9) and later.contention("host", "cpu", 4) is None
-    assert later.link("a", "b", "pair") == NetworkLink(1e9, 0.0) and later.link("b", "a", "pair") is None
+    assert (
+        later.contention("host", "cpu", 2) == Contention(1.1, 1.9)
+        and later.contention("host", "cpu", 4) is None
+    )
+    assert (
+        later.link("a", "b", "pair") == NetworkLink(1e9, 0.0)
+        and later.link("b", "a", "pair") is None
+    )
     assert later.stages("cpu") == {(*UNET, False): 0.6}
     assert not warnings_in(caplog)
 
@@ -68,7 +80,8 @@ def test_a_later_run_weighs_in_by_its_samples_and_a_profile_replaces() -> None:
     assert store.stages("cpu")[*UNET, False] == pytest.approx(2.0)  # (10 · 1 + 5 · 4) / 15
     store.record("cpu", {UNET: [*[2.0] * 1000]})
     store.record("cpu", {UNET: [*[4.0] * 20]})
-    assert store.stages("cpu")[*UNET, False] == pytest.approx(3.0, rel=0.01)  # of a thousand samples, 20 are remembered
+    # of a thousand samples, 20 are remembered
+    assert store.stages("cpu")[*UNET, False] == pytest.approx(3.0, rel=0.01)
     store.record("cpu", {UNET: [7.0]}, replace=True)
     assert store.stages("cpu")[*UNET, False] == 7.0
 
@@ -83,7 +96,11 @@ def test_a_device_knows_what_was_measured_beside_as_many_neighbours() -> None:
     store.record("gpu", {UNET: [0.1]})
     device = store.device("cpu:1", "cpu", 4, host="host", together=2, memory_bytes=1e9)
     assert device.name == "cpu:1" and device.host == "host" and device.memory_bytes == 1e9
-    assert (device.flops_per_second, device.bytes_per_second, device.seconds_per_kernel) == (2e12, 5e10, 1e-5)
+    assert (device.flops_per_second, device.bytes_per_second, device.seconds_per_kernel) == (
+        2e12,
+        5e10,
+        1e-5,
+    )
     assert (device.contention, device.memory_contention) == (1.1, 1.9)
     assert device.measured == {(*UNET, False): 1.0, (*UNET, True): 1.3}
     assert store.device("cpu", "cpu", 4).measured == {(*UNET, False): 1.0}
@@ -96,12 +113,16 @@ def noise(file: Path) -> None:
 
 
 def cut_short(file: Path) -> None:
-    CostStore(file.parent).record("cpu", {(f"stage {number}", 1): [0, 1.0] for number in range(2000)})
+    CostStore(file.parent).record(
+        "cpu", {(f"stage {number}", 1): [0, 1.0] for number in range(2000)}
+    )
     file.write_bytes(file.read_bytes()[:20000])
 
 
 def middle_overwritten(file: Path) -> None:
-    CostStore(file.parent).record("cpu", {(f"stage {number}", 1): [0, 1.0] for number in range(2000)})
+    CostStore(file.parent).record(
+        "cpu", {(f"stage {number}", 1): [0, 1.0] for number in range(2000)}
+    )
     whole = bytearray(file.read_bytes())
     whole[8192:40960] = b"\xff" * 32768
     file.write_bytes(whole)
@@ -109,7 +130,10 @@ def middle_overwritten(file: Path) -> None:
 
 def other_tables(file: Path) -> None:
     connection = sqlite3.connect(file)
-    connection.executescript("create table rates (something); create table stages (other, columns); insert into rates values (1)")
+    connection.executescript(
+        "create table rates (something); create table stages (other, columns); insert into "
+        "rates values (1)"
+    )
     connection.close()
 
 
@@ -127,7 +151,10 @@ def test_a_damaged_file_is_made_anew_with_one_warning(
     assert FILE in warning and "\n" not in warning
     caplog.clear()
     later = CostStore(tmp_path)
-    assert later.rates("cpu 0") == later.rates("cpu 2") == RATES and later.stages("cpu")[*UNET, False] == 1.0
+    assert (
+        later.rates("cpu 0") == later.rates("cpu 2") == RATES
+        and later.stages("cpu")[*UNET, False] == 1.0
+    )
     assert not warnings_in(caplog)
 
 
@@ -143,7 +170,9 @@ def test_values_that_nobody_could_have_measured_are_not_believed(tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["a folder", "below a file"])
-def test_where_no_file_can_be_the_process_goes_on_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str) -> None:
+def test_where_no_file_can_be_the_process_goes_on_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
     if where == "a folder":
         (tmp_path / FILE).mkdir()
         store = CostStore(tmp_path)
@@ -156,7 +185,9 @@ def test_where_no_file_can_be_the_process_goes_on_with_one_warning(tmp_path: Pat
     assert len(warnings_in(caplog)) == 1
 
 
-def test_a_locked_file_costs_some_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_locked_file_costs_some_patience(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     CostStore(tmp_path).keep_rates("cpu", RATES)
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("begin exclusive")
@@ -172,7 +203,10 @@ def test_a_locked_file_costs_some_patience(tmp_path: Path, caplog: pytest.LogCap
 
 
 def script(body: str, folder: Path) -> list[str]:
-    imports = "import sys; from pathlib import Path; from katz_graph.executor.measure.store import CostStore, Rates"
+    imports = (
+        "import sys; from pathlib import Path; from katz_graph.executor.measure.store import "
+        "CostStore, Rates"
+    )
     head = f"{imports}; store = CostStore(Path(sys.argv[1]))"
     return [sys.executable, "-c", f"{head}\n{body}", str(folder)]
 
@@ -186,7 +220,9 @@ def test_a_full_disk_costs_a_warning(tmp_path: Path) -> None:
         "assert store.rates('cpu') == Rates(1.0, 2.0, 3.0)"
     )
     done = subprocess.run(script(body, tmp_path), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and len(done.stderr.splitlines()) == 1 and FILE in done.stderr, done.stderr
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == 1 and FILE in done.stderr, (
+        done.stderr
+    )
 
 
 def test_several_processes_keep_at_once(tmp_path: Path) -> None:
@@ -196,14 +232,19 @@ def test_several_processes_keep_at_once(tmp_path: Path) -> None:
         "    store.record('cpu', {(f'{os.getpid()} {number}', 1): [0, 1.0, 1.0]})\n"
         "    store.record('cpu', {('common', 1): [0, 1.0]})"
     )
-    running = [subprocess.Popen(script(body, tmp_path), stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    running = [
+        subprocess.Popen(script(body, tmp_path), stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     for process in running:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0 and not err, err
     assert len(CostStore(tmp_path).stages("cpu")) == 4 * 25 + 1
 
 
-def test_a_file_that_another_process_has_just_made_is_no_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_another_process_has_just_made_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def write(folder: Path) -> None:
         CostStore(folder).keep_rates("cpu", RATES)
 
@@ -218,8 +259,13 @@ def test_a_file_that_another_process_has_just_made_is_no_damage(tmp_path: Path, 
     assert not warnings_in(caplog)
 
 
-def test_a_process_that_is_killed_while_it_writes_spoils_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    body = "import itertools\nfor number in itertools.count(): store.record('cpu', {(f'stage {number}', 1): [0, 1.0]})"
+def test_a_process_that_is_killed_while_it_writes_spoils_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = (
+        "import itertools\nfor number in itertools.count(): store.record('cpu', {(f'stage "
+        "{number}', 1): [0, 1.0]})"
+    )
     for _ in range(3):
         process = subprocess.Popen(script(body, tmp_path))
         deadline = time.monotonic() + 30
@@ -232,7 +278,9 @@ def test_a_process_that_is_killed_while_it_writes_spoils_nothing(tmp_path: Path,
     assert not warnings_in(caplog)
 
 
-def test_what_a_killed_process_had_half_written_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_killed_process_had_half_written_is_undone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     whole, left = tmp_path / "whole", tmp_path / "left"
     whole.mkdir()
     CostStore(whole).record("cpu", {("kept", 1): [0, 1.0, 1.0]})

@@ -44,7 +44,11 @@ def test_a_sentence_over_two_lines_of_source_is_one() -> None:
 def test_a_page_explains_knobs_wires_and_outputs() -> None:
     text = printed(node_page(TYPES["Knobs"]))
     assert "One knob of each kind." in text
-    assert "a whole number from 1 to 10" in text and "one of nearest, bilinear, bicubic" in text and '"nearest"' in text
+    assert (
+        "a whole number from 1 to 10" in text
+        and "one of nearest, bilinear, bicubic" in text
+        and '"nearest"' in text
+    )
     assert "0 INT" in text and "1 STRING" in text
     assert "the number" in printed(node_page(TYPES["Number"]))
     lazy = printed(node_page(TYPES["Choose"]))
@@ -54,7 +58,17 @@ def test_a_page_explains_knobs_wires_and_outputs() -> None:
 
 def test_json_says_the_same() -> None:
     described = node_json(TYPES["Knobs"])
-    assert described["inputs"]["count"] == {"type": "INT", "kind": "knob", "required": False, "default": 1, "minimum": 1, "maximum": 10}
+    assert described["inputs"]["count"] == {
+        "type": "INT",
+        "kind": "knob",
+        "required": False,
+        "default": 1,
+        "minimum": 1,
+        "maximum": 10,
+    }
     assert described["inputs"]["mode"]["choices"] == ["nearest", "bilinear", "bicubic"]
-    assert described["outputs"] == [{"name": "INT", "type": "INT"}, {"name": "STRING", "type": "STRING"}]
+    assert described["outputs"] == [
+        {"name": "INT", "type": "INT"},
+        {"name": "STRING", "type": "STRING"},
+    ]
     assert set(json.loads(json.dumps(nodes_json(TYPES.values(), Folders())))) == set(TYPES)

@@ -10,9 +10,13 @@ import pytest
 
 from katz_graph.ir.device import Device, Work
 
-DEVICE = Device("cpu:0", flops_per_second=100.0, bytes_per_second=10.0, contention=1.1, memory_contention=2.0)
-ARITHMETIC = Work(flops=500.0, weight_bytes=10.0, activation_bytes=10.0)  # 5 s of arithmetic, 2 s of memory
-MEMORY = Work(flops=100.0, weight_bytes=30.0, activation_bytes=10.0)  # 1 s of arithmetic, 4 s of memory
+DEVICE = Device(
+    "cpu:0", flops_per_second=100.0, bytes_per_second=10.0, contention=1.1, memory_contention=2.0
+)
+# 5 s of arithmetic, 2 s of memory
+ARITHMETIC = Work(flops=500.0, weight_bytes=10.0, activation_bytes=10.0)
+# 1 s of arithmetic, 4 s of memory
+MEMORY = Work(flops=100.0, weight_bytes=30.0, activation_bytes=10.0)
 
 
 def test_neighbours_slow_down_what_bounds_a_call() -> None:
@@ -20,11 +24,15 @@ def test_neighbours_slow_down_what_bounds_a_call() -> None:
     assert DEVICE.cost("a", 1, ARITHMETIC, busy=True) == pytest.approx(5.5)
     assert DEVICE.cost("m", 1, MEMORY) == 4.0
     assert DEVICE.cost("m", 1, MEMORY, busy=True) == pytest.approx(8.0)
-    assert replace(DEVICE, memory_contention=None).cost("m", 1, MEMORY, busy=True) == pytest.approx(4.4)
+    assert replace(DEVICE, memory_contention=None).cost("m", 1, MEMORY, busy=True) == pytest.approx(
+        4.4
+    )
 
 
 def test_what_was_measured_is_taken_as_it_is() -> None:
-    device = replace(DEVICE, measured={("a", 1, False): 6.0, ("a", 1, True): 6.1, ("a", 2, False): 13.0})
+    device = replace(
+        DEVICE, measured={("a", 1, False): 6.0, ("a", 1, True): 6.1, ("a", 2, False): 13.0}
+    )
     assert device.cost("a", 1, ARITHMETIC) == 6.0
     assert device.cost("a", 1, ARITHMETIC, busy=True) == 6.1
     assert device.cost("a", 2, ARITHMETIC) == 13.0
@@ -36,7 +44,8 @@ def test_what_was_measured_otherwise_is_scaled_by_the_roofline() -> None:
     assert device.cost("a", 1, ARITHMETIC, busy=True) == pytest.approx(6.0 * 1.1)
     assert device.cost("a", 2, ARITHMETIC) == pytest.approx(12.0)
     assert device.cost("m", 2, MEMORY) == pytest.approx(10.0)
-    assert device.cost("m", 1, MEMORY) == pytest.approx(20.0 * 4 / 10)  # two: weights are read once, (30 + 20) bytes, twice as slow
+    # two: weights are read once, (30 + 20) bytes, twice as slow
+    assert device.cost("m", 1, MEMORY) == pytest.approx(20.0 * 4 / 10)
 
 
 def test_work_that_is_nothing_costs_nothing() -> None:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
 FOLDERS = {folder.name for folder in ROOT.iterdir() if folder.is_dir()}
 FENCE = re.compile(r"^```.*?^```\n", re.DOTALL | re.MULTILINE)
-LAID_OUT_BY_OTHERS = ROOT / "katz_graph" / "comfy" / "shims"  # their names are those that packs import
+# their names are those that packs import
+LAID_OUT_BY_OTHERS = ROOT / "katz_graph" / "comfy" / "shims"
 
 by_name = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -53,15 +54,24 @@ def test_the_readme_is_short_and_leads_to_every_document() -> None:
 
 def test_the_table_of_benches_is_what_the_records_give() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert docs.with_table(text, (ROOT / "docs" / docs.RECORDS).read_text()) == text, "run `make docs`"
+    assert docs.with_table(text, (ROOT / "docs" / docs.RECORDS).read_text()) == text, (
+        "run `make docs`"
+    )
     assert all(f"`katz bench {name}`" in text for name in BENCHES)
 
 
-def test_a_measurement_is_recorded_with_machine_and_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_is_recorded_with_machine_and_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / docs.DOCS
     folder.mkdir()
     (folder / "benchmarks.md").write_text("before\n<!-- table -->\n<!-- end of table -->\nbehind\n")
-    line = {"bench": "graph", "ok": False, "metrics": {"seconds": 0.25, "other": 1}, "bounds": {"seconds": "< 0.2 s"}}
+    line = {
+        "bench": "graph",
+        "ok": False,
+        "metrics": {"seconds": 0.25, "other": 1},
+        "bounds": {"seconds": "< 0.2 s"},
+    }
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(line) + "\n"))
     docs.main(record="four cores")

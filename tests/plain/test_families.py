@@ -17,15 +17,20 @@ FAMILIES = "katz_graph/models/families/"
 MAKERS = ("katz_graph/bench/", "katz_graph/mini/")  # make and train models of a family, to run them
 COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
 WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
-    "katz_graph/patches.py": {"unet"},  # the patch that ComfyUI's packs set with set_model_unet_function_wrapper
+    # the patch that ComfyUI's packs set with set_model_unet_function_wrapper
+    "katz_graph/patches.py": {"unet"},
     "katz_graph/planner/passes/fit.py": {"unet"},  # the same
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "web/routes/models.py": {"unet"},  # the same
-    "katz_graph/models/loading/single_file.py": {"refiner"},  # a tensor's name, by which HunyuanVideo is refused
-    "katz_graph/models/loading/sources.py": {"sdxl"},  # the message for two text encoder files that are no pair
-    "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},  # values of the node AlignYourStepsScheduler
+    # a tensor's name, by which HunyuanVideo is refused
+    "katz_graph/models/loading/single_file.py": {"refiner"},
+    # the message for two text encoder files that are no pair
+    "katz_graph/models/loading/sources.py": {"sdxl"},
+    # values of the node AlignYourStepsScheduler
+    "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},
     "nodes/sigmas.py": {"sd1", "sdxl"},  # the same
-    "nodes/loaders.py": {"sdxl", "unet"},  # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
+    # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
+    "nodes/loaders.py": {"sdxl", "unet"},
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
 }
@@ -33,7 +38,9 @@ WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
 
 def names() -> set[str]:
     """Lists the classes of networks and ControlNets, what their parts are called, and versions."""
-    declared = {name for family in families() for name in (*family.class_names, family.network.part)}
+    declared = {
+        name for family in families() for name in (*family.class_names, family.network.part)
+    }
     return {name.lower() for name in (*declared, *SCALES, "refiner")}
 
 
@@ -60,7 +67,9 @@ def test_names_of_families_stand_in_their_folders_alone() -> None:
             place = file.relative_to(ROOT).as_posix()
             if place.startswith((FAMILIES, *MAKERS, *COMFY)):
                 continue
-            words = {word.lower() for text in spelled(file) for word in re.findall(r"[A-Za-z0-9]+", text)} & wanted
+            words = {
+                word.lower() for text in spelled(file) for word in re.findall(r"[A-Za-z0-9]+", text)
+            } & wanted
             if words:
                 found[place] = words
     assert found == WORDS

@@ -20,7 +20,9 @@ from katz_graph.models.loading.fetch import fetch
 
 
 def safetensors(values: int = 1_000) -> bytes:
-    header = json.dumps({"weight": {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}}).encode()
+    header = json.dumps(
+        {"weight": {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}}
+    ).encode()
     return len(header).to_bytes(8, "little") + header + bytes(4 * values)
 
 
@@ -90,10 +92,16 @@ def address(server: Server, path: str) -> str:
 def left(folders: Folders) -> list[str]:
     """Files that a fetch left behind, locks aside."""
     assert folders.downloads is not None
-    return sorted(path.name for path in folders.downloads.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return sorted(
+        path.name
+        for path in folders.downloads.rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    )
 
 
-@pytest.mark.parametrize("path", ["canny.safetensors", "moved.safetensors", "api/download/123?token=secret"])
+@pytest.mark.parametrize(
+    "path", ["canny.safetensors", "moved.safetensors", "api/download/123?token=secret"]
+)
 def test_fetched_once(server: Server, folders: Folders, path: str) -> None:
     place = get(folders, address(server, path))
     assert place.read_bytes() == FILE
@@ -104,7 +112,10 @@ def test_fetched_once(server: Server, folders: Folders, path: str) -> None:
 
 
 def test_equal_names_of_different_places_are_different_files(folders: Folders) -> None:
-    first, second = (folders.resolve("controlnet", f"https://example.org/{user}/canny.safetensors") for user in "ab")
+    first, second = (
+        folders.resolve("controlnet", f"https://example.org/{user}/canny.safetensors")
+        for user in "ab"
+    )
     assert first != second
     assert first.name == second.name == "canny.safetensors"
 
@@ -125,12 +136,18 @@ def test_of_several_at_once_one_fetches(server: Server, folders: Folders) -> Non
     ("path", "kind", "words"),
     [
         ("missing.safetensors", InputError, "there is no such file"),
-        ("broken.safetensors", RunError, "could not be fetched: the server answered 503 Service Unavailable$"),
+        (
+            "broken.safetensors",
+            RunError,
+            "could not be fetched: the server answered 503 Service Unavailable$",
+        ),
         ("page.safetensors", InputError, "a web page, not a model"),
         ("cut.safetensors", RunError, "could not be fetched: |the connection ended after 500"),
     ],
 )
-def test_what_does_not_come_whole_is_not_kept(server: Server, folders: Folders, path: str, kind: type[KatzError], words: str) -> None:
+def test_what_does_not_come_whole_is_not_kept(
+    server: Server, folders: Folders, path: str, kind: type[KatzError], words: str
+) -> None:
     with pytest.raises(kind, match=words) as caught:
         get(folders, address(server, f"{path}?token=secret"))
     assert str(caught.value).startswith(address(server, path))
@@ -141,7 +158,10 @@ def test_what_does_not_come_whole_is_not_kept(server: Server, folders: Folders, 
 def test_no_server(server: Server, folders: Folders) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as unused:
         port = unused.server_port
-    with pytest.raises(RunError, match=rf"^http://127.0.0.1:{port}/a.safetensors: could not be fetched.*(refused|connect)"):
+    with pytest.raises(
+        RunError,
+        match=rf"^http://127.0.0.1:{port}/a.safetensors: could not be fetched.*(refused|connect)",
+    ):
         get(folders, f"http://user:secret@127.0.0.1:{port}/a.safetensors")
 
 
@@ -170,14 +190,22 @@ def test_what_a_killed_process_left_is_not_taken(server: Server, folders: Folder
 def test_any_protocol_that_fsspec_has(folders: Folders) -> None:
     fsspec.filesystem("memory").pipe("/models/depth.safetensors", FILE)
     assert get(folders, "memory://models/depth.safetensors").read_bytes() == FILE
-    with pytest.raises(InputError, match=r"^memory://models/none.safetensors: there is no such file"):
+    with pytest.raises(
+        InputError, match=r"^memory://models/none.safetensors: there is no such file"
+    ):
         get(folders, "memory://models/none.safetensors")
-    with pytest.raises(InputError, match=r"^carrier-pigeon://a/b.safetensors: cannot be fetched: Protocol not known"):
+    with pytest.raises(
+        InputError,
+        match=r"^carrier-pigeon://a/b.safetensors: cannot be fetched: Protocol not known",
+    ):
         get(folders, "carrier-pigeon://a/b.safetensors")
 
 
 def test_a_file_url_is_the_file_itself(folders: Folders, tmp_path: Path) -> None:
-    assert folders.resolve("controlnet", f"file://{tmp_path}/a%20b.safetensors") == tmp_path / "a b.safetensors"
+    assert (
+        folders.resolve("controlnet", f"file://{tmp_path}/a%20b.safetensors")
+        == tmp_path / "a b.safetensors"
+    )
 
 
 def test_pickles_are_refused_before_anything_is_fetched(server: Server, folders: Folders) -> None:

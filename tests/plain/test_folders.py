@@ -58,7 +58,13 @@ def refused(folders: Folders, kind: str, name: str) -> str:
 
 
 def test_choices(folders: Folders) -> None:
-    assert folders.choices("checkpoints") == ("a.safetensors", "b.safetensors", "c.safetensors", "sd15", "sdxl/base.safetensors")
+    assert folders.choices("checkpoints") == (
+        "a.safetensors",
+        "b.safetensors",
+        "c.safetensors",
+        "sd15",
+        "sdxl/base.safetensors",
+    )
     assert folders.choices("controlnet") == ("canny", "depth.safetensors")
     assert folders.choices("clip") == ("g.safetensors", "l.safetensors")
     assert folders.choices("upscale_models") == ("x4.safetensors",)
@@ -67,13 +73,20 @@ def test_choices(folders: Folders) -> None:
 
 
 def test_the_first_root_wins(folders: Folders, root: Path) -> None:
-    assert folders.resolve("checkpoints", "a.safetensors") == root / "models/checkpoints/a.safetensors"
-    assert folders.resolve("checkpoints", "c.safetensors") == root / "more/checkpoints/c.safetensors"
+    assert (
+        folders.resolve("checkpoints", "a.safetensors") == root / "models/checkpoints/a.safetensors"
+    )
+    assert (
+        folders.resolve("checkpoints", "c.safetensors") == root / "more/checkpoints/c.safetensors"
+    )
     assert folders.resolve("checkpoints", "sd15") == root / "models/checkpoints/sd15"
 
 
 def test_names_from_windows(folders: Folders, root: Path) -> None:
-    assert folders.resolve("checkpoints", "sdxl\\base.safetensors") == root / "models/checkpoints/sdxl/base.safetensors"
+    assert (
+        folders.resolve("checkpoints", "sdxl\\base.safetensors")
+        == root / "models/checkpoints/sdxl/base.safetensors"
+    )
 
 
 def test_new_and_removed_files_are_seen(folders: Folders, root: Path) -> None:
@@ -85,7 +98,9 @@ def test_new_and_removed_files_are_seen(folders: Folders, root: Path) -> None:
     assert folders.choices("loras") == ()
 
 
-def test_an_unchanged_folder_is_not_listed_again(folders: Folders, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_folder_is_not_listed_again(
+    folders: Folders, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     past = time.time() - 60
     for folder, _, _ in os.walk(root):
         os.utime(folder, (past, past))
@@ -94,7 +109,9 @@ def test_an_unchanged_folder_is_not_listed_again(folders: Folders, root: Path, m
     assert len(folders.choices("checkpoints")) == 5
 
 
-def test_an_unknown_name_says_what_is_near_and_where_was_searched(folders: Folders, root: Path) -> None:
+def test_an_unknown_name_says_what_is_near_and_where_was_searched(
+    folders: Folders, root: Path
+) -> None:
     message = refused(folders, "checkpoints", "b.safetensor")
     assert '"b.safetensor" is not in checkpoints; did you mean "b.safetensors"?' in message
     assert str(root / "models/checkpoints") in message and str(root / "more/checkpoints") in message
@@ -140,7 +157,9 @@ def test_links_inside_a_folder_are_followed_and_loops_end(folders: Folders, root
     assert folders.choices("vae") == ("linked/big.safetensors",)
 
 
-def test_a_checkpoint_may_be_a_path_or_a_hub_id_but_not_on_a_server(folders: Folders, root: Path) -> None:
+def test_a_checkpoint_may_be_a_path_or_a_hub_id_but_not_on_a_server(
+    folders: Folders, root: Path
+) -> None:
     path = str(root / "models/checkpoints/sd15")
     assert folders.resolve("checkpoints", path) == Path(path)
     assert folders.resolve("checkpoints", "owner/some-model") == Path("owner/some-model")
@@ -163,17 +182,23 @@ def test_the_shipped_models_come_last(folders: Folders, root: Path) -> None:
         (mini / name).touch()
     assert folders.resolve("checkpoints", "katz-mini") == mini / "pipeline"
     assert folders.resolve("controlnet", "katz-mini-edges") == mini / "controlnet/edges"
-    assert folders.resolve("loras", "katz-mini-comic.safetensors") == mini / "loras/comic.safetensors"
+    assert (
+        folders.resolve("loras", "katz-mini-comic.safetensors") == mini / "loras/comic.safetensors"
+    )
     assert folders.resolve("input", "star.png") == mini / "examples/star.png"
     assert folders.resolve("input", "cat.png") == root / "input/cat.png"
 
 
-def test_settings_take_arguments_before_the_environment_before_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_take_arguments_before_the_environment_before_defaults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("KATZ_MODELS", "KATZ_PACKS", "KATZ_INPUT", "KATZ_OUTPUT", "KATZ_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     plain = Settings.read()
-    assert plain == Settings((Path("models"),), (), Path("input"), Path("output"), tmp_path / "katz_graph")
+    assert plain == Settings(
+        (Path("models"),), (), Path("input"), Path("output"), tmp_path / "katz_graph"
+    )
     monkeypatch.setenv("KATZ_MODELS", f"/a{os.pathsep}/b")
     monkeypatch.setenv("KATZ_OUTPUT", "/out")
     assert Settings.read().models == (Path("/a"), Path("/b"))
@@ -183,18 +208,29 @@ def test_settings_take_arguments_before_the_environment_before_defaults(monkeypa
 
 
 def test_other_names_of_kinds_and_whole_folders(folders: Folders, root: Path) -> None:
-    for name in ("t2i_adapter/sketch.safetensors", "text_encoders/t5/config.json", "diffusers/sd/model_index.json", "configs/v1.yaml"):
+    for name in (
+        "t2i_adapter/sketch.safetensors",
+        "text_encoders/t5/config.json",
+        "diffusers/sd/model_index.json",
+        "configs/v1.yaml",
+    ):
         (root / "models" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "models" / name).touch()
     assert "sketch.safetensors" in folders.choices("controlnet") == folders.choices("t2i_adapter")
-    assert folders.choices("text_encoders") == folders.choices("clip") == ("g.safetensors", "l.safetensors", "t5")
+    assert (
+        folders.choices("text_encoders")
+        == folders.choices("clip")
+        == ("g.safetensors", "l.safetensors", "t5")
+    )
     assert folders.choices("diffusers") == ("sd",) and folders.choices("configs") == ("v1.yaml",)
     assert {"checkpoints", "embeddings", "upscale_models"} <= set(folders.kinds())
 
 
 def test_the_folder_of_a_comfyui_is_a_root(root: Path) -> None:
     there = Folders((root,), root / "input")
-    assert there.resolve("checkpoints", "a.safetensors") == root / "models/checkpoints/a.safetensors"
+    assert (
+        there.resolve("checkpoints", "a.safetensors") == root / "models/checkpoints/a.safetensors"
+    )
     assert there.searched("loras") == (root / "models/loras",)
 
 
@@ -235,16 +271,27 @@ def extra(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_extra_model_paths_as_users_have_them(extra: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings.read(models=[root / "models"], packs=[root / "mine"], extra_model_paths=[extra])
+def test_extra_model_paths_as_users_have_them(
+    extra: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.read(
+        models=[root / "models"], packs=[root / "mine"], extra_model_paths=[extra]
+    )
     folders = settings.folders()
     assert settings.packs == (root / "mine", root / "other/custom_nodes")
-    assert folders.resolve("checkpoints", "a.safetensors") == root / "other/models/checkpoints/a.safetensors"  # the default goes first
+    # the default goes first
+    assert (
+        folders.resolve("checkpoints", "a.safetensors")
+        == root / "other/models/checkpoints/a.safetensors"
+    )
     assert folders.choices("clip") == ("g.safetensors", "h.safetensors", "l.safetensors")
     assert folders.choices("loras") == ("one.safetensors", "two.safetensors")
     assert folders.choices("upscale_models") == ("x2.safetensors", "x4.safetensors")
     monkeypatch.setenv("KATZ_EXTRA_MODEL_PATHS", str(extra))
-    assert Settings.read(models=[root / "models"]).folders().choices("loras") == ("one.safetensors", "two.safetensors")
+    assert Settings.read(models=[root / "models"]).folders().choices("loras") == (
+        "one.safetensors",
+        "two.safetensors",
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,13 +305,19 @@ def test_extra_model_paths_as_users_have_them(extra: Path, root: Path, monkeypat
         (None, "No such file or directory"),
     ],
 )
-def test_extra_model_paths_that_are_wrong_are_named(root: Path, text: str | None, expected: str) -> None:
+def test_extra_model_paths_that_are_wrong_are_named(
+    root: Path, text: str | None, expected: str
+) -> None:
     file = root / "extra.yaml"
     if text is not None:
         file.write_text(text)
     with pytest.raises(InputError) as caught:
         Settings.read(extra_model_paths=[file])
-    assert str(caught.value).startswith(f"{file}: ") and expected in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        str(caught.value).startswith(f"{file}: ")
+        and expected in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
 
 
 def test_an_empty_file_of_extra_model_paths_says_nothing(root: Path) -> None:

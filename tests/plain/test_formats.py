@@ -20,7 +20,10 @@ from katz_graph.formats.read import parse_workflow, read_workflow
 from katz_graph.formats.workflow import from_native, to_native
 from katz_graph.graph import Graph, Link, NodeCall
 
-API = {"1": {"class_type": "Number", "inputs": {"value": 3}}, "2": {"class_type": "Save", "inputs": {"value": ["1", 0]}}}
+API = {
+    "1": {"class_type": "Number", "inputs": {"value": 3}},
+    "2": {"class_type": "Save", "inputs": {"value": ["1", 0]}},
+}
 
 
 def line(path: Path) -> str:
@@ -44,18 +47,30 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 def png(*texts: bytes) -> bytes:
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + b"".join(texts) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + head
+        + b"".join(texts)
+        + chunk(b"IDAT", zlib.compress(b"\0\0"))
+        + chunk(b"IEND", b"")
+    )
 
 
 def test_api_file(tmp_path: Path) -> None:
     workflow = read_workflow(written(tmp_path, json.dumps(API)))
-    assert workflow.graph == Graph({"1": NodeCall("Number", {"value": 3}), "2": NodeCall("Save", {"value": Link("1", 0)})})
+    assert workflow.graph == Graph(
+        {"1": NodeCall("Number", {"value": 3}), "2": NodeCall("Save", {"value": Link("1", 0)})}
+    )
     assert workflow.source.endswith("workflow.json")
 
 
 def test_titles_numeric_ids_and_lists() -> None:
     document = {
-        "7": {"class_type": "A", "inputs": {"x": [1, 0], "size": {"__value__": ["1", 0]}, "triple": [1, 2, 3]}, "_meta": {"title": "mine"}},
+        "7": {
+            "class_type": "A",
+            "inputs": {"x": [1, 0], "size": {"__value__": ["1", 0]}, "triple": [1, 2, 3]},
+            "_meta": {"title": "mine"},
+        },
         "1": {"class_type": "B"},
     }
     call = from_api(document).nodes["7"]
@@ -64,20 +79,36 @@ def test_titles_numeric_ids_and_lists() -> None:
 
 
 def test_a_list_with_true_is_no_link() -> None:
-    assert from_api({"1": {"class_type": "A", "inputs": {"x": ["1", True]}}}).nodes["1"].inputs["x"] == ["1", True]
+    assert from_api({"1": {"class_type": "A", "inputs": {"x": ["1", True]}}}).nodes["1"].inputs[
+        "x"
+    ] == ["1", True]
 
 
 def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
-    assert read_workflow(written(tmp_path, b"\xef\xbb\xbf" + json.dumps(API).encode())).graph == from_api(API)
+    assert read_workflow(
+        written(tmp_path, b"\xef\xbb\xbf" + json.dumps(API).encode())
+    ).graph == from_api(API)
 
 
 LITERALS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.just("__value__"), inner, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text() | st.just("__value__"), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 LINKS = st.builds(Link, st.text(), st.integers(0, 20))
-CALLS = st.builds(NodeCall, st.text(min_size=1), st.dictionaries(st.text(), LITERALS | LINKS, max_size=4), st.text())
+CALLS = st.builds(
+    NodeCall,
+    st.text(min_size=1),
+    st.dictionaries(st.text(), LITERALS | LINKS, max_size=4),
+    st.text(),
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -128,7 +159,10 @@ def test_bad_wrappers(change: dict[str, Any], expected: str) -> None:
         ('{"1": {"class_type": "A",\n "inputs": {"x" 1}}}', "line 2, column 17"),
         ('{"1": {"class_type": "A"', "but the file ends here"),
         ("[" * 5000 + "]" * 5000, "nested more than 100 levels deep"),
-        ('{"1": {"class_type": "A", "inputs": {"x": ' + "[" * 300 + "]" * 300 + "}}}", "nested more than 100 levels deep"),
+        (
+            '{"1": {"class_type": "A", "inputs": {"x": ' + "[" * 300 + "]" * 300 + "}}}",
+            "nested more than 100 levels deep",
+        ),
         ("[1, 2]", "is a list of 2, not an object of nodes"),
         ('"text"', 'is "text", not an object of nodes'),
         ("null", "is null, not an object"),
@@ -138,7 +172,10 @@ def test_bad_wrappers(change: dict[str, Any], expected: str) -> None:
         ('{"1": {"class_type": "A", "inputs": [1]}}', "inputs is a list of 1, expected an object"),
         ('{"1": 5}', 'node 1 is 5, expected an object with "class_type"'),
         ('{"nodes": [], "links": []}', "UI workflow"),
-        ('{"1": {"class_type": "A", "inputs": {"x": NaN}}}', 'node 1: input "x" holds NaN or infinity'),
+        (
+            '{"1": {"class_type": "A", "inputs": {"x": NaN}}}',
+            'node 1: input "x" holds NaN or infinity',
+        ),
         ('{"1": {"class_type": "A", "inputs": {"x": [1, [-Infinity]]}}}', "holds NaN or infinity"),
         ('{"1": {"class_type": "A", "inputs": {"x": 1e999}}}', "1e999 is too large"),
         ('{"1": {"class_type": "A", "inputs": {"x": ' + "9" * 5000 + "}}}", "thousands of digits"),
@@ -174,7 +211,10 @@ def test_every_malformed_node_is_named(tmp_path: Path) -> None:
         (png(chunk(b"tEXt", b"prompt\0{broken")), "the workflow inside the picture broken JSON"),
         (png(chunk(b"tEXt", b'workflow\0{"nodes": [], "links": []}')), "UI workflow"),
         (png(chunk(b"zTXt", b"prompt\0\0not zlib")), "damaged"),
-        (b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 2**31 - 1) + b"tEXtprompt\0", "text of 2,147,483,647 bytes"),
+        (
+            b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 2**31 - 1) + b"tEXtprompt\0",
+            "text of 2,147,483,647 bytes",
+        ),
     ],
 )
 def test_bad_bytes(tmp_path: Path, data: bytes, expected: str) -> None:
@@ -183,7 +223,9 @@ def test_bad_bytes(tmp_path: Path, data: bytes, expected: str) -> None:
 
 def test_a_compressed_bomb_in_a_png_is_not_inflated(tmp_path: Path) -> None:
     bomb = zlib.compress(b" " * (70 * 2**20), 1)
-    assert "compressed text of more than" in line(written(tmp_path, png(chunk(b"zTXt", b"prompt\0\0" + bomb))))
+    assert "compressed text of more than" in line(
+        written(tmp_path, png(chunk(b"zTXt", b"prompt\0\0" + bomb)))
+    )
 
 
 def test_two_hundred_megabytes_of_zeros_are_not_read(tmp_path: Path) -> None:
@@ -231,24 +273,46 @@ def test_a_png_with_its_graph(tmp_path: Path) -> None:
 
 
 def test_a_png_prefers_the_wrapper_that_knows_the_run_options(tmp_path: Path) -> None:
-    wrapper = json.dumps({"format": "katz", "version": 1, "graph": API, "run": {"seed": 9}}).encode()
-    data = png(chunk(b"tEXt", b"prompt\0" + json.dumps(API).encode()), chunk(b"tEXt", b"workflow\0" + wrapper))
+    wrapper = json.dumps(
+        {"format": "katz", "version": 1, "graph": API, "run": {"seed": 9}}
+    ).encode()
+    data = png(
+        chunk(b"tEXt", b"prompt\0" + json.dumps(API).encode()),
+        chunk(b"tEXt", b"workflow\0" + wrapper),
+    )
     assert read_workflow(written(tmp_path, data, "a.png")).run == {"seed": 9}
 
 
 UI = {
     "nodes": [
-        {"id": 1, "type": "Number", "pos": [5, 6], "outputs": [{"name": "n", "type": "INT"}], "widgets_values_named": {"value": 9}},
-        {"id": 2, "type": "Save", "pos": [50, 60], "inputs": [{"name": "value", "type": "INT", "link": 1}]},
+        {
+            "id": 1,
+            "type": "Number",
+            "pos": [5, 6],
+            "outputs": [{"name": "n", "type": "INT"}],
+            "widgets_values_named": {"value": 9},
+        },
+        {
+            "id": 2,
+            "type": "Save",
+            "pos": [50, 60],
+            "inputs": [{"name": "value", "type": "INT", "link": 1}],
+        },
     ],
     "links": [[1, 1, 0, 2, 0, "INT"]],
     "version": 0.4,
 }
 
 
-def test_a_png_with_a_graph_and_an_editors_file_has_the_graph_of_the_one_and_the_places_of_the_other(tmp_path: Path) -> None:
+def test_a_png_with_a_graph_and_an_editors_file_has_the_graph_of_the_one_and_the_places_of_the_other(
+    tmp_path: Path,
+) -> None:
     editor = chunk(b"tEXt", b"workflow\0" + json.dumps(UI).encode())
-    both = read_workflow(written(tmp_path, png(chunk(b"tEXt", b"prompt\0" + json.dumps(API).encode()), editor), "a.png"))
+    both = read_workflow(
+        written(
+            tmp_path, png(chunk(b"tEXt", b"prompt\0" + json.dumps(API).encode()), editor), "a.png"
+        )
+    )
     assert both.graph == from_api(API)
     assert both.layout["nodes"]["2"]["pos"] == [50, 60]
     only = read_workflow(written(tmp_path, png(editor), "b.png"))
@@ -257,9 +321,13 @@ def test_a_png_with_a_graph_and_an_editors_file_has_the_graph_of_the_one_and_the
 
 
 @pytest.mark.parametrize(
-    ("model", "make", "expected"), [(API, UI, 3), (None, UI, 9), (API, None, 3)], ids=["both", "only the editor's", "only the graph"]
+    ("model", "make", "expected"),
+    [(API, UI, 3), (None, UI, 9), (API, None, 3)],
+    ids=["both", "only the editor's", "only the graph"],
 )
-def test_a_webp_with_its_graph_in_the_exif(tmp_path: Path, model: Any, make: Any, expected: int) -> None:
+def test_a_webp_with_its_graph_in_the_exif(
+    tmp_path: Path, model: Any, make: Any, expected: int
+) -> None:
     from PIL import Image
 
     exif = Image.Exif()
@@ -280,7 +348,9 @@ def test_a_webp_with_its_graph_in_the_exif(tmp_path: Path, model: Any, make: Any
     | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))
     | LITERALS.map(lambda v: json.dumps(v).encode())
 )
-def test_any_bytes_are_a_workflow_or_a_clear_refusal(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_are_a_workflow_or_a_clear_refusal(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(data)
     try:

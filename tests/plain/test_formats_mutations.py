@@ -66,17 +66,34 @@ DOCUMENT: dict[str, Any] = {
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, child in children:
         yield from places(child, (*path, key))
 
 
 PLACES = list(places(DOCUMENT))
-SCALARS = st.none() | st.booleans() | st.integers(-30, 30) | st.integers() | st.floats() | st.text(max_size=4)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-30, 30)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+)
 JUNK = SCALARS | st.sampled_from(["sub", "Reroute", "GetNode", "SetNode", "Note", "-10", 4, 2]) | st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=6
 )  # fmt: skip
-MUTATIONS = st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "delete", "copy"]), JUNK), min_size=1, max_size=4)
+MUTATIONS = st.lists(
+    st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "delete", "copy"]), JUNK),
+    min_size=1,
+    max_size=4,
+)
 
 
 def mutated(mutations: list[tuple[tuple[Any, ...], str, Any]]) -> dict[str, Any]:
@@ -105,7 +122,9 @@ def test_the_document_as_it_is() -> None:
 
 @settings(max_examples=600, deadline=20_000)
 @given(MUTATIONS)
-def test_a_damaged_file_is_a_graph_or_a_clear_refusal(mutations: list[tuple[tuple[Any, ...], str, Any]]) -> None:
+def test_a_damaged_file_is_a_graph_or_a_clear_refusal(
+    mutations: list[tuple[tuple[Any, ...], str, Any]],
+) -> None:
     try:
         workflow = parse_workflow(mutated(mutations), REGISTRY)
         document = to_ui(workflow, KNOWN)
@@ -117,7 +136,13 @@ def test_a_damaged_file_is_a_graph_or_a_clear_refusal(mutations: list[tuple[tupl
     assert all("\n" not in note for note in workflow.notes)
 
 
-DESCRIBED = {"A": {"input": {"required": {"x": ["INT", {"default": 1}]}}, "input_order": {"required": ["x"]}, "output": ["INT"]}}
+DESCRIBED = {
+    "A": {
+        "input": {"required": {"x": ["INT", {"default": 1}]}},
+        "input_order": {"required": ["x"]},
+        "output": ["INT"],
+    }
+}
 
 
 @settings(max_examples=200, deadline=20_000)

@@ -23,7 +23,9 @@ from katz_graph.packs import Registry, load_registry
 PACKAGE = "comfyui_workflow_templates_json"
 FOUND = find_spec(PACKAGE)
 
-pytestmark = pytest.mark.skipif(FOUND is None, reason="pip install comfyui-workflow-templates-json (4 MB; in the dev extra)")
+pytestmark = pytest.mark.skipif(
+    FOUND is None, reason="pip install comfyui-workflow-templates-json (4 MB; in the dev extra)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,10 @@ def workflows(templates: Mapping[str, Any], registry: Registry) -> dict[str, Wor
 
 def declared(document: Mapping[str, Any], identifier: str) -> Mapping[str, Any]:
     """The node that an id of the flat graph stands for, found by walking the file."""
-    subgraphs = {subgraph["id"]: subgraph for subgraph in document.get("definitions", {}).get("subgraphs", ())}
+    subgraphs = {
+        subgraph["id"]: subgraph
+        for subgraph in document.get("definitions", {}).get("subgraphs", ())
+    }
     graph: Mapping[str, Any] = document
     *outer, last = identifier.split(":")
     for instance in outer:
@@ -70,23 +75,32 @@ def test_every_link_leads_to_an_output_that_is_there(
             assert declared(templates[name], identifier)["type"] == call.type
             for _, link in call.links():
                 source = declared(templates[name], link.node)
-                outputs = max(len(source["outputs"] or ()), len(registry[source["type"]].outputs) if source["type"] in registry else 0)
+                outputs = max(
+                    len(source["outputs"] or ()),
+                    len(registry[source["type"]].outputs) if source["type"] in registry else 0,
+                )
                 assert link.node in nodes and 0 <= link.output < outputs, (name, identifier, link)
                 links += 1
     assert links > 5000
 
 
-def test_links_inside_one_graph_are_those_of_the_file(templates: Mapping[str, Any], workflows: Mapping[str, Workflow]) -> None:
+def test_links_inside_one_graph_are_those_of_the_file(
+    templates: Mapping[str, Any], workflows: Mapping[str, Workflow]
+) -> None:
     """Where nothing stands between two nodes of the outermost graph, the link table itself says
     what the input reads.
     """
     compared = 0
     for name, document in templates.items():
-        plain = {str(n["id"]) for n in document["nodes"] if str(n["id"]) in workflows[name].graph.nodes}
+        plain = {
+            str(n["id"]) for n in document["nodes"] if str(n["id"]) in workflows[name].graph.nodes
+        }
         for _, origin, output, target, slot, *_ in document["links"]:
             if str(origin) in plain and str(target) in plain:
                 port = declared(document, str(target))["inputs"][slot]
-                assert workflows[name].graph.nodes[str(target)].inputs[port["name"]] == Link(str(origin), output)
+                assert workflows[name].graph.nodes[str(target)].inputs[port["name"]] == Link(
+                    str(origin), output
+                )
                 compared += 1
     assert compared > 1000
 
@@ -100,7 +114,11 @@ def test_positions_alone_tell_known_types_the_values_that_the_file_names(
 
     def nameless(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: nameless(inner) for key, inner in value.items() if key != "widgets_values_named"}
+            return {
+                key: nameless(inner)
+                for key, inner in value.items()
+                if key != "widgets_values_named"
+            }
         return [nameless(inner) for inner in value] if isinstance(value, list) else value
 
     compared = 0
@@ -115,7 +133,9 @@ def test_positions_alone_tell_known_types_the_values_that_the_file_names(
     assert compared > 100
 
 
-def test_every_template_survives_every_format(workflows: Mapping[str, Workflow], registry: Registry) -> None:
+def test_every_template_survives_every_format(
+    workflows: Mapping[str, Workflow], registry: Registry
+) -> None:
     known = signatures(registry)
     for name, workflow in workflows.items():
         for written in rounds(workflow.graph, workflow, registry, known):
@@ -126,5 +146,9 @@ def test_every_template_survives_every_format(workflows: Mapping[str, Workflow],
 def rounds(graph: Graph, workflow: Workflow, registry: Registry, known: Any) -> Iterator[Graph]:
     yield from_api(json.loads(json.dumps(to_api(graph))))
     yield parse_workflow(json.loads(json.dumps(to_native(workflow)))).graph
-    yield parse_workflow(json.loads(json.dumps(to_ui(workflow, known), allow_nan=False)), registry).graph
-    yield parse_workflow(json.loads(json.dumps(to_ui(Workflow(graph), known), allow_nan=False)), {}).graph
+    yield parse_workflow(
+        json.loads(json.dumps(to_ui(workflow, known), allow_nan=False)), registry
+    ).graph
+    yield parse_workflow(
+        json.loads(json.dumps(to_ui(Workflow(graph), known), allow_nan=False)), {}
+    ).graph

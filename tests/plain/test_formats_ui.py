@@ -58,9 +58,19 @@ class Save(Node, output=True):
 TYPES = {kind.__name__: kind.describe() for kind in (Loader, Sampler, Style, Picture, Save)}
 
 
-def node(identifier: int | str, kind: str, inputs: Any = (), outputs: Any = (), values: Any = None, **more: Any) -> dict[str, Any]:
+def node(
+    identifier: int | str,
+    kind: str,
+    inputs: Any = (),
+    outputs: Any = (),
+    values: Any = None,
+    **more: Any,
+) -> dict[str, Any]:
     """`inputs` are (name, type, link[, is widget]), `outputs` are (name, type)."""
-    ports = [{"name": n, "type": t, "link": link} | ({"widget": {"name": n}} if widget else {}) for n, t, link, *widget in inputs]
+    ports = [
+        {"name": n, "type": t, "link": link} | ({"widget": {"name": n}} if widget else {})
+        for n, t, link, *widget in inputs
+    ]
     return {
         "id": identifier,
         "type": kind,
@@ -77,14 +87,24 @@ def node(identifier: int | str, kind: str, inputs: Any = (), outputs: Any = (), 
 
 
 def ui(nodes: list[Any], links: Any, **more: Any) -> dict[str, Any]:
-    return {"last_node_id": 99, "last_link_id": 99, "nodes": nodes, "links": links, "groups": [], "extra": {}, "version": 0.4} | more
+    return {
+        "last_node_id": 99,
+        "last_link_id": 99,
+        "nodes": nodes,
+        "links": links,
+        "groups": [],
+        "extra": {},
+        "version": 0.4,
+    } | more
 
 
 def read(document: Any, types: Any = TYPES, foreign: Any = None) -> Workflow:
     return parse_workflow(json.loads(json.dumps(document)), types, foreign)
 
 
-def inputs(document: Any, identifier: str, types: Any = TYPES, foreign: Any = None) -> dict[str, Any]:
+def inputs(
+    document: Any, identifier: str, types: Any = TYPES, foreign: Any = None
+) -> dict[str, Any]:
     return dict(read(document, types, foreign).graph.nodes[identifier].inputs)
 
 
@@ -93,24 +113,42 @@ MODEL_OUT = [("MODEL", "MODEL")]
 
 
 def test_seed_is_followed_by_its_control_and_a_choice_of_the_same_word_is_kept() -> None:
-    sampler = node(2, "Sampler", [("model", "MODEL", 5)], [("LATENT", "LATENT")], [7, "randomize", 30, "fixed"])
+    sampler = node(
+        2, "Sampler", [("model", "MODEL", 5)], [("LATENT", "LATENT")], [7, "randomize", 30, "fixed"]
+    )
     workflow = read(ui([LOADER, sampler], [[5, 1, 0, 2, 0, "MODEL"]]))
-    assert workflow.graph.nodes["2"].inputs == {"seed": 7, "steps": 30, "mode": "fixed", "model": Link("1", 0)}
+    assert workflow.graph.nodes["2"].inputs == {
+        "seed": 7,
+        "steps": 30,
+        "mode": "fixed",
+        "model": Link("1", 0),
+    }
     assert workflow.graph.nodes["1"].inputs == {"name": "sd15"}
     assert not workflow.notes
 
 
 def test_a_seed_without_control_value() -> None:
-    assert inputs(ui([node(2, "Sampler", values=[7, 30, "fixed"])], []), "2") == {"seed": 7, "steps": 30, "mode": "fixed"}
+    assert inputs(ui([node(2, "Sampler", values=[7, 30, "fixed"])], []), "2") == {
+        "seed": 7,
+        "steps": 30,
+        "mode": "fixed",
+    }
 
 
 def test_the_value_of_an_upload_button_is_at_the_end() -> None:
-    assert inputs(ui([node(2, "Picture", values=["cat.png", "alpha", "image"])], []), "2") == {"image": "cat.png", "channel": "alpha"}
+    assert inputs(ui([node(2, "Picture", values=["cat.png", "alpha", "image"])], []), "2") == {
+        "image": "cat.png",
+        "channel": "alpha",
+    }
 
 
 def test_values_as_an_object() -> None:
     values = {"seed": 7, "control_after_generate": "fixed", "steps": 3, "mode": "fixed"}
-    assert inputs(ui([node(2, "Sampler", values=values)], []), "2") == {"seed": 7, "steps": 3, "mode": "fixed"}
+    assert inputs(ui([node(2, "Sampler", values=values)], []), "2") == {
+        "seed": 7,
+        "steps": 3,
+        "mode": "fixed",
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,22 +158,37 @@ def test_values_as_an_object() -> None:
         ("Sampler", [7], None, {"seed": 7, "steps": 20, "mode": "normal"}),
         ("Sampler", None, None, {"seed": 0, "steps": 20, "mode": "normal"}),
         ("Sampler", {"steps": 3}, None, {"seed": 0, "steps": 3, "mode": "normal"}),
-        ("Sampler", [7, "fixed", 3], {"seed": 7, "control_after_generate": "fixed", "steps": 3}, {"seed": 7, "steps": 3, "mode": "normal"}),
+        (
+            "Sampler",
+            [7, "fixed", 3],
+            {"seed": 7, "control_after_generate": "fixed", "steps": 3},
+            {"seed": 7, "steps": 3, "mode": "normal"},
+        ),
         ("Sampler", [7, 3], {"seed": 7, "steps": 3}, {"seed": 7, "steps": 3, "mode": "normal"}),
         ("Picture", ["cat.png", "image"], None, {"image": "cat.png", "channel": "red"}),
         ("Picture", ["cat.png"], None, {"image": "cat.png", "channel": "red"}),
         ("Picture", [], None, {"channel": "red"}),  # which files there are is not known here
     ],
 )
-def test_a_widget_that_the_file_is_older_than_has_its_default(kind: str, values: Any, named: Any, expected: dict[str, Any]) -> None:
+def test_a_widget_that_the_file_is_older_than_has_its_default(
+    kind: str, values: Any, named: Any, expected: dict[str, Any]
+) -> None:
     more = {} if named is None else {"widgets_values_named": named}
     assert inputs(ui([node(2, kind, values=values, **more)], []), "2") == expected
 
 
 def test_a_link_goes_before_the_default_of_a_widget_that_the_file_is_older_than() -> None:
-    sampler = node(2, "Sampler", [("model", "MODEL", 5), ("steps", "INT", 6, True)], [("LATENT", "LATENT")], [7, "fixed"])
+    sampler = node(
+        2,
+        "Sampler",
+        [("model", "MODEL", 5), ("steps", "INT", 6, True)],
+        [("LATENT", "LATENT")],
+        [7, "fixed"],
+    )
     counter = node(3, "Counter", outputs=[("INT", "INT")])
-    found = inputs(ui([LOADER, counter, sampler], [[5, 1, 0, 2, 0, "MODEL"], [6, 3, 0, 2, 1, "INT"]]), "2")
+    found = inputs(
+        ui([LOADER, counter, sampler], [[5, 1, 0, 2, 0, "MODEL"], [6, 3, 0, 2, 1, "INT"]]), "2"
+    )
     assert found == {"seed": 7, "steps": Link("3", 0), "mode": "normal", "model": Link("1", 0)}
 
 
@@ -148,7 +201,10 @@ def test_a_server_description_gives_the_defaults_of_widgets_that_the_file_is_old
                     "seed": ["INT", {"default": 3, "control_after_generate": True}],
                     "file": [["a.png", "b.png"], {"image_upload": True}],
                     "count": ["INT", {"min": 1}],
-                    "edge": ["COMFY_DYNAMICCOMBO_V3", {"options": [{"key": "plain", "inputs": {}}, soft], "default": "soft"}],
+                    "edge": [
+                        "COMFY_DYNAMICCOMBO_V3",
+                        {"options": [{"key": "plain", "inputs": {}}, soft], "default": "soft"},
+                    ],
                     "tags": ["COMBO", {"options": ["x", "y"], "multi_select": True}],
                     "wired": ["FLOAT", {"forceInput": True, "default": 1.0}],
                 },
@@ -163,19 +219,46 @@ def test_a_server_description_gives_the_defaults_of_widgets_that_the_file_is_old
             "output": [],
         }
     }
-    values = {"file": "a.png", "count": 0, "edge": "soft", "edge.blur": 0.5, "tags": [], "note": "", "flip": False, "either": 0.5}
-    assert inputs(ui([node(1, "Foreign", values=[8, "fixed"])], []), "1", {}, from_object_info(described)) == {"seed": 8} | values
+    values = {
+        "file": "a.png",
+        "count": 0,
+        "edge": "soft",
+        "edge.blur": 0.5,
+        "tags": [],
+        "note": "",
+        "flip": False,
+        "either": 0.5,
+    }
+    assert (
+        inputs(
+            ui([node(1, "Foreign", values=[8, "fixed"])], []), "1", {}, from_object_info(described)
+        )
+        == {"seed": 8} | values
+    )
 
 
 def test_the_list_holds_where_the_names_beside_it_are_out_of_date() -> None:
     """Editors load the list; files of which people changed only the list are common."""
     named = {"image": "old.png", "upload": "image"}
-    assert inputs(ui([node(2, "Other", values=["new.png", "image"], widgets_values_named=named)], []), "2") == {"image": "new.png"}
+    assert inputs(
+        ui([node(2, "Other", values=["new.png", "image"], widgets_values_named=named)], []), "2"
+    ) == {"image": "new.png"}
 
 
 def test_unknown_types_keep_values_by_the_names_in_the_file_and_are_told_in_one_line() -> None:
-    named = node(1, "One", values=[4, "fixed", "x"], widgets_values_named={"count": 4, "control_after_generate": "fixed", "text": "x"})
-    listed = node(2, "Two", [("image", "IMAGE", None), ("count", "INT", None, True), ("b", "FLOAT", None, True)], [], [4, "randomize", 0.5])
+    named = node(
+        1,
+        "One",
+        values=[4, "fixed", "x"],
+        widgets_values_named={"count": 4, "control_after_generate": "fixed", "text": "x"},
+    )
+    listed = node(
+        2,
+        "Two",
+        [("image", "IMAGE", None), ("count", "INT", None, True), ("b", "FLOAT", None, True)],
+        [],
+        [4, "randomize", 0.5],
+    )
     nameless = node(3, "Three", values=[1, "fixed"])
     workflow = read(ui([named, listed, nameless], []))
     assert workflow.graph.nodes["1"].inputs == {"count": 4, "text": "x"}
@@ -215,7 +298,15 @@ def test_a_server_description_names_the_values_of_unknown_types() -> None:
         "method": "lanczos",
         "note": "hello",
     }
-    assert inputs(ui([node(1, "Foreign", values=["by area", 5, "increment", "area", ""])], []), "1", {}, foreign)["noise_seed"] == 5
+    assert (
+        inputs(
+            ui([node(1, "Foreign", values=["by area", 5, "increment", "area", ""])], []),
+            "1",
+            {},
+            foreign,
+        )["noise_seed"]
+        == 5
+    )
     assert foreign["Foreign"].outputs[0].name == "picture"
     assert [wire.name for wire in foreign["Foreign"].wires] == ["image", "wired"]
 
@@ -226,13 +317,29 @@ def test_reroutes_notes_and_primitives_are_the_editors_own() -> None:
         node(2, "Reroute", [("", "*", 1)], [("", "*")]),
         node(3, "Reroute", [("", "*", 2)], [("", "*")]),
         node(4, "PrimitiveNode", [], [("INT", "INT")], [12, "fixed"]),
-        node(5, "Sampler", [("model", "MODEL", 3), ("latent", "LATENT", None), ("steps", "INT", 4, True)], [], [7, "fixed", 99, "normal"]),
+        node(
+            5,
+            "Sampler",
+            [("model", "MODEL", 3), ("latent", "LATENT", None), ("steps", "INT", 4, True)],
+            [],
+            [7, "fixed", 99, "normal"],
+        ),
         node(6, "MarkdownNote", values=["hello"]),
     ]
-    links = [[1, 1, 0, 2, 0, "*"], [2, 2, 0, 3, 0, "*"], [3, 3, 0, 5, 0, "*"], [4, 4, 0, 5, 2, "INT"]]
+    links = [
+        [1, 1, 0, 2, 0, "*"],
+        [2, 2, 0, 3, 0, "*"],
+        [3, 3, 0, 5, 0, "*"],
+        [4, 4, 0, 5, 2, "INT"],
+    ]
     workflow = read(ui(nodes, links))
     assert list(workflow.graph.nodes) == ["1", "5"]
-    assert workflow.graph.nodes["5"].inputs == {"model": Link("1", 0), "seed": 7, "steps": 12, "mode": "normal"}
+    assert workflow.graph.nodes["5"].inputs == {
+        "model": Link("1", 0),
+        "seed": 7,
+        "steps": 12,
+        "mode": "normal",
+    }
 
 
 def test_set_and_get_nodes_are_links() -> None:
@@ -242,18 +349,33 @@ def test_set_and_get_nodes_are_links() -> None:
         node(3, "GetNode", [], [("MODEL", "MODEL")], ["base"]),
         node(5, "Sampler", [("model", "MODEL", 2)], [], [7, "fixed", 9, "normal"]),
     ]
-    assert inputs(ui(nodes, [[1, 1, 0, 2, 0, "*"], [2, 3, 0, 5, 0, "*"]]), "5")["model"] == Link("1", 0)
+    assert inputs(ui(nodes, [[1, 1, 0, 2, 0, "*"], [2, 3, 0, 5, 0, "*"]]), "5")["model"] == Link(
+        "1", 0
+    )
 
 
 def test_a_bypassed_node_gives_its_inputs_of_the_same_place_or_type() -> None:
-    style = node(2, "Style", [("model", "MODEL", 1), ("latent", "LATENT", 2)], [("MODEL", "MODEL"), ("LATENT", "LATENT")], [1.0], mode=4)
+    style = node(
+        2,
+        "Style",
+        [("model", "MODEL", 1), ("latent", "LATENT", 2)],
+        [("MODEL", "MODEL"), ("LATENT", "LATENT")],
+        [1.0],
+        mode=4,
+    )
     swapped = node(6, "Swap", [("x", "LATENT", 4), ("y", "MODEL", 3)], [("m", "MODEL")], [], mode=4)
     nodes = [
         LOADER,
         node(3, "Empty", [], [("LATENT", "LATENT")]),
         style,
         swapped,
-        node(5, "Sampler", [("model", "MODEL", 6), ("latent", "LATENT", 5)], [], [7, "fixed", 9, "normal"]),
+        node(
+            5,
+            "Sampler",
+            [("model", "MODEL", 6), ("latent", "LATENT", 5)],
+            [],
+            [7, "fixed", 9, "normal"],
+        ),
     ]
     links = [
         [1, 1, 0, 2, 0, "MODEL"],
@@ -270,7 +392,10 @@ def test_a_bypassed_node_gives_its_inputs_of_the_same_place_or_type() -> None:
 
 
 def test_inputs_from_a_muted_node_stay_open_and_are_told() -> None:
-    nodes = [{**LOADER, "mode": 2}, node(5, "Sampler", [("model", "MODEL", 1)], [], [7, "fixed", 9, "normal"])]
+    nodes = [
+        {**LOADER, "mode": 2},
+        node(5, "Sampler", [("model", "MODEL", 1)], [], [7, "fixed", 9, "normal"]),
+    ]
     workflow = read(ui(nodes, [[1, 1, 0, 5, 0, "MODEL"]]))
     assert "model" not in workflow.graph.nodes["5"].inputs
     assert any("5.model (muted node 1)" in line for line in workflow.notes)
@@ -280,14 +405,29 @@ def test_version_1_with_link_objects_and_reroutes() -> None:
     document = {
         "version": 1,
         "state": {"lastNodeId": 2, "lastLinkId": 1, "lastGroupId": 0, "lastRerouteId": 1},
-        "nodes": [LOADER, node(2, "Sampler", [("model", "MODEL", 1)], [], [7, "fixed", 9, "normal"])],
-        "links": [{"id": 1, "origin_id": 1, "origin_slot": 0, "target_id": 2, "target_slot": 0, "type": "MODEL", "parentId": 1}],
+        "nodes": [
+            LOADER,
+            node(2, "Sampler", [("model", "MODEL", 1)], [], [7, "fixed", 9, "normal"]),
+        ],
+        "links": [
+            {
+                "id": 1,
+                "origin_id": 1,
+                "origin_slot": 0,
+                "target_id": 2,
+                "target_slot": 0,
+                "type": "MODEL",
+                "parentId": 1,
+            }
+        ],
         "reroutes": [{"id": 1, "pos": [5, 5], "linkIds": [1]}],
     }
     assert inputs(document, "2")["model"] == Link("1", 0)
 
 
-def subgraph(identifier: str, nodes: list[Any], links: list[list[Any]], takes: Any = (), gives: Any = ()) -> dict[str, Any]:
+def subgraph(
+    identifier: str, nodes: list[Any], links: list[list[Any]], takes: Any = (), gives: Any = ()
+) -> dict[str, Any]:
     keys = ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")
     return {
         "id": identifier,
@@ -296,7 +436,9 @@ def subgraph(identifier: str, nodes: list[Any], links: list[list[Any]], takes: A
         "inputNode": {"id": -10, "bounding": [0, 0, 1, 1]},
         "outputNode": {"id": -20, "bounding": [0, 0, 1, 1]},
         "inputs": [{"id": name, "name": name, "type": kind, "linkIds": []} for name, kind in takes],
-        "outputs": [{"id": name, "name": name, "type": kind, "linkIds": []} for name, kind in gives],
+        "outputs": [
+            {"id": name, "name": name, "type": kind, "linkIds": []} for name, kind in gives
+        ],
         "widgets": [],
         "nodes": nodes,
         "links": [dict(zip(keys, link, strict=True)) for link in links],
@@ -305,14 +447,30 @@ def subgraph(identifier: str, nodes: list[Any], links: list[list[Any]], takes: A
 
 INNER = subgraph(
     "inner",
-    [node(3, "Sampler", [("model", "MODEL", 1), ("steps", "INT", 2, True)], [("LATENT", "LATENT")], [7, "fixed", 20, "normal"])],
+    [
+        node(
+            3,
+            "Sampler",
+            [("model", "MODEL", 1), ("steps", "INT", 2, True)],
+            [("LATENT", "LATENT")],
+            [7, "fixed", 20, "normal"],
+        )
+    ],
     [[1, -10, 0, 3, 0, "MODEL"], [2, -10, 1, 3, 1, "INT"], [3, 3, 0, -20, 0, "LATENT"]],
     takes=[("model", "MODEL"), ("steps", "INT")],
     gives=[("LATENT", "LATENT")],
 )
 OUTER = subgraph(
     "outer",
-    [node(8, "inner", [("model", "MODEL", 1), ("steps", "INT", 2, True)], [("LATENT", "LATENT")], [33])],
+    [
+        node(
+            8,
+            "inner",
+            [("model", "MODEL", 1), ("steps", "INT", 2, True)],
+            [("LATENT", "LATENT")],
+            [33],
+        )
+    ],
     [[1, -10, 0, 8, 0, "MODEL"], [2, -10, 1, 8, 1, "INT"], [3, 8, 0, -20, 0, "LATENT"]],
     takes=[("model", "MODEL"), ("steps", "INT")],
     gives=[("LATENT", "LATENT")],
@@ -321,8 +479,16 @@ OUTER = subgraph(
 
 def nested(values: Any, **more: Any) -> dict[str, Any]:
     outer = node(5, "outer", [("model", "MODEL", 1)], [("LATENT", "LATENT")], values, **more)
-    nodes = [LOADER, outer, node(6, "Sampler", [("latent", "LATENT", 2)], [], [1, "fixed", 2, "normal"])]
-    return ui(nodes, [[1, 1, 0, 5, 0, "MODEL"], [2, 5, 0, 6, 0, "LATENT"]], definitions={"subgraphs": [OUTER, INNER]})
+    nodes = [
+        LOADER,
+        outer,
+        node(6, "Sampler", [("latent", "LATENT", 2)], [], [1, "fixed", 2, "normal"]),
+    ]
+    return ui(
+        nodes,
+        [[1, 1, 0, 5, 0, "MODEL"], [2, 5, 0, 6, 0, "LATENT"]],
+        definitions={"subgraphs": [OUTER, INNER]},
+    )
 
 
 def test_nested_subgraphs_become_their_members() -> None:
@@ -333,15 +499,28 @@ def test_nested_subgraphs_become_their_members() -> None:
 
 
 def test_values_on_an_instance_go_before_those_inside() -> None:
-    assert inputs(nested(None), "5:8:3")["steps"] == 33  # the inner instance shows 33, the node itself 20
+    # the inner instance shows 33, the node itself 20
+    assert inputs(nested(None), "5:8:3")["steps"] == 33
     assert inputs(nested([44]), "5:8:3")["steps"] == 44
     assert inputs(nested([44], widgets_values_named={"steps": 44}), "5:8:3")["steps"] == 44
 
 
 def test_a_list_of_proxies_shows_widgets_of_nodes_inside() -> None:
-    one = node(5, "inner", [("model", "MODEL", 1)], [], [123], properties={"proxyWidgets": [["3", "seed"], ["3", "$$canvas"]]})
+    one = node(
+        5,
+        "inner",
+        [("model", "MODEL", 1)],
+        [],
+        [123],
+        properties={"proxyWidgets": [["3", "seed"], ["3", "$$canvas"]]},
+    )
     document = ui([LOADER, one], [[1, 1, 0, 5, 0, "MODEL"]], definitions={"subgraphs": [INNER]})
-    assert inputs(document, "5:3") == {"seed": 123, "steps": 20, "mode": "normal", "model": Link("1", 0)}
+    assert inputs(document, "5:3") == {
+        "seed": 123,
+        "steps": 20,
+        "mode": "normal",
+        "model": Link("1", 0),
+    }
 
 
 def test_a_bypassed_and_a_muted_instance_have_no_members() -> None:
@@ -368,20 +547,29 @@ OTHER = subgraph("other", [node(1, "self")], [])
         (ui([], []), "UI workflow that holds no nodes"),
         (ui([node(1, "Note")], []), "no node takes part"),
         (ui([LOADER, LOADER], []), "node 1: this id stands twice"),
-        (ui([node(2, "Save", [("images", "IMAGE", 5)])], []), 'node 2 (Save), input "images": link 5 is not among the links'),
-        (ui([node(2, "Save", [("images", "IMAGE", 5)])], [[5, 9, 0, 2, 0, "IMAGE"]]), "link 5 comes from node 9, which is not in"),
-        (ui([LOADER, node(2, "Save", [("images", "IMAGE", 5)])], [[5, 1, 4, 2, 0, "IMAGE"]]), "a link comes from output 4, but it has 1"),
+        (ui([node(2, "Save", [("images", "IMAGE", 5)])], []), 'node 2 (Save), input "images": link '
+                                                              '5 is not among the links'),
+        (ui([node(2, "Save", [("images", "IMAGE", 5)])], [[5, 9, 0, 2, 0, "IMAGE"]]), "link 5 comes from node "
+                                                                                      "9, which "
+                                                                                      "is not in"),
+        (ui([LOADER, node(2, "Save", [("images", "IMAGE", 5)])], [[5, 1, 4, 2, 0, "IMAGE"]]), "a link comes from "
+                                                                                              "output 4, but "
+                                                                                              "it has 1"),
         (ui([LOADER], [[1, 2]]), "link number 0 is a list of 2, expected [id, node"),
         (ui([LOADER], [[1, 1, "x", 2, 0, "A"]]), 'link 1 goes from 1, "x" to 2, 0'),
         (ui([LOADER], [[5, 1, 0, 1, 0, "A"], [5, 1, 0, 1, 1, "A"]]), "link 5: this id stands twice"),
         (ui([5], []), "node number 0 is 5, expected an object with an id"),
         (ui([{"id": 1}], []), "node 1: type is null, expected a name"),
-        (ui([node(1, "A", values="x")], []), 'node 1: widgets_values is "x", expected a list or an object'),
+        (ui([node(1, "A", values="x")], []), 'node 1: widgets_values is "x", expected a list '
+                                             'or an object'),
         (ui([node(1, "A") | {"mode": "x"}], []), 'node 1: mode is "x", expected a number'),
         (ui([LOADER], [], version=2), "version 2, newer"),
         (ui([LOADER], {}), "links is an object of 0, expected a list"),
-        (ui([LOADER], [], definitions={"subgraphs": [1]}), "subgraph 0 is 1, expected an object with an id"),
-        (ui([node(1, "self")], [], definitions={"subgraphs": [SELF, OTHER]}), "contains itself: the self -> the other -> the self"),
+        (ui([LOADER], [], definitions={"subgraphs": [1]}), "subgraph 0 is 1, expected an "
+                                                           "object with an id"),
+        (ui([node(1, "self")], [], definitions={"subgraphs": [SELF, OTHER]}), "contains itself: "
+                                                                              "the self -> the "
+                                                                              "other -> the self"),
         (ui([node(1, "A", values=[float("nan")])], []), "node 1 holds NaN"),
         (
             ui([node(1, "Reroute", [("", "*", 1)], [("", "*")]), node(2, "Save", [("images", "IMAGE", 1)])], [[1, 1, 0, 1, 0, "*"]]),
@@ -406,13 +594,18 @@ def test_a_bomb_of_subgraphs_is_refused_at_once() -> None:
 
 
 def test_deep_nesting_and_long_ways_need_no_recursion() -> None:
-    deep = [subgraph(f"s{n}", [node(1, f"s{n + 1}" if n < 999 else "Loader")], []) for n in range(1000)]
+    deep = [
+        subgraph(f"s{n}", [node(1, f"s{n + 1}" if n < 999 else "Loader")], []) for n in range(1000)
+    ]
     with pytest.raises(InputError, match="nested more than 50 levels deep"):
         read(ui([node(1, "s0")], [], definitions={"subgraphs": deep}))
     count = 20_000
     reroutes = [node(n, "Reroute", [("", "*", n)], [("", "*")]) for n in range(2, count)]
     links = [[n, n - 1, 0, n, 0, "*"] for n in range(2, count)]
-    ends = [node(count + n, "Sampler", [("model", "MODEL", count + n)], [], [1, "fixed", 2, "normal"]) for n in range(2000)]
+    ends = [
+        node(count + n, "Sampler", [("model", "MODEL", count + n)], [], [1, "fixed", 2, "normal"])
+        for n in range(2000)
+    ]
     links += [[count + n, count - 1, 0, count + n, 0, "*"] for n in range(2000)]
     began = time.perf_counter()
     graph = read(ui([LOADER, *reroutes, *ends], links)).graph

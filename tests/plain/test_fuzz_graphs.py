@@ -64,7 +64,10 @@ class Block(Base):
 class Lazy(Base):
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"a": ("*", {"lazy": True})}, "optional": {"b": ("*", {"lazy": True}), "c": ("*", {})}}
+        return {
+            "required": {"a": ("*", {"lazy": True})},
+            "optional": {"b": ("*", {"lazy": True}), "c": ("*", {})},
+        }
 
     def check_lazy_status(self, a: Any, b: Any = None, c: Any = None) -> Any:
         return ["a"] if a is None else ["b", "nonsense"] if c else []
@@ -103,9 +106,16 @@ class Grows(Base):
         kinds = {0: "Pair", 1: "Slow", 2: "Fails", 3: "Grows", 4: "Nowhere", 5: "Block"}
         inner = {
             "x": {"class_type": kinds.get(b, "Lazy"), "inputs": {"a": a, "b": 0}},
-            "y": {"class_type": "Whole", "inputs": {"a": ["x", 0], "b": ["y" if b == -1 else "x", 0]}},
+            "y": {
+                "class_type": "Whole",
+                "inputs": {"a": ["x", 0], "b": ["y" if b == -1 else "x", 0]},
+            },
         }
-        return {"expand": inner, "result": (["y" if b != -2 else "gone", 0],), "ui": {"text": ["grown"]}}
+        return {
+            "expand": inner,
+            "result": (["y" if b != -2 else "gone", 0],),
+            "ui": {"text": ["grown"]},
+        }
 
 
 class Odd(Base):
@@ -126,7 +136,12 @@ class Out(Base):
 
 
 CLASSES = (Pair, Empty, Whole, Block, Lazy, Slow, Changing, Grows, Odd, Fails, Out)
-REGISTRY = Registry({**TYPES, **{cls.__name__: V1Class(cls.__name__, cls, cls.__name__).describe() for cls in CLASSES}})
+REGISTRY = Registry(
+    {
+        **TYPES,
+        **{cls.__name__: V1Class(cls.__name__, cls, cls.__name__).describe() for cls in CLASSES},
+    }
+)
 KINDS = [cls.__name__ for cls in CLASSES if cls is not Out]
 BREAKS = ("value", "type", "link", "output", "cycle", "missing", "extra")
 VALUES = st.sampled_from([None, True, 1.5, "x", "3", [], {"k": 1}, ["0", "1"], 99, 5])
@@ -139,7 +154,11 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     """
 
     def read(number: int) -> Any:
-        return [str(draw(st.integers(0, number - 1))), 0] if number and draw(st.integers(0, 3)) else draw(st.integers(-3, 5))
+        return (
+            [str(draw(st.integers(0, number - 1))), 0]
+            if number and draw(st.integers(0, 3))
+            else draw(st.integers(-3, 5))
+        )
 
     count = draw(st.integers(1, 8))
     nodes: dict[str, Any] = {}
@@ -147,13 +166,20 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         kind = draw(st.sampled_from([*KINDS, "Grows", "Lazy", "Pair", "Choose"]))
         inputs = {"a": read(number), "b": draw(st.integers(-2, 4))}
         if kind == "Choose":
-            inputs = {"condition": bool(inputs["b"] % 2), "on_true": read(number), "on_false": read(number)}
+            inputs = {
+                "condition": bool(inputs["b"] % 2),
+                "on_true": read(number),
+                "on_false": read(number),
+            }
         elif kind == "Lazy":
             inputs |= {"b": read(number), "c": draw(st.booleans())}
         nodes[str(number)] = {"class_type": kind, "inputs": inputs}
     for number in range(draw(st.integers(1, 3))):
         kind, name = draw(st.sampled_from([("Out", "a"), ("Save", "value")]))
-        nodes[f"out {number}"] = {"class_type": kind, "inputs": {name: [str(draw(st.integers(0, count - 1))), 0]}}
+        nodes[f"out {number}"] = {
+            "class_type": kind,
+            "inputs": {name: [str(draw(st.integers(0, count - 1))), 0]},
+        }
     for what in draw(st.lists(st.sampled_from(BREAKS), max_size=2)):
         broken = nodes[draw(st.sampled_from(sorted(nodes)))]
         name = draw(st.sampled_from(sorted(broken["inputs"]) or ["a"]))
@@ -161,7 +187,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             case "value":
                 broken["inputs"][name] = draw(VALUES)
             case "type":
-                broken["class_type"] = draw(st.sampled_from(["Nowhere", "Number", "Countdown", "Add"]))
+                broken["class_type"] = draw(
+                    st.sampled_from(["Nowhere", "Number", "Countdown", "Add"])
+                )
             case "link":
                 broken["inputs"][name] = ["gone", 0]
             case "output":
@@ -199,7 +227,9 @@ def account(graph: Graph, targets: tuple[str, ...], cache: ResultCache) -> list[
     assert bool(result.failures) >= bool(result.refused)
     for error in result.failures.values():
         assert isinstance(error, KatzError) and str(error).startswith("node ")
-        assert all(line.isprintable() and "Traceback" not in line for line in str(error).split("\n"))
+        assert all(
+            line.isprintable() and "Traceback" not in line for line in str(error).split("\n")
+        )
     return sorted(result.outputs)
 
 
@@ -226,13 +256,17 @@ def test_a_graph_that_nobody_checked_ends_too(document: dict[str, Any]) -> None:
     graph = from_api(document)
     with Watch() as context:
         try:
-            run(graph, None, REGISTRY, targets=list(graph.nodes), context=context).result.raise_failures()
+            run(
+                graph, None, REGISTRY, targets=list(graph.nodes), context=context
+            ).result.raise_failures()
         except KatzError as error:
             assert str(error), traceback.format_exc()
 
 
 def test_the_watch_sees_a_hang() -> None:
-    endless = V1Class("Endless", type("Endless", (Base,), {"go": lambda self, a=None, b=0: again}), "Endless").describe()
+    endless = V1Class(
+        "Endless", type("Endless", (Base,), {"go": lambda self, a=None, b=0: again}), "Endless"
+    ).describe()
     again = {"expand": {"x": {"class_type": "Endless", "inputs": {}}}, "result": (["x", 0],)}
     graph = from_api({"1": {"class_type": "Endless", "inputs": {}}})
     with Watch() as context, pytest.raises(KatzError, match="cancelled"):

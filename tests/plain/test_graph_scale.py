@@ -19,7 +19,8 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.read import read_workflow
 
 SIZE = 10_000
-SECONDS = 10  # of processor time; the bench holds the real bound, this one only tells linear from quadratic
+# of processor time; the bench holds the real bound, this one only tells linear from quadratic
+SECONDS = 10
 
 
 @pytest.mark.parametrize("shape", [bench.chain, bench.fan])
@@ -43,14 +44,20 @@ def test_a_chain_in_reverse_order_of_the_file() -> None:
 
 
 def test_a_failure_travels_down_a_long_chain() -> None:
-    document: dict[str, Any] = {"0": node("Fail")} | {str(i): node("Echo", value=[str(i - 1), 0]) for i in range(1, SIZE)}
+    document: dict[str, Any] = {"0": node("Fail")} | {
+        str(i): node("Echo", value=[str(i - 1), 0]) for i in range(1, SIZE)
+    }
     document["out"] = node("Save", value=[str(SIZE - 1), 0])
     result = run(document).result
     assert list(result.failures) == ["0"] and result.refused == ("out",)
 
 
 def test_a_loop_of_a_thousand_expansions() -> None:
-    document = {"1": node("Number", value=0), "2": node("Countdown", count=1000, value=["1", 0]), "3": node("Save", value=["2", 0])}
+    document = {
+        "1": node("Number", value=0),
+        "2": node("Countdown", count=1000, value=["1", 0]),
+        "3": node("Save", value=["2", 0]),
+    }
     started = time.process_time()
     ran = run(document)
     assert ran.result.outputs["3"] == (1000,)
@@ -65,14 +72,20 @@ def test_a_loop_of_two_thousand_rounds_as_packs_build_it() -> None:
 
 
 def test_every_one_of_ten_thousand_problems_is_collected() -> None:
-    document = {str(i): node("Add", a=["99999", 0], b="x", c=1) for i in range(SIZE)} | {"out": node("Save", value=["1", 0])}
+    document = {str(i): node("Add", a=["99999", 0], b="x", c=1) for i in range(SIZE)} | {
+        "out": node("Save", value=["1", 0])
+    }
     from katz_graph.formats.api import from_api
 
     assert len(check(from_api(document), TYPES).problems) == 3 * SIZE
 
 
-def test_a_bench_prints_a_table_and_one_line_for_scripts_last(capsys: pytest.CaptureFixture[str]) -> None:
-    result = BenchResult("demo", True, {"seconds": 0.25}, {"seconds": "< 1 s"}, ("what", "seconds"), [("all", 0.25)])
+def test_a_bench_prints_a_table_and_one_line_for_scripts_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = BenchResult(
+        "demo", True, {"seconds": 0.25}, {"seconds": "< 1 s"}, ("what", "seconds"), [("all", 0.25)]
+    )
     report(result, as_json=True)
     out = capsys.readouterr().out
     assert json.loads(out.strip().split("\n")[-1]) == {

@@ -14,7 +14,10 @@ import pytest
 from katz_graph.host.memory import free_bytes, total_bytes
 
 GB = 2**30
-MEMINFO = f"MemTotal:       {64 * GB // 1024} kB\nMemFree:        1 kB\nMemAvailable:   {40 * GB // 1024} kB\n"
+MEMINFO = (
+    f"MemTotal:       {64 * GB // 1024} kB\nMemFree:        1 kB\nMemAvailable:   "
+    f"{40 * GB // 1024} kB\n"
+)
 
 
 def machine(folder: Path, cgroup: str, groups: dict[str, dict[str, str]]) -> tuple[Path, Path]:
@@ -29,8 +32,16 @@ def machine(folder: Path, cgroup: str, groups: dict[str, dict[str, str]]) -> tup
     return proc, cgroups
 
 
-SECOND = {"memory.max": str(16 * GB), "memory.current": str(12 * GB), "memory.stat": f"anon 1\ninactive_file {2 * GB}\nactive_file 7"}
-FIRST = {"memory.limit_in_bytes": str(8 * GB), "memory.usage_in_bytes": str(3 * GB), "memory.stat": f"total_inactive_file {GB}"}
+SECOND = {
+    "memory.max": str(16 * GB),
+    "memory.current": str(12 * GB),
+    "memory.stat": f"anon 1\ninactive_file {2 * GB}\nactive_file 7",
+}
+FIRST = {
+    "memory.limit_in_bytes": str(8 * GB),
+    "memory.usage_in_bytes": str(3 * GB),
+    "memory.stat": f"total_inactive_file {GB}",
+}
 ENDLESS = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "7"}
 
 
@@ -39,14 +50,18 @@ ENDLESS = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_byte
     [
         ("0::/\n", {}, 64, 40),
         ("0::/a/b\n", {"a/b": {"memory.max": "max", "memory.current": "5"}}, 64, 40),
-        ("0::/a/b\n", {"a/b": {"memory.max": "max"}, "a": SECOND}, 16, 6),  # the limit of the group above counts too
+        # the limit of the group above counts too
+        ("0::/a/b\n", {"a/b": {"memory.max": "max"}, "a": SECOND}, 16, 6),
         ("0::/\n", {".": SECOND}, 16, 6),  # in a container the group is the root of what is seen
         ("4:memory:/job\n0::/\n", {"memory/job": FIRST, "memory": ENDLESS}, 8, 6),
-        ("4:cpu,memory:/gone\n", {"memory": FIRST}, 8, 6),  # a path of the host's, which a container does not see
+        # a path of the host's, which a container does not see
+        ("4:cpu,memory:/gone\n", {"memory": FIRST}, 8, 6),
         ("4:memory:/\n", {"memory": ENDLESS}, 64, 40),
     ],
 )
-def test_the_least_limit_counts(tmp_path: Path, cgroup: str, groups: dict[str, dict[str, str]], total: int, free: int) -> None:
+def test_the_least_limit_counts(
+    tmp_path: Path, cgroup: str, groups: dict[str, dict[str, str]], total: int, free: int
+) -> None:
     places = machine(tmp_path, cgroup, groups)
     assert (total_bytes(*places), free_bytes(*places)) == (total * GB, free * GB)
 
@@ -71,5 +86,7 @@ try:
 except MemoryError:
     print("as told")
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert told.stdout == "as told\n", told.stderr

@@ -8,7 +8,14 @@ from io import TextIOWrapper
 import pytest
 from processes import eventually, runs
 
-from katz_graph.ipc.child import LONGEST_LINE, PYTHON, ChildOutput, describe_exit, kill_session, start_child
+from katz_graph.ipc.child import (
+    LONGEST_LINE,
+    PYTHON,
+    ChildOutput,
+    describe_exit,
+    kill_session,
+    start_child,
+)
 from katz_graph.ipc.heartbeat import Heartbeat
 
 
@@ -34,7 +41,9 @@ def printing(code: str) -> tuple[subprocess.Popen[bytes], ChildOutput, list[str]
 
 def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:
     long = LONGEST_LINE + 5
-    process, output, echoed = printing(f"print('first'); print('x' * {long}); print(' last \\n'); exit(3)")
+    process, output, echoed = printing(
+        f"print('first'); print('x' * {long}); print(' last \\n'); exit(3)"
+    )
     assert describe_exit(process.wait(10)) == "exit status 3"
     output.join()
     assert echoed == ["first\n", "x" * LONGEST_LINE, "xxxxx\n", " last \n", "\n"]

@@ -50,17 +50,37 @@ CASES: list[tuple[str, dict[str, Any], object]] = [
     ("StringContains", {"string": "Red", "substring": "re", "case_sensitive": False}, True),
     ("StringCompare", {"string_a": "Red", "string_b": "Re"}, True),
     ("StringCompare", {"string_a": "Red", "string_b": "D", "mode": "Ends With"}, False),
-    ("StringCompare", {"string_a": "Red", "string_b": "rED", "mode": "Equal", "case_sensitive": False}, True),
+    (
+        "StringCompare",
+        {"string_a": "Red", "string_b": "rED", "mode": "Equal", "case_sensitive": False},
+        True,
+    ),
     ("RegexMatch", {"string": "a\nB", "regex_pattern": "^b$", "multiline": True}, True),
     ("RegexMatch", {"string": "a\nB", "regex_pattern": "^b$"}, False),
     ("RegexMatch", {"string": "B", "regex_pattern": "b", "case_insensitive": False}, False),
     ("RegexMatch", {"string": "a\nb", "regex_pattern": "a.b", "dotall": True}, True),
     ("RegexExtract", {"string": "a1 b2", "regex_pattern": r"\w\d"}, "a1"),
-    ("RegexExtract", {"string": "a1 b2", "regex_pattern": r"\w\d", "mode": "All Matches"}, "a1\nb2"),
-    ("RegexExtract", {"string": "a1 b2", "regex_pattern": r"(\w)(\d)", "mode": "First Group", "group_index": 2}, "1"),
-    ("RegexExtract", {"string": "a1 b2", "regex_pattern": r"(\w)(\d)", "mode": "All Groups"}, "a\nb"),
+    (
+        "RegexExtract",
+        {"string": "a1 b2", "regex_pattern": r"\w\d", "mode": "All Matches"},
+        "a1\nb2",
+    ),
+    (
+        "RegexExtract",
+        {"string": "a1 b2", "regex_pattern": r"(\w)(\d)", "mode": "First Group", "group_index": 2},
+        "1",
+    ),
+    (
+        "RegexExtract",
+        {"string": "a1 b2", "regex_pattern": r"(\w)(\d)", "mode": "All Groups"},
+        "a\nb",
+    ),
     ("RegexExtract", {"string": "a", "regex_pattern": "b"}, ""),
-    ("RegexReplace", {"string": "a1 b2 c3", "regex_pattern": r"(\w)(\d)", "replace": r"\2\1", "count": 2}, "1a 2b c3"),
+    (
+        "RegexReplace",
+        {"string": "a1 b2 c3", "regex_pattern": r"(\w)(\d)", "replace": r"\2\1", "count": 2},
+        "1a 2b c3",
+    ),
     ("RegexReplace", {"string": "a1 b2", "regex_pattern": r"\d", "replace": ""}, "a b"),
 ]
 
@@ -74,13 +94,41 @@ def test_text_nodes(name: str, inputs: dict[str, Any], wanted: object) -> None:
     ("name", "inputs", "message"),
     [
         ("RegexMatch", {"regex_pattern": "("}, "is not a regular expression"),
-        ("RegexExtract", {"regex_pattern": "(a)", "mode": "First Group", "group_index": 2}, "the expression has 1 groups"),
-        ("RegexReplace", {"string": "a", "regex_pattern": "a", "replace": r"\7"}, "does not fit the expression"),
-        ("StringReplace", {"string": "a" * 10**5, "find": "a", "replace": "b" * 10**5}, "more than 4,194,304 characters"),
-        ("StringReplace", {"string": "a" * 10**5, "find": "", "replace": "b" * 10**5}, "more than 4,194,304 characters"),
-        ("RegexReplace", {"string": "a" * 10**5, "regex_pattern": "a", "replace": "b" * 10**5}, "more than 4,194,304 characters"),
-        ("RegexReplace", {"string": "a" * 10**5, "regex_pattern": "(.*)", "replace": r"\1" * 10**4}, "more than 4,194,304 characters"),
-        ("RegexReplace", {"string": "a" * 10**5, "regex_pattern": "(?=(.*))", "replace": r"\g<1>"}, "more than 4,194,304 characters"),
+        (
+            "RegexExtract",
+            {"regex_pattern": "(a)", "mode": "First Group", "group_index": 2},
+            "the expression has 1 groups",
+        ),
+        (
+            "RegexReplace",
+            {"string": "a", "regex_pattern": "a", "replace": r"\7"},
+            "does not fit the expression",
+        ),
+        (
+            "StringReplace",
+            {"string": "a" * 10**5, "find": "a", "replace": "b" * 10**5},
+            "more than 4,194,304 characters",
+        ),
+        (
+            "StringReplace",
+            {"string": "a" * 10**5, "find": "", "replace": "b" * 10**5},
+            "more than 4,194,304 characters",
+        ),
+        (
+            "RegexReplace",
+            {"string": "a" * 10**5, "regex_pattern": "a", "replace": "b" * 10**5},
+            "more than 4,194,304 characters",
+        ),
+        (
+            "RegexReplace",
+            {"string": "a" * 10**5, "regex_pattern": "(.*)", "replace": r"\1" * 10**4},
+            "more than 4,194,304 characters",
+        ),
+        (
+            "RegexReplace",
+            {"string": "a" * 10**5, "regex_pattern": "(?=(.*))", "replace": r"\g<1>"},
+            "more than 4,194,304 characters",
+        ),
         (
             "RegexExtract",
             {"string": "a" * 10**5, "regex_pattern": "(?=(.*))", "mode": "All Groups"},
@@ -94,7 +142,9 @@ def test_what_cannot_be_done_is_one_line(name: str, inputs: dict[str, Any], mess
 
 
 @pytest.mark.parametrize("name", ["RegexMatch", "RegexExtract", "RegexReplace"])
-def test_an_expression_that_would_take_years_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_that_would_take_years_is_stopped(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text_search, "LONGEST", 0.2)
     began = time.monotonic()
     with pytest.raises(InputError, match=r"took longer than 0\.2 s"):

@@ -43,7 +43,13 @@ def served() -> dict[str, Any]:
 def without_files(signature: Signature, registry_name: str) -> Signature:
     """A server says which file stands first in a choice; our own types leave that open."""
     files = {name for name, port in REGISTRY[registry_name].inputs.items() if port.folder}
-    return replace(signature, widgets=tuple(replace(slot, default=None) if slot.name in files else slot for slot in signature.widgets))
+    return replace(
+        signature,
+        widgets=tuple(
+            replace(slot, default=None) if slot.name in files else slot
+            for slot in signature.widgets
+        ),
+    )
 
 
 def test_our_reader_gets_every_built_in_node_back(served: dict[str, Any]) -> None:
@@ -53,13 +59,22 @@ def test_our_reader_gets_every_built_in_node_back(served: dict[str, Any]) -> Non
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "workflows").glob("*.json")), ids=lambda path: path.stem)
-def test_workflows_of_an_editor_convert_the_same_with_it(path: Path, served: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "workflows").glob("*.json")), ids=lambda path: path.stem
+)
+def test_workflows_of_an_editor_convert_the_same_with_it(
+    path: Path, served: dict[str, Any]
+) -> None:
     workflow = read_workflow(path, REGISTRY)
     document = json.loads(path.read_text())
-    editors = document if "nodes" in document else json.loads(json.dumps(to_ui(workflow, signatures(REGISTRY))))
+    editors = (
+        document
+        if "nodes" in document
+        else json.loads(json.dumps(to_ui(workflow, signatures(REGISTRY))))
+    )
     for node in editors["nodes"]:
-        node["inputs"] = [port for port in node["inputs"] if port.get("link") is not None]  # nothing in the file names the widgets
+        # nothing in the file names the widgets
+        node["inputs"] = [port for port in node["inputs"] if port.get("link") is not None]
     assert parse_workflow(editors, None, from_object_info(served)).graph == workflow.graph
 
 
@@ -67,13 +82,24 @@ def test_a_sampler_as_clients_know_it(served: dict[str, Any]) -> None:
     sampler = served["KSampler"]
     required = sampler["input"]["required"]
     assert required["model"][0] == "MODEL" and required["latent_image"][0] == "LATENT"
-    assert required["seed"] == ["INT", {"default": 0, "min": 0, "max": 2**64 - 1, "control_after_generate": True}]
+    assert required["seed"] == [
+        "INT",
+        {"default": 0, "min": 0, "max": 2**64 - 1, "control_after_generate": True},
+    ]
     assert required["steps"] == ["INT", {"default": 20, "min": 1, "max": 10000}]
     choices, options = required["sampler_name"]
     assert {"euler", "dpmpp_2m", "uni_pc"} <= set(choices) and options == {"default": "euler"}
     assert sampler["input_order"] == {"required": list(required)}
-    assert (sampler["output"], sampler["output_is_list"], sampler["output_name"]) == (["LATENT"], [False], ["LATENT"])
-    assert (sampler["name"], sampler["category"], sampler["python_module"]) == ("KSampler", "sampling", "nodes")
+    assert (sampler["output"], sampler["output_is_list"], sampler["output_name"]) == (
+        ["LATENT"],
+        [False],
+        ["LATENT"],
+    )
+    assert (sampler["name"], sampler["category"], sampler["python_module"]) == (
+        "KSampler",
+        "sampling",
+        "nodes",
+    )
     assert sampler["output_node"] is False and sampler["is_input_list"] is False
     assert sampler["has_intermediate_output"] is False and sampler["search_aliases"] == []
 
@@ -82,10 +108,24 @@ def test_titles_optional_wires_outputs_and_texts(served: dict[str, Any]) -> None
     assert served["CheckpointLoaderSimple"]["display_name"] == "Load Checkpoint"
     assert list(served["ControlNetApplyAdvanced"]["input"]["optional"]) == ["vae"]
     assert served["SaveImage"]["output_node"] is True
-    assert served["CLIPTextEncode"]["input"]["required"]["text"] == ["STRING", {"multiline": True, "dynamicPrompts": True}]
-    assert "dynamicPrompts" not in served["DiffusersSampler"]["input"]["required"]["scheduler_config"][1]  # JSON has braces of its own
-    assert object_info([TYPES["Add"]])["Add"]["input"]["required"]["a"] == ["INT", {"forceInput": True}]  # a wire, no widget
-    assert object_info([TYPES["Number"]])["Number"]["input"]["required"]["value"][1]["tooltip"] == "the number"
+    assert served["CLIPTextEncode"]["input"]["required"]["text"] == [
+        "STRING",
+        {"multiline": True, "dynamicPrompts": True},
+    ]
+    # JSON has braces of its own
+    assert (
+        "dynamicPrompts"
+        not in served["DiffusersSampler"]["input"]["required"]["scheduler_config"][1]
+    )
+    # a wire, no widget
+    assert object_info([TYPES["Add"]])["Add"]["input"]["required"]["a"] == [
+        "INT",
+        {"forceInput": True},
+    ]
+    assert (
+        object_info([TYPES["Number"]])["Number"]["input"]["required"]["value"][1]["tooltip"]
+        == "the number"
+    )
 
 
 def test_choices_are_the_files_that_are_there_now(tmp_path: Path) -> None:
@@ -111,17 +151,36 @@ def test_equal_types_and_files_give_equal_bytes() -> None:
 
 
 class Everything:
-    RETURN_TYPES, RETURN_NAMES, OUTPUT_TOOLTIPS = ("IMAGE", "STRING"), ("picture", "said"), ("the picture", "what it says")
+    RETURN_TYPES, RETURN_NAMES, OUTPUT_TOOLTIPS = (
+        ("IMAGE", "STRING"),
+        ("picture", "said"),
+        ("the picture", "what it says"),
+    )
     OUTPUT_IS_LIST, FUNCTION, CATEGORY = (True, False), "go", "mine"
-    EXPERIMENTAL, SEARCH_ALIASES, HAS_INTERMEDIATE_OUTPUT, ESSENTIALS_CATEGORY = True, ["all"], True, "Basics"
+    EXPERIMENTAL, SEARCH_ALIASES, HAS_INTERMEDIATE_OUTPUT, ESSENTIALS_CATEGORY = (
+        True,
+        ["all"],
+        True,
+        "Basics",
+    )
     REQUIRED: ClassVar[dict[str, Any]] = {
-        "seed": ("INT", {"default": 3, "max": 9, "display": "slider", "round": 1, "advanced": True}),
+        "seed": (
+            "INT",
+            {"default": 3, "max": 9, "display": "slider", "round": 1, "advanced": True},
+        ),
         "mode": (["fast", "slow"], {"default": "slow", "tooltip": "how"}),
         "style": ("COMBO", {"options": ["x", "y"], "multiselect": False}),
         "tags": (["a", "b"], {"multi_select": True}),
-        "strange": ("FLOAT", {"max": math.inf, "on_change": print, "names": ("p", "q"), "tensor": object()}),
+        "strange": (
+            "FLOAT",
+            {"max": math.inf, "on_change": print, "names": ("p", "q"), "tensor": object()},
+        ),
     }
-    OPTIONAL: ClassVar[dict[str, Any]] = {"wire": ("INT", {"forceInput": True}), "stars": ("STARDUST",), "count": ("INT", {"default": 4})}
+    OPTIONAL: ClassVar[dict[str, Any]] = {
+        "wire": ("INT", {"forceInput": True}),
+        "stars": ("STARDUST",),
+        "count": ("INT", {"default": 4}),
+    }
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -138,14 +197,26 @@ def test_a_packs_node_says_what_the_pack_declared() -> None:
     assert required["mode"] == [["fast", "slow"], {"default": "slow", "tooltip": "how"}]
     assert required["style"] == ["COMBO", {"options": ["x", "y"], "multiselect": False}]
     assert required["tags"] == ["COMBO", {"options": ["a", "b"], "multi_select": True}]
-    assert required["strange"] == ["FLOAT", {"names": ["p", "q"]}]  # what JSON cannot hold is left out
-    assert info["input"]["optional"] == {"wire": ["INT", {"forceInput": True}], "stars": ["STARDUST", {}], "count": ["INT", {"default": 4}]}
+    # what JSON cannot hold is left out
+    assert required["strange"] == ["FLOAT", {"names": ["p", "q"]}]
+    assert info["input"]["optional"] == {
+        "wire": ["INT", {"forceInput": True}],
+        "stars": ["STARDUST", {}],
+        "count": ["INT", {"default": 4}],
+    }
     assert info["input"]["hidden"] == {"me": "UNIQUE_ID"}
     assert info["input_order"]["required"] == list(Everything.REQUIRED)
     assert (info["python_module"], info["display_name"]) == ("custom_nodes.mine", "All of it")
-    assert (info["output_is_list"], info["output_tooltips"]) == ([True, False], ["the picture", "what it says"])
+    assert (info["output_is_list"], info["output_tooltips"]) == (
+        [True, False],
+        ["the picture", "what it says"],
+    )
     assert info["experimental"] is True and "deprecated" not in info
-    assert info["search_aliases"] == ["all"] and info["has_intermediate_output"] is True and info["essentials_category"] == "Basics"
+    assert (
+        info["search_aliases"] == ["all"]
+        and info["has_intermediate_output"] is True
+        and info["essentials_category"] == "Basics"
+    )
     read = from_object_info({"Everything": info})["Everything"]
     assert read.widgets == signatures({"Everything": kind})("Everything").widgets  # type: ignore[union-attr]
 
@@ -183,7 +254,22 @@ def test_a_node_of_the_third_convention(tmp_path: Path) -> None:
     registry, problems = load(write(tmp_path / "packs", mine=THIRD), tmp_path)
     assert problems == []
     info = node_info(registry["Tinted"])
-    count = {"default": 2, "min": 0, "max": 10, "control_after_generate": True, "tooltip": "how many"}
-    assert info["input"]["required"] == {"count": ["INT", count], "shade": [["light", "dark"], {"default": "dark"}]}
-    assert info["input"]["optional"] == {"image": ["IMAGE", {}]} and info["input"]["hidden"] == {"unique_id": "UNIQUE_ID"}
-    assert info["dev_only"] is True and info["search_aliases"] == ["shade"] and info["python_module"] == "custom_nodes.mine"
+    count = {
+        "default": 2,
+        "min": 0,
+        "max": 10,
+        "control_after_generate": True,
+        "tooltip": "how many",
+    }
+    assert info["input"]["required"] == {
+        "count": ["INT", count],
+        "shade": [["light", "dark"], {"default": "dark"}],
+    }
+    assert info["input"]["optional"] == {"image": ["IMAGE", {}]} and info["input"]["hidden"] == {
+        "unique_id": "UNIQUE_ID"
+    }
+    assert (
+        info["dev_only"] is True
+        and info["search_aliases"] == ["shade"]
+        and info["python_module"] == "custom_nodes.mine"
+    )

@@ -26,12 +26,28 @@ import torch
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [({}, LOOKS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000")], ids=str
+    ("said", "expected"),
+    [({}, LOOKS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000")],
+    ids=str,
 )
-def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who_has_said_it(said: dict[str, str], expected: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in WAITING} | said | {"OMP_DISPLAY_ENV": "VERBOSE"}
-    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=120, env=environment)
-    assert [line.split("'")[1] for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line] == [expected], done.stderr
+def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who_has_said_it(
+    said: dict[str, str], expected: str
+) -> None:
+    environment = (
+        {name: value for name, value in os.environ.items() if name not in WAITING}
+        | said
+        | {"OMP_DISPLAY_ENV": "VERBOSE"}
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert [
+        line.split("'")[1] for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line
+    ] == [expected], done.stderr
 
 
 BESIDE = """
@@ -72,9 +88,12 @@ print(two / one, same)
 @pytest.mark.skipif(processors() < 2, reason="threads have to run beside each other")
 def test_two_threads_beside_programs_that_compute_are_not_slower_than_one() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in WAITING}
-    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, timeout=240, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE], capture_output=True, text=True, timeout=240, env=environment
+    )
     ratio, same = done.stdout.split()
-    assert float(ratio) <= 4.0, done  # measured: 0.4 to 0.7; when threads wait as OpenMP has them, 17 to 26
+    # measured: 0.4 to 0.7; when threads wait as OpenMP has them, 17 to 26
+    assert float(ratio) <= 4.0, done
     assert same == "True"
 
 
@@ -104,7 +123,12 @@ print(said, torch.get_num_threads())
     assert done.stdout == "[1] 1\n", done.stderr
 
 
-@pytest.mark.parametrize(("available", "threads", "teams"), [(2, 2, 1), (16, 16, 1), (16, 4, 5), (16, 1, 0), (2, 3, 0), (1, 1, 0)])
-def test_idle_teams_make_for_more_threads_than_processors(available: int, threads: int, teams: int) -> None:
+@pytest.mark.parametrize(
+    ("available", "threads", "teams"),
+    [(2, 2, 1), (16, 16, 1), (16, 4, 5), (16, 1, 0), (2, 3, 0), (1, 1, 0)],
+)
+def test_idle_teams_make_for_more_threads_than_processors(
+    available: int, threads: int, teams: int
+) -> None:
     assert teams_beyond(available, threads) == teams
     assert not teams or 1 + (threads - 1) * (1 + teams) > available

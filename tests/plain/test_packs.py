@@ -38,13 +38,19 @@ def load(folder: Path) -> tuple[Registry, list[str]]:
 def entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     """As if a distribution had been installed."""
     pack(folder, "thing-1.0.dist-info/entry_points.txt", "[katz_graph.nodes]\n" + "\n".join(lines))
-    pack(folder, "thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
+    pack(
+        folder, "thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n"
+    )
     monkeypatch.syspath_prepend(str(folder))
 
 
 def test_files_and_packages(tmp_path: Path) -> None:
     pack(tmp_path, "single.py", GOOD.format(name="Single"))
-    pack(tmp_path, "whole/__init__.py", "from .inner import Inner\nfrom katz_graph.node import Node\n")
+    pack(
+        tmp_path,
+        "whole/__init__.py",
+        "from .inner import Inner\nfrom katz_graph.node import Node\n",
+    )
     pack(tmp_path, "whole/inner.py", "from .names import NAME\n" + GOOD.format(name="Inner"))
     pack(tmp_path, "whole/names.py", "NAME = 1\n")
     registry, problems = load(tmp_path)
@@ -55,7 +61,14 @@ def test_files_and_packages(tmp_path: Path) -> None:
 
 
 def test_what_is_no_pack_is_left_alone(tmp_path: Path) -> None:
-    for name in ("off.py.disabled", "off.disabled/__init__.py", "__pycache__/x.py", ".hidden.py", "notes.txt", "empty/readme.md"):
+    for name in (
+        "off.py.disabled",
+        "off.disabled/__init__.py",
+        "__pycache__/x.py",
+        ".hidden.py",
+        "notes.txt",
+        "empty/readme.md",
+    ):
         pack(tmp_path, name, "raise RuntimeError('imported')")
     assert load(tmp_path)[1] == []
 
@@ -64,7 +77,9 @@ def test_a_pack_given_in_place_of_its_folder_is_said(tmp_path: Path) -> None:
     pack(tmp_path, "whole/__init__.py", GOOD.format(name="Inner"))
     registry, problems = load(tmp_path / "whole")
     assert "Inner" not in registry
-    assert problems == [f"pack {tmp_path / 'whole'}: is a pack itself; give the folder that it lies in, {tmp_path}"]
+    assert problems == [
+        f"pack {tmp_path / 'whole'}: is a pack itself; give the folder that it lies in, {tmp_path}"
+    ]
 
 
 def test_a_failing_pack_is_reported_and_skipped(tmp_path: Path) -> None:
@@ -77,7 +92,8 @@ def test_a_failing_pack_is_reported_and_skipped(tmp_path: Path) -> None:
     registry, problems = load(tmp_path)
     assert "StillThere" in registry
     assert problems == [
-        f"pack a_missing: ModuleNotFoundError: No module named 'nowhere_to_be_found' ({tmp_path.name}/a_missing.py:1); it was left out",
+        "pack a_missing: ModuleNotFoundError: No module named 'nowhere_to_be_found' "
+        f"({tmp_path.name}/a_missing.py:1); it was left out",
         "pack b_syntax: SyntaxError: '(' was never closed (b_syntax.py:1); it was left out",
         f"pack c_exit: SystemExit: no licence ({tmp_path.name}/c_exit.py:2); it was left out",
         "pack d_raises: RuntimeError: last (d_raises/deep.py:3); it was left out",
@@ -110,7 +126,11 @@ def test_one_bad_node_leaves_the_others_of_its_pack(tmp_path: Path) -> None:
 
 
 def test_a_nodes_tuple_decides(tmp_path: Path) -> None:
-    pack(tmp_path, "chosen.py", GOOD.format(name="Shown") + GOOD.format(name="Helper") + "NODES = (Shown,)\n")
+    pack(
+        tmp_path,
+        "chosen.py",
+        GOOD.format(name="Shown") + GOOD.format(name="Helper") + "NODES = (Shown,)\n",
+    )
     registry, _ = load(tmp_path)
     assert "Shown" in registry and "Helper" not in registry
 
@@ -122,7 +142,11 @@ def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     entry_point(tmp_path, monkeypatch, "thing = thing_nodes", "gone = thing_gone")
     pack(tmp_path, "thing_nodes/__init__.py", "")
     pack(tmp_path, "thing_nodes/broken.py", "1 / 0\n")
-    pack(tmp_path, "thing_nodes/good.py", GOOD.format(name="Installed") + GOOD.format(name="KSampler"))
+    pack(
+        tmp_path,
+        "thing_nodes/good.py",
+        GOOD.format(name="Installed") + GOOD.format(name="KSampler"),
+    )
     registry, problems = load_registry()
     said = [str(problem) for problem in problems if problem.pack in ("thing", "gone")]
     assert registry["Installed"].pack == "thing"
@@ -132,13 +156,28 @@ def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("node KSampler is already there from pack builtin" in line for line in said)
 
 
-def test_installed_packs_of_another_convention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_packs_of_another_convention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They find around them what loose ones find; only their first module is asked for nodes."""
     entry_point(tmp_path, monkeypatch, "theirs = installed_v1.nodes_of_it")
-    made = "class Made:\n    RETURN_TYPES, FUNCTION = (), 'go'\n    INPUT_TYPES = classmethod(lambda cls: {})\n    go = print\n"
-    pack(tmp_path, "installed_v1/__init__.py", "import folder_paths\nWHERE = folder_paths.get_output_directory()\n")
-    pack(tmp_path, "installed_v1/nodes_of_it/__init__.py", "from .inner import NODE_CLASS_MAPPINGS\n")
-    pack(tmp_path, "installed_v1/nodes_of_it/inner.py", f"import comfy.utils\n{made}NODE_CLASS_MAPPINGS = {{'Theirs': Made}}\n")
+    made = (
+        "class Made:\n    RETURN_TYPES, FUNCTION = (), 'go'\n    INPUT_TYPES = "
+        "classmethod(lambda cls: {})\n    go = print\n"
+    )
+    pack(
+        tmp_path,
+        "installed_v1/__init__.py",
+        "import folder_paths\nWHERE = folder_paths.get_output_directory()\n",
+    )
+    pack(
+        tmp_path, "installed_v1/nodes_of_it/__init__.py", "from .inner import NODE_CLASS_MAPPINGS\n"
+    )
+    pack(
+        tmp_path,
+        "installed_v1/nodes_of_it/inner.py",
+        f"import comfy.utils\n{made}NODE_CLASS_MAPPINGS = {{'Theirs': Made}}\n",
+    )
     with forgetting_shims():
         registry, problems = load_registry()
     assert registry["Theirs"].pack == "theirs"
@@ -146,10 +185,14 @@ def test_installed_packs_of_another_convention(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
-    assert load_registry([tmp_path / "none"])[1] == [PackProblem(str(tmp_path / "none"), "no such folder of packs")]
+    assert load_registry([tmp_path / "none"])[1] == [
+        PackProblem(str(tmp_path / "none"), "no such folder of packs")
+    ]
 
 
-def test_what_a_pack_prints_does_not_spoil_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_pack_prints_does_not_spoil_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pack(tmp_path, "loud.py", "print('### Loading: loud')\n")
     load(tmp_path)
     out, err = capsys.readouterr()
@@ -158,7 +201,8 @@ def test_what_a_pack_prints_does_not_spoil_the_output(tmp_path: Path, capsys: py
 
 def test_built_in_nodes_load_without_torch() -> None:
     code = (
-        "import sys; from katz_graph.packs import load_registry; r, p = load_registry(); assert r and not p, p;"
+        "import sys; from katz_graph.packs import load_registry; r, p = load_registry(); assert r "
+        "and not p, p;"
         "print('torch' in sys.modules, 'diffusers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,14 +18,18 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.mark.parametrize("after", PASSES)
 def test_every_pass_can_be_looked_at(after: str) -> None:
-    program = several(region(branches=2), after=after, allowed=STALE, pins={"controlnet": ("cpu:1",)})
+    program = several(
+        region(branches=2), after=after, allowed=STALE, pins={"controlnet": ("cpu:1",)}
+    )
     assert as_text(program).startswith("sampler end")
     assert json.loads(json.dumps(as_json(program)))["devices"] == ["cpu:0", "cpu:1"]
 
 
 def test_text_says_what_stands_where_and_why() -> None:
     text = as_text(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
-    assert "cpu:0 (advances the sampler): positive.encoder, positive.mid, positive.decoder\n" in text
+    assert (
+        "cpu:0 (advances the sampler): positive.encoder, positive.mid, positive.decoder\n" in text
+    )
     assert "cpu:1: positive.controlnet1\n" in text
     assert "link cpu:1 -> cpu:0: 1 GB/s, latency 0 ms\n" in text
     assert "one evaluation stale (the first is not): positive.controlnet1\n" in text
@@ -35,10 +39,25 @@ def test_text_says_what_stands_where_and_why() -> None:
 
 
 def test_json_says_the_same() -> None:
-    plan = as_json(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE, pins={"unet_decoder": ("cpu:1",)}))
+    plan = as_json(
+        several(
+            region(),
+            transfer=20 * MS,
+            evaluations=30,
+            allowed=STALE,
+            pins={"unet_decoder": ("cpu:1",)},
+        )
+    )
     assert plan["owner"] == "cpu:1" and plan["placement"]["positive.controlnet1"] == "cpu:0"
-    assert plan["delayed"] == ["positive.controlnet1"] and plan["pins"] == {"unet_decoder": ["cpu:1"]}
-    assert {"from": "cpu:0", "to": "cpu:1", "bytes_per_second": 1e9, "latency_seconds": 0.0} in plan["links"]
+    assert plan["delayed"] == ["positive.controlnet1"] and plan["pins"] == {
+        "unet_decoder": ["cpu:1"]
+    }
+    assert {
+        "from": "cpu:0",
+        "to": "cpu:1",
+        "bytes_per_second": 1e9,
+        "latency_seconds": 0.0,
+    } in plan["links"]
     assert plan["prediction"]["period_seconds"] == pytest.approx(34 * MS)
 
 
@@ -47,7 +66,9 @@ def drawn(program):
     root = ElementTree.fromstring(as_svg(program))
     texts = [element.text for element in root.iter(f"{SVG}text")]
     bars = [
-        (float(bar.get("x")), float(bar.get("x")) + float(bar.get("width")), bar[0].text) for bar in root.iter(f"{SVG}rect") if len(bar)
+        (float(bar.get("x")), float(bar.get("x")) + float(bar.get("width")), bar[0].text)
+        for bar in root.iter(f"{SVG}rect")
+        if len(bar)
     ]
     lines = sorted({float(line.get("x1")) for line in root.iter(f"{SVG}line")})
     return texts, bars, lines
@@ -55,12 +76,23 @@ def drawn(program):
 
 def test_the_picture_shows_two_evaluations_of_every_device_and_link() -> None:
     texts, bars, lines = drawn(several(region(), evaluations=30))
-    assert {"cpu:0", "cpu:1", "cpu:1 → cpu:0", "evaluation 15", "evaluation 16", "ControlNet", "sent over a link"} <= set(texts)
+    assert {
+        "cpu:0",
+        "cpu:1",
+        "cpu:1 → cpu:0",
+        "evaluation 15",
+        "evaluation 16",
+        "ControlNet",
+        "sent over a link",
+    } <= set(texts)
     assert len(lines) == 3  # an evaluation begins, the next does, and that one ends
     decoders = [bar for bar in bars if bar[2].startswith("positive.decoder")]
-    controls = [bar for bar in bars if bar[2].startswith("positive.controlnet1") and "15.000 ms" in bar[2]]
+    controls = [
+        bar for bar in bars if bar[2].startswith("positive.controlnet1") and "15.000 ms" in bar[2]
+    ]
     assert len(decoders) == len(controls) == 2
-    assert decoders[0][1] == pytest.approx(lines[1], abs=0.2) and decoders[0][0] > controls[0][1]  # waited for
+    # waited for
+    assert decoders[0][1] == pytest.approx(lines[1], abs=0.2) and decoders[0][0] > controls[0][1]
 
 
 def test_the_picture_of_a_stale_plan_shows_residuals_crossing_into_the_next_evaluation() -> None:

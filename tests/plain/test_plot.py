@@ -17,7 +17,9 @@ def drawn(panel: Panel) -> tuple[list[tuple[float, float]], list[str], float]:
     tree = ElementTree.fromstring(line_chart([panel]))
     line = tree.find(f".//{NAMESPACE}polyline")
     assert line is not None
-    points = [(float(x), float(y)) for x, y in re.findall(r"([\d.]+),([\d.]+)", line.attrib["points"])]
+    points = [
+        (float(x), float(y)) for x, y in re.findall(r"([\d.]+),([\d.]+)", line.attrib["points"])
+    ]
     texts = list(tree.iter(f"{NAMESPACE}text"))
     return points, [text.text or "" for text in texts], float(texts[-1].attrib["y"])
 

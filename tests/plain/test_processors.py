@@ -72,7 +72,9 @@ def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for number in range(4):
         folder = tmp_path / f"cpu{90000 + number}" / "topology"
         folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text("90000-90001\n" if number < 2 else "90002-90003\n")
+        (folder / "thread_siblings_list").write_text(
+            "90000-90001\n" if number < 2 else "90002-90003\n"
+        )
     return tmp_path
 
 
@@ -99,7 +101,9 @@ def test_cores_come_before_their_second_threads_and_nobody_gets_one_twice(four: 
         ("1:cpuset:/a", "cpu/a/cpu.cfs_quota_us", "50000", 2),
     ],
 )
-def test_nobody_claims_below_a_quota(four: Path, group: str, file: str, said: str, expected: int) -> None:
+def test_nobody_claims_below_a_quota(
+    four: Path, group: str, file: str, said: str, expected: int
+) -> None:
     (four / "cgroup").write_text(group + "\n")
     (four / file).parent.mkdir(parents=True, exist_ok=True)
     (four / file).write_text(said + "\n")
@@ -115,7 +119,9 @@ def test_nobody_claims_in_a_container(four: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_claim_ends_with_its_process_however_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "_available", lambda: [90010])
     command = [sys.executable, "-c", HOLD, processors.NAME, processors.OUTERMOST]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "90010\n"
         assert claim(1).processors == ()
@@ -146,8 +152,12 @@ waiting.set()
 
 def test_a_worker_that_waits_leaves_its_processor_to_others_that_want_it() -> None:
     processor = min(os.sched_getaffinity(0))
-    told = subprocess.run([sys.executable, "-c", WAIT, str(processor)], capture_output=True, text=True, timeout=120)
-    assert int(told.stdout) <= 15, told  # times that it had the processor and lost it; who keeps awake has it again every few milliseconds
+    told = subprocess.run(
+        [sys.executable, "-c", WAIT, str(processor)], capture_output=True, text=True, timeout=120
+    )
+    # times that it had the processor and lost it; who keeps awake has it again every few
+    # milliseconds
+    assert int(told.stdout) <= 15, told
 
 
 class Clocks:
@@ -174,7 +184,8 @@ def test_who_waits_keeps_awake_until_the_end_or_until_others_came_and_for_a_whil
             said.append(awake.goes_on)
         return said
 
-    assert waits((1e-4, 0.0), (0.9, 0.0), (0.2, 0.0)) == [True, True, False]  # another thread of this process had it for a while
+    # another thread of this process had it for a while
+    assert waits((1e-4, 0.0), (0.9, 0.0), (0.2, 0.0)) == [True, True, False]
     assert waits(*[(1e-5, 1e-4)] * 20) == [True] * 20  # interrupts
     assert waits(*[(0.06, 3e-3)] * 10) == [True] * 10  # a service of the machine, now and then
     clocks.pass_by(1.0)

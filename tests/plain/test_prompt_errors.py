@@ -60,12 +60,23 @@ def test_literals(inputs: dict[str, Any], kind: str) -> None:
     (name, value), *_ = inputs.items()
     assert found["type"] == kind
     assert found["details"].startswith(f"{name}: got ")
-    assert found["extra_info"]["input_name"] == name and found["extra_info"]["received_value"] == value
-    assert found["extra_info"]["input_config"][0] in ("INT", "FLOAT", "BOOLEAN", "STRING", ["nearest", "bilinear", "bicubic"])
+    assert (
+        found["extra_info"]["input_name"] == name and found["extra_info"]["received_value"] == value
+    )
+    assert found["extra_info"]["input_config"][0] in (
+        "INT",
+        "FLOAT",
+        "BOOLEAN",
+        "STRING",
+        ["nearest", "bilinear", "bicubic"],
+    )
 
 
 def test_bounds_are_told() -> None:
-    assert knob(count=11)["extra_info"]["input_config"] == ["INT", {"default": 1, "min": 1, "max": 10}]
+    assert knob(count=11)["extra_info"]["input_config"] == [
+        "INT",
+        {"default": 1, "min": 1, "max": 10},
+    ]
 
 
 def test_a_long_value_is_not_sent_back() -> None:
@@ -79,7 +90,13 @@ def test_a_missing_input() -> None:
 
 
 def test_links() -> None:
-    wrong = only({"1": node("UseThing", thing=["2", 0]), "2": node("Number"), "3": node("Save", value=["1", 0])})
+    wrong = only(
+        {
+            "1": node("UseThing", thing=["2", 0]),
+            "2": node("Number"),
+            "3": node("Save", value=["1", 0]),
+        }
+    )
     assert wrong["type"] == "return_type_mismatch"
     assert wrong["extra_info"] == {
         "input_name": "thing", "input_config": ["THING", {}], "linked_node": ["2", 0], "received_type": "INT"
@@ -97,7 +114,13 @@ def test_a_link_to_nowhere_in_an_input_that_is_not_declared() -> None:
 
 
 def test_a_cycle_names_its_nodes() -> None:
-    found = only({"1": node("Echo", value=["2", 0]), "2": node("Echo", value=["1", 0]), "3": node("Save", value=["2", 0])})
+    found = only(
+        {
+            "1": node("Echo", value=["2", 0]),
+            "2": node("Echo", value=["1", 0]),
+            "3": node("Save", value=["2", 0]),
+        }
+    )
     assert found["type"] == "dependency_cycle"
     assert found["details"].startswith("stands in a cycle: 1 (Echo) -> 2 (Echo) -> 1 (Echo)")
     assert found["extra_info"] == {"node_id": "1", "cycle_nodes": ["1", "2"]}
@@ -121,18 +144,29 @@ def test_only_the_outputs_that_depend_on_a_node_are_named() -> None:
 
 
 def test_the_details_of_the_whole_name_nodes_far_from_the_output() -> None:
-    document = {"1": node("Knobs", count=99), "2": node("Echo", value=["1", 0]), "3": node("Save", value=["2", 0])}
+    document = {
+        "1": node("Knobs", count=99),
+        "2": node("Echo", value=["1", 0]),
+        "3": node("Save", value=["2", 0]),
+    }
     found = prompt_error(check(from_api(document), TYPES))
     assert found is not None and found["type"] == "prompt_outputs_failed_validation"
     assert found["details"] == "node 1 (Knobs), count: got 99, expected a whole number from 1 to 10"
 
 
-@pytest.mark.parametrize("document", [{"1": node("Nunber", a=1)}, {"1": node("Nunber"), "2": node("Save", value=["1", 0])}])
+@pytest.mark.parametrize(
+    "document",
+    [{"1": node("Nunber", a=1)}, {"1": node("Nunber"), "2": node("Save", value=["1", 0])}],
+)
 def test_a_type_that_is_not_installed(document: dict[str, Any]) -> None:
     document["1"]["_meta"] = {"title": "My number"}
     found = prompt_error(check(from_api(document), TYPES))
     assert found is not None and found["type"] == "missing_node_type"
-    assert found["extra_info"] == {"node_id": "1", "class_type": "Nunber", "node_title": "My number"}
+    assert found["extra_info"] == {
+        "node_id": "1",
+        "class_type": "Nunber",
+        "node_title": "My number",
+    }
     assert 'did you mean "Number"?' in found["details"]
 
 
@@ -157,14 +191,20 @@ class Picky:
 
     @classmethod
     def VALIDATE_INPUTS(cls, word: str) -> Any:
-        return word == "good" or {"bad": "say good", "worse": {}["key"] if word == "worse" else None}[word]
+        return (
+            word == "good"
+            or {"bad": "say good", "worse": {}["key"] if word == "worse" else None}[word]
+        )
 
     def go(self, word: str) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("word", "kind", "details"),
-    [("bad", "custom_validation_failed", "say good"), ("worse", "exception_during_validation", "KeyError: 'key'")],
+    [
+        ("bad", "custom_validation_failed", "say good"),
+        ("worse", "exception_during_validation", "KeyError: 'key'"),
+    ],
 )
 def test_a_packs_own_check(word: str, kind: str, details: str) -> None:
     types = {"Picky": V1Class("Picky", Picky, "Picky").describe()}
@@ -179,4 +219,7 @@ def test_a_node_of_the_loop_that_stands_in_none() -> None:
     types = load_registry()[0]
     graph = from_api({"1": node("StepPattern"), "2": node("PreviewAny", source=["1", 0])})
     found = node_errors(check(graph, types), graph, types)
-    assert {error["type"] for error in found["1"]["errors"]} == {"required_input_missing", "custom_validation_failed"}
+    assert {error["type"] for error in found["1"]["errors"]} == {
+        "required_input_missing",
+        "custom_validation_failed",
+    }

@@ -26,7 +26,9 @@ class Pool:
     def __init__(self, *members: str) -> None:
         self.clock = Clock()
         self.replicas = Replicas(members, self.clock)
-        self.queues: dict[str, dict[str, float]] = {member: defaultdict(float) for member in members}
+        self.queues: dict[str, dict[str, float]] = {
+            member: defaultdict(float) for member in members
+        }
         self.changes: list[tuple[float, Change]] = []
 
     def ask(self, control: str, seconds: float) -> str:
@@ -46,7 +48,10 @@ class Pool:
                 queue[control] -= done
                 left -= done
         self.clock.now += seconds
-        self.changes += [(round(self.clock.now, 1), change) for change in self.replicas.observe(self.queues, STEPS)]
+        self.changes += [
+            (round(self.clock.now, 1), change)
+            for change in self.replicas.observe(self.queues, STEPS)
+        ]
 
     def run(self, seconds: float, arriving: Mapping[str, float] | None = None) -> None:
         for _ in range(round(seconds * 10)):
@@ -56,7 +61,10 @@ class Pool:
 def test_first_use_goes_to_the_least_loaded_member() -> None:
     replicas = Replicas(("a", "b", "c"), Clock())
     assert replicas.holders("canny") == ()
-    assert replicas.route("canny", {"a": {"depth": 2.0}, "b": {"depth": 1.0}, "c": {"depth": 1.5}}) == "b"
+    assert (
+        replicas.route("canny", {"a": {"depth": 2.0}, "b": {"depth": 1.0}, "c": {"depth": 1.5}})
+        == "b"
+    )
     assert replicas.holders("canny") == ("b",)
 
 
@@ -64,8 +72,18 @@ def test_later_ones_go_to_the_shortest_queue_among_those_that_hold_it() -> None:
     pool = Pool("a", "b", "c")
     pool.run(6.0, {"canny": 0.3})
     assert pool.replicas.holders("canny") == ("a", "b")
-    assert pool.replicas.route("canny", {"a": {"canny": 3.0}, "b": {"canny": 1.0, "depth": 1.0}, "c": {}}) == "b"
-    assert pool.replicas.route("canny", {"a": {"canny": 1.9}, "b": {"canny": 1.0, "depth": 1.0}, "c": {}}) == "a"
+    assert (
+        pool.replicas.route(
+            "canny", {"a": {"canny": 3.0}, "b": {"canny": 1.0, "depth": 1.0}, "c": {}}
+        )
+        == "b"
+    )
+    assert (
+        pool.replicas.route(
+            "canny", {"a": {"canny": 1.9}, "b": {"canny": 1.0, "depth": 1.0}, "c": {}}
+        )
+        == "a"
+    )
 
 
 def test_a_queue_that_stays_long_replicates_after_the_period_and_not_before() -> None:
@@ -75,7 +93,8 @@ def test_a_queue_that_stays_long_replicates_after_the_period_and_not_before() ->
     assert pool.changes[0][1] == Change("replicate", "canny", "b")
     assert PERIOD <= pool.changes[0][0] <= PERIOD + 0.5
     assert len(pool.changes) == 1
-    assert sum(map(sum, (queue.values() for queue in pool.queues.values()))) < 10.0  # both work: the backlog of the period stays
+    # both work: the backlog of the period stays
+    assert sum(map(sum, (queue.values() for queue in pool.queues.values()))) < 10.0
 
 
 def test_a_burst_shorter_than_the_period_changes_nothing() -> None:
@@ -124,7 +143,10 @@ def test_of_replicas_that_are_idle_equally_long_the_oldest_stays() -> None:
         queues[member]["canny"] = 1.0
     replicas.observe(queues, STEPS)
     clock.now += IDLE
-    assert replicas.observe({}, STEPS) == (Change("drop", "canny", "c"), Change("drop", "canny", "b"))
+    assert replicas.observe({}, STEPS) == (
+        Change("drop", "canny", "c"),
+        Change("drop", "canny", "b"),
+    )
     assert replicas.holders("canny") == ("a",)
 
 

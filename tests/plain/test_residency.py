@@ -19,7 +19,12 @@ def evicted(residency: Residency, keys: str) -> list[str]:
 def test_least_recently_used() -> None:
     residency = Residency(3, LeastRecentlyUsed())
     assert evicted(residency, "abcadbeab") == ["-", "-", "-", "-", "b", "c", "a", "d", "-"]
-    assert (residency.hits, residency.misses, residency.evictions, residency.resident_bytes) == (2, 7, 4, 3)
+    assert (residency.hits, residency.misses, residency.evictions, residency.resident_bytes) == (
+        2,
+        7,
+        4,
+        3,
+    )
 
 
 def test_least_frequently_used_keeps_what_is_used_often() -> None:
@@ -35,7 +40,15 @@ def test_what_was_popular_once_goes_at_last() -> None:
     """Three uses of `a`; each newcomer begins one above the last that went: 1, 1+1, 2+1, 3+1; then
     `a`'s 3 is the older 3.
     """
-    assert evicted(Residency(2, LeastFrequentlyUsed()), "aaabcde") == ["-", "-", "-", "-", "b", "c", "a"]
+    assert evicted(Residency(2, LeastFrequentlyUsed()), "aaabcde") == [
+        "-",
+        "-",
+        "-",
+        "-",
+        "b",
+        "c",
+        "a",
+    ]
 
 
 def test_the_aging_count_starts_again_for_what_comes_back() -> None:
@@ -78,7 +91,9 @@ def test_without_room_nothing_changes(policy: str) -> None:
     residency.touch("a", 3)
     residency.touch("b", 1)
     residency.pin("a")
-    with pytest.raises(NoRoom, match="depth: takes 4 bytes, what is in use takes 3 of the budget of 5 bytes") as caught:
+    with pytest.raises(
+        NoRoom, match="depth: takes 4 bytes, what is in use takes 3 of the budget of 5 bytes"
+    ) as caught:
         residency.touch("c", 4, "depth")
     assert "\n" not in str(caught.value)
     assert "b" in residency and "c" not in residency
@@ -90,7 +105,9 @@ def test_without_room_nothing_changes(policy: str) -> None:
 def test_what_exceeds_the_budget_alone_is_refused() -> None:
     residency = Residency(1_000, LeastRecentlyUsed())
     residency.touch("a", 900)
-    with pytest.raises(InputError, match="canny: takes 2,000 bytes alone, the budget is 1,000 bytes"):
+    with pytest.raises(
+        InputError, match="canny: takes 2,000 bytes alone, the budget is 1,000 bytes"
+    ):
         residency.touch("b", 2_000, "canny")
     assert "a" in residency
 

@@ -19,7 +19,10 @@ STEP = 0.1  # seconds of an evaluation
 
 def region(**controls: ControlNetRecipe) -> Region:
     begin, end = (Operation(name, name, name, {}) for name in ("step_begin", "step_end"))
-    operations = (Operation(name, "controlnet", "ControlNet", {"control_net": net}) for name, net in controls.items())
+    operations = (
+        Operation(name, "controlnet", "ControlNet", {"control_net": net})
+        for name, net in controls.items()
+    )
     return Region(begin, tuple(operations), end, "s")
 
 
@@ -49,7 +52,10 @@ def test_without_lanes_a_request_may_use_every_device() -> None:
 
 def test_devices_that_others_may_use_too_are_no_pool() -> None:
     shared = Router(["a", "b"], {"controlnet": ("b",), "unet_mid": ("b",)}, None, lambda: 0.0)
-    assert shared.pool == () and shared.admit(region(x=EDGES)).pins == {"controlnet": ("b",), "unet_mid": ("b",)}
+    assert shared.pool == () and shared.admit(region(x=EDGES)).pins == {
+        "controlnet": ("b",),
+        "unet_mid": ("b",),
+    }
 
 
 def test_a_request_that_is_alone_has_the_whole_pool() -> None:
@@ -89,7 +95,11 @@ def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() 
     assert len({lease.pins["positive"] for lease in leases}) == 1
     clock[0] = 6.0
     (change,) = busy.observe()
-    assert change.kind == "replicate" and change.control == EDGES and (change.member,) != leases[0].pins["positive"]
+    assert (
+        change.kind == "replicate"
+        and change.control == EDGES
+        and (change.member,) != leases[0].pins["positive"]
+    )
     assert busy.admit(request).pins["positive"] == (change.member,)  # the shorter queue
     for lease in leases:
         busy.dismiss(lease)

@@ -14,7 +14,11 @@ from katz_graph.web.runner.caches import USERS, Caches
 
 
 def total(number: int) -> dict[str, Any]:
-    return {"1": node("Number", value=number), "2": node("Add", a=["1", 0], b=1), "3": node("Save", value=["2", 0])}
+    return {
+        "1": node("Number", value=number),
+        "2": node("Add", a=["1", 0], b=1),
+        "3": node("Save", value=["2", 0]),
+    }
 
 
 def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:

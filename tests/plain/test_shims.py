@@ -73,24 +73,45 @@ def test_no_shim_is_there_before_a_pack_needs_it(tmp_path: Path) -> None:
 
 
 def test_packs_that_ask_for_names_of_files_do_not_import_torch(tmp_path: Path) -> None:
-    asks = "import folder_paths, comfy.samplers, server, comfy_execution.graph_utils\nfrom comfy.comfy_types import IO\n"
-    write(tmp_path, asks=asks + "from comfy_api.latest import io, ComfyExtension\nfrom nodes import MAX_RESOLUTION\n" + EMPTY)
+    asks = (
+        "import folder_paths, comfy.samplers, server, comfy_execution.graph_utils\nfrom "
+        "comfy.comfy_types import IO\n"
+    )
+    write(
+        tmp_path,
+        asks=asks
+        + "from comfy_api.latest import io, ComfyExtension\nfrom nodes import MAX_RESOLUTION\n"
+        + EMPTY,
+    )
     code = (
         "import sys; from pathlib import Path; from katz_graph.packs import load_registry;"
         "r, p = load_registry([Path(sys.argv[1])]); assert not p, p; print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.stdout.split() == ["False"], done.stderr
 
 
-def test_a_file_of_the_same_name_does_not_hide_a_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "elsewhere", nodes="raise RuntimeError('not this one')", server="raise RuntimeError('nor this')")
+def test_a_file_of_the_same_name_does_not_hide_a_shim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path / "elsewhere",
+        nodes="raise RuntimeError('not this one')",
+        server="raise RuntimeError('nor this')",
+    )
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
-    write(tmp_path / "packs", one="import nodes, server\nassert nodes.MAX_RESOLUTION == 16384\n" + EMPTY)
+    write(
+        tmp_path / "packs",
+        one="import nodes, server\nassert nodes.MAX_RESOLUTION == 16384\n" + EMPTY,
+    )
     assert load(tmp_path / "packs", tmp_path)[1] == []
 
 
-def test_an_installed_comfyui_is_used_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_comfyui_is_used_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "site", {"comfy/__init__": "", "folder_paths": "REAL = True\n"})
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     write(tmp_path / "packs", one="import folder_paths\nassert folder_paths.REAL\n" + EMPTY)
@@ -101,7 +122,9 @@ def test_names_and_places_of_files(root: Path) -> None:
     paths = shim("folder_paths")
     assert paths.get_filename_list("checkpoints")[:1] == ["a.safetensors"]
     assert "style/b.safetensors" in paths.get_filename_list("loras")
-    assert paths.get_full_path("loras", "style/b.safetensors") == str(root / "models/loras/style/b.safetensors")
+    assert paths.get_full_path("loras", "style/b.safetensors") == str(
+        root / "models/loras/style/b.safetensors"
+    )
     assert paths.get_full_path("loras", "none.safetensors") is None
     with pytest.raises(FileNotFoundError, match=r"'none\.safetensors' is not in loras"):
         paths.get_full_path_or_raise("loras", "none.safetensors")
@@ -130,14 +153,21 @@ def test_a_folder_that_a_pack_adds(root: Path) -> None:
 def test_annotated_names_and_names_for_saving(root: Path) -> None:
     paths = shim("folder_paths")
     assert paths.get_annotated_filepath("cat.png") == str(root / "input/cat.png")
-    assert paths.get_annotated_filepath("x_00001_.png [output]") == str(root / "output/x_00001_.png")
-    assert paths.exists_annotated_filepath("cat.png") and not paths.exists_annotated_filepath("dog.png")
+    assert paths.get_annotated_filepath("x_00001_.png [output]") == str(
+        root / "output/x_00001_.png"
+    )
+    assert paths.exists_annotated_filepath("cat.png") and not paths.exists_annotated_filepath(
+        "dog.png"
+    )
     with pytest.raises(InputError, match="leads out of the folder"):
         paths.get_annotated_filepath("../models/checkpoints/a.safetensors")
     folder, stem, counter, subfolder, prefix = paths.get_save_image_path("x", str(root / "output"))
     assert (folder, stem, counter, subfolder, prefix) == (str(root / "output"), "x", 42, "", "x")
     assert paths.get_save_image_path("sub/y", str(root / "output"), 64, 32)[1:4] == ("y", 4, "sub")
-    assert paths.get_save_image_path("s_%width%x%height%", str(root / "output"), 64, 32)[1] == "s_64x32"
+    assert (
+        paths.get_save_image_path("s_%width%x%height%", str(root / "output"), 64, 32)[1]
+        == "s_64x32"
+    )
     with pytest.raises(InputError, match="leads out of the folder"):
         paths.get_save_image_path("../../x", str(root / "output"))
 
@@ -158,7 +188,11 @@ def test_progress_and_messages_reach_the_run(root: Path) -> None:
         bar.update(1)
         bar.update_absolute(9)
         server.send_sync("mine.event", {"a": 1}, "client")
-    assert context.events == [Progress("7", 1, 4), Progress("7", 4, 4), PackMessage("mine.event", {"a": 1}, "client")]
+    assert context.events == [
+        Progress("7", 1, 4),
+        Progress("7", 4, 4),
+        PackMessage("mine.event", {"a": 1}, "client"),
+    ]
 
 
 def test_progress_stops_a_cancelled_run(root: Path) -> None:
@@ -179,7 +213,10 @@ def test_routes_are_collected(tmp_path: Path) -> None:
         NODE_CLASS_MAPPINGS = {}
     """
     assert load(write(tmp_path, routes=routes), tmp_path)[1] == []
-    assert [(method, path) for method, path, _ in installed().routes] == [("GET", "/mine/list"), ("STATIC", "/mine/files")]
+    assert [(method, path) for method, path, _ in installed().routes] == [
+        ("GET", "/mine/list"),
+        ("STATIC", "/mine/files"),
+    ]
 
 
 def test_names_that_exist_but_have_nothing_behind_them(tmp_path: Path) -> None:
@@ -196,10 +233,13 @@ def test_names_that_exist_but_have_nothing_behind_them(tmp_path: Path) -> None:
     """
     _, problems = load(write(tmp_path, patches=patches), tmp_path)
     assert problems == [
-        "pack patches: uses comfy.ldm.modules.attention.optimized_attention, comfy.sd.CLIP, comfy.model_patcher.ModelPatcher, "
+        "pack patches: uses comfy.ldm.modules.attention.optimized_attention, comfy.sd.CLIP, "
+        "comfy.model_patcher.ModelPatcher, "
         "which Katz Graph does not have; nodes that need them will fail"
     ]
-    attention, clip, patcher = next(module for name, module in sys.modules.items() if name.startswith("katz_pack_patches")).keep
+    attention, clip, patcher = next(
+        module for name, module in sys.modules.items() if name.startswith("katz_pack_patches")
+    ).keep
     for use, name in (
         (lambda: attention(1, 2), "comfy.ldm.modules.attention.optimized_attention"),
         (lambda: clip.load("x"), "comfy.sd.CLIP.load"),
@@ -217,12 +257,14 @@ def test_all_names_that_do_not_import_are_said_in_one_line(tmp_path: Path) -> No
         {
             "late/__init__": "from .inner import x\n" + EMPTY,
             "late/inner": "from comfy.utils import common_upscale, warp_drive\nx = 1\n",
-            "late/other": "import comfy.time_machine\nfrom folder_paths import get_filename_list, get_flux_list\n",
+            "late/other": "import comfy.time_machine\nfrom folder_paths import get_filename_list, "
+            "get_flux_list\n",
         },
     )
     _, problems = load(tmp_path / "packs", tmp_path)
     assert problems == [
-        "pack late: imports comfy.utils.warp_drive, comfy.time_machine, folder_paths.get_flux_list, which Katz Graph does not have; "
+        "pack late: imports comfy.utils.warp_drive, comfy.time_machine, "
+        "folder_paths.get_flux_list, which Katz Graph does not have; "
         "it was left out"
     ]
 
@@ -240,11 +282,16 @@ def test_a_pack_can_ask_whether_something_is_there(tmp_path: Path) -> None:
     assert load(write(tmp_path, asks=asks), tmp_path)[1] == []
 
 
-def test_a_python_package_that_comes_with_comfyui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_package_that_comes_with_comfyui(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "kornia", None)  # as if it were not installed
-    _, problems = load(write(tmp_path, needs="import folder_paths\nimport kornia\n" + EMPTY), tmp_path)
+    _, problems = load(
+        write(tmp_path, needs="import folder_paths\nimport kornia\n" + EMPTY), tmp_path
+    )
     assert problems == [
-        "pack needs: needs the Python package kornia, which comes with ComfyUI: pip install 'katz-graph[packs]'; it was left out"
+        "pack needs: needs the Python package kornia, which comes with ComfyUI: pip install "
+        "'katz-graph[packs]'; it was left out"
     ]
 
 
@@ -295,7 +342,9 @@ def test_graphs_that_nodes_expand_to(root: Path) -> None:
 def test_names_of_types_compare_as_packs_expect(root: Path) -> None:
     io = shim("comfy.comfy_types").IO
     assert io.IMAGE == "IMAGE" and io.IMAGE != "MASK" and io.NUMBER != "IMAGE"
-    unequal = [one != other for one, other in ((io.IMAGE, "IMAGE"), (io.ANY, "IMAGE"), (io.NUMBER, "INT"))]
+    unequal = [
+        one != other for one, other in ((io.IMAGE, "IMAGE"), (io.ANY, "IMAGE"), (io.NUMBER, "INT"))
+    ]
     assert unequal == [False, False, False]  # the operator that connections are checked with
     assert f"{io.IMAGE}" == "IMAGE"
 
@@ -313,7 +362,10 @@ def test_conditioning_options_are_set_on_copies(root: Path) -> None:
     helpers = shim("node_helpers")
     after = helpers.conditioning_set_values(before, {"strength": 1.0})
     assert after[0][1] == {"strength": 1.0, "kept": [1]} and before[0][1]["strength"] == 0.5
-    assert helpers.conditioning_set_values(before, {"kept": [2]}, append=True)[0][1]["kept"] == [1, 2]
+    assert helpers.conditioning_set_values(before, {"kept": [2]}, append=True)[0][1]["kept"] == [
+        1,
+        2,
+    ]
 
 
 def test_folders_know_more_than_their_first_root(root: Path) -> None:

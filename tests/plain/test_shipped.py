@@ -27,14 +27,20 @@ LARGEST = 200_000  # bytes of all pictures
 def test_every_node_has_a_title_as_the_editor_exports_it(path: Path) -> None:
     document = json.loads(path.read_text())
     if not is_ui(document):
-        assert [identifier for identifier, call in from_api(document).nodes.items() if not call.title] == []
+        assert [
+            identifier for identifier, call in from_api(document).nodes.items() if not call.title
+        ] == []
 
 
 def test_every_workflow_is_a_template_once() -> None:
     assert sorted(names()) == sorted(path.stem for path in WORKFLOWS.glob("*.json"))
     for category in json.loads(INDEX.read_text()):
-        assert category["moduleName"] == "default" and category["title"]  # the server's own, not a pack's
-        assert all(one["title"] and one["description"] and one["mediaType"] == "image" for one in category["templates"])
+        # the server's own, not a pack's
+        assert category["moduleName"] == "default" and category["title"]
+        assert all(
+            one["title"] and one["description"] and one["mediaType"] == "image"
+            for one in category["templates"]
+        )
 
 
 def test_every_template_has_a_small_picture_and_a_workflow_that_runs_here() -> None:
@@ -55,5 +61,13 @@ def test_every_template_has_a_small_picture_and_a_workflow_that_runs_here() -> N
 
 
 def test_no_file_that_is_not_listed_is_a_template() -> None:
-    for name in ("", "index", "templates/index", "../workflows/txt2img", "__init__", "/etc/hostname", "txt2img.json"):
+    for name in (
+        "",
+        "index",
+        "templates/index",
+        "../workflows/txt2img",
+        "__init__",
+        "/etc/hostname",
+        "txt2img.json",
+    ):
         assert template(name, REGISTRY) is None

@@ -26,15 +26,23 @@ def test_an_area_is_cut_to_the_latent_and_parts_become_cells() -> None:
     assert placed(area("a", 8, 4, 64, 64), 16, 16).area == Area(8, 4, 8, 12)
     assert placed(area("a", 0.5, 0.25, 0.5, 1.0, relative=True), 16, 32).area == Area(8, 8, 8, 24)
     assert placed(area("a", 0.0, 0.0, 0.001, 0.001, relative=True), 16, 32).area == Area(0, 0, 1, 1)
-    with pytest.raises(InputError, match="begins at x 0, y 128 pixels, outside of the picture of 128x128"):
+    with pytest.raises(
+        InputError, match="begins at x 0, y 128 pixels, outside of the picture of 128x128"
+    ):
         placed(area("a", 16, 0, 8, 8), 16, 16)
 
 
-def test_the_other_side_gets_an_entry_of_the_same_area_with_the_text_of_the_smallest_that_covers_it() -> None:
+def test_the_other_side_gets_an_entry_of_the_same_area_with_the_text_of_the_smallest_that_covers_it() -> (
+    None
+):
     positive = (prompt("all"), area("left", 0, 0, 16, 8))
     negative = (prompt("bad"), area("bad half", 0, 0, 16, 10))
     first, second = balanced([positive, negative], 16, 16)
-    assert texts(second) == [("bad", None), ("bad half", Area(0, 0, 16, 10)), ("bad half", Area(0, 0, 16, 8))]
+    assert texts(second) == [
+        ("bad", None),
+        ("bad half", Area(0, 0, 16, 10)),
+        ("bad half", Area(0, 0, 16, 8)),
+    ]
     assert texts(first) == [("all", None), ("left", Area(0, 0, 16, 8)), ("all", Area(0, 0, 16, 10))]
 
 
@@ -53,12 +61,17 @@ def spreading(name: str) -> ControlUse:
 
 
 def test_a_controlnet_that_spreads_is_given_to_negative_entries_without_area() -> None:
-    _, second = balanced([(prompt("a", spreading("edges")),), (prompt("bad"), area("corner", 0, 0, 8, 8))], 16, 16)
+    _, second = balanced(
+        [(prompt("a", spreading("edges")),), (prompt("bad"), area("corner", 0, 0, 8, 8))], 16, 16
+    )
     assert [entry.control for entry in second[:2]] == [(spreading("edges"),), ()]
 
 
 def test_it_is_not_given_where_a_negative_entry_has_its_own_or_to_nothing() -> None:
     own = prompt("bad", use("depth"))
-    assert balanced([(prompt("a", spreading("edges")),), (own, prompt("worse"))], 16, 16)[1] == (own, prompt("worse"))
+    assert balanced([(prompt("a", spreading("edges")),), (own, prompt("worse"))], 16, 16)[1] == (
+        own,
+        prompt("worse"),
+    )
     plain = prompt("a", use("edges"))
     assert balanced([(plain,), (prompt("bad"),)], 16, 16) == ((plain,), (prompt("bad"),))

@@ -41,7 +41,12 @@ def test_different_values_have_different_tokens() -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
@@ -63,7 +68,9 @@ def test_the_order_of_a_mapping_does_not_matter() -> None:
     assert value_token({"a": 1, "b": 2}) == value_token({"b": 2, "a": 1})
 
 
-@pytest.mark.parametrize("value", [float("nan"), [float("nan")], object(), lambda: 1, {"x": object()}])
+@pytest.mark.parametrize(
+    "value", [float("nan"), [float("nan")], object(), lambda: 1, {"x": object()}]
+)
 def test_what_cannot_be_told_is_never_cached(value: Any) -> None:
     with pytest.raises(Unsignable):
         value_token(value)
@@ -71,12 +78,24 @@ def test_what_cannot_be_told_is_never_cached(value: Any) -> None:
 
 def test_not_a_number_is_never_cached_whoever_made_it() -> None:
     numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
-    numbers = [kind("nan") for kind in (numpy.float16, numpy.float32, numpy.float64, numpy.longdouble, numpy.complex64)]
-    for value in (*numbers, numpy.array(float("nan")), numpy.datetime64("NaT"), torch.tensor(float("nan"))):
+    numbers = [
+        kind("nan")
+        for kind in (numpy.float16, numpy.float32, numpy.float64, numpy.longdouble, numpy.complex64)
+    ]
+    for value in (
+        *numbers,
+        numpy.array(float("nan")),
+        numpy.datetime64("NaT"),
+        torch.tensor(float("nan")),
+    ):
         for held in (value, [value], {"x": value}):
             with pytest.raises(Unsignable, match="NaN"):
                 value_token(held)
-    assert value_token(numpy.float32(1.0)) == value_token(numpy.float32(1.0)) != value_token(numpy.float64(1.0))
+    assert (
+        value_token(numpy.float32(1.0))
+        == value_token(numpy.float32(1.0))
+        != value_token(numpy.float64(1.0))
+    )
     depths = numpy.array([1.0, float("nan")])
     assert value_token(depths) == value_token(depths.copy())  # content, not a wish to run always
 
@@ -93,36 +112,66 @@ def test_tensors_by_content() -> None:
     one = torch.arange(6, dtype=torch.float32)
     assert value_token(one) == value_token(one.clone())
     assert value_token(one.reshape(2, 3).T) == value_token(one.reshape(2, 3).T.contiguous())
-    distinct = [one, one + 1, one.reshape(2, 3), one.double(), one.bfloat16(), torch.tensor(1.0), torch.zeros(0)]
+    distinct = [
+        one,
+        one + 1,
+        one.reshape(2, 3),
+        one.double(),
+        one.bfloat16(),
+        torch.tensor(1.0),
+        torch.zeros(0),
+    ]
     assert len({value_token(tensor) for tensor in distinct}) == len(distinct)
 
 
 def test_a_signature_knows_type_fingerprint_output_and_source_but_no_ids() -> None:
-    def signature(kind: str = "A", fingerprint: Any = None, node: str = "1", output: int = 0, source: bytes = b"s" * 20) -> bytes:
+    def signature(
+        kind: str = "A",
+        fingerprint: Any = None,
+        node: str = "1",
+        output: int = 0,
+        source: bytes = b"s" * 20,
+    ) -> bytes:
         return node_signature(kind, fingerprint, {"x": Link(node, output), "y": 1}, {node: source})
 
     assert signature(node="other") == signature()
-    others = [signature("B"), signature(fingerprint="changed"), signature(output=1), signature(source=b"t" * 20)]
+    others = [
+        signature("B"),
+        signature(fingerprint="changed"),
+        signature(output=1),
+        signature(source=b"t" * 20),
+    ]
     assert len({signature(), *others}) == 5
 
 
 def test_signatures_do_not_depend_on_the_hash_seed() -> None:
     code = (
         "from katz_graph.executor.graph.signature import node_signature;"
-        "print(node_signature('A', {'x', 'y', 'z'}, {'b': {'k': 1, 'l': 2}, 'a': 'text'}, {}).hex())"
+        "print(node_signature('A', {'x', 'y', 'z'}, {'b': {'k': 1, 'l': 2}, 'a': "
+        "'text'}, {}).hex())"
     )
     seen = {
-        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         for seed in ("0", "1", "77")
     }
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0, False), (0.0, False), (1.0, True), ("1", 1), (0.0, -0.0)])
+@pytest.mark.parametrize(
+    "values", [(1, 1.0), (1, True), (0, False), (0.0, False), (1.0, True), ("1", 1), (0.0, -0.0)]
+)
 def test_an_any_typed_node_tells_one_from_true(values: tuple[Any, Any]) -> None:
     cache = ResultCache()
     for value in values:
-        came = run({"1": node("Echo", value=value), "2": node("Save", value=["1", 0])}, cache).result.outputs["2"][0]
+        came = run(
+            {"1": node("Echo", value=value), "2": node("Save", value=["1", 0])}, cache
+        ).result.outputs["2"][0]
         assert came == value and type(came) is type(value)
 
 
@@ -189,7 +238,9 @@ def test_none_keeps_nothing() -> None:
     assert cache.get(b"a") is None
 
 
-@pytest.mark.parametrize("text", ["", "lru", "lru:0", "lru:-1", "lru:x", "lru:" + "9" * 5000, "all", "none:3"])
+@pytest.mark.parametrize(
+    "text", ["", "lru", "lru:0", "lru:-1", "lru:x", "lru:" + "9" * 5000, "all", "none:3"]
+)
 def test_unknown_policies(text: str) -> None:
     with pytest.raises(InputError, match="cache policy"):
         ResultCache.parse(text)

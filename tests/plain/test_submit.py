@@ -93,16 +93,22 @@ class Fake:
     def end(self, job: Job, ended: Ended) -> None:
         """As `Jobs` does: in the store first."""
         self.server.jobs.running.remove(job)
-        self.server.jobs.ended.append(replace(job, status=ended.status, ended=ended.at, result=ended))
+        self.server.jobs.ended.append(
+            replace(job, status=ended.status, ended=ended.at, result=ended)
+        )
         self.server.hub.publish(job, ended)
 
 
 def completed(job: Job, **more: Any) -> Ended:
-    return Ended("completed", 9.0, outputs={"9": {"images": [FILE]}}, seconds=SECONDS, predicted=1.75, **more)
+    return Ended(
+        "completed", 9.0, outputs={"9": {"images": [FILE]}}, seconds=SECONDS, predicted=1.75, **more
+    )
 
 
 async def paint(fake: Fake, job: Job) -> None:
-    fake.say(job, Started(1.0), PlanMade("5", {"devices": ["cpu"]}), Progress("5", 1, 2, display="5"))
+    fake.say(
+        job, Started(1.0), PlanMade("5", {"devices": ["cpu"]}), Progress("5", 1, 2, display="5")
+    )
     fake.say(job, Warned("careful"), NodeDone("7", "7", "ShowText", ui={"text": ["a red star"]}))
     fake.end(job, completed(job))
 
@@ -128,7 +134,9 @@ def arguments(address: str, folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Submit:
+def submit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Submit:
     """The command in this process: loading the nodes takes a second, in a process of its own each
     time.
     """
@@ -161,7 +169,15 @@ def test_a_workflow_becomes_files_and_a_line_of_json(tmp_path: Path, submit: Sub
     }
     assert (body["number"], body["deadline_seconds"]) == (-4, 60)
     assert body["prompt"]["5"]["inputs"]["steps"] == 2
-    assert {node["id"] for node in body["extra_data"]["extra_pnginfo"]["workflow"]["nodes"]} == {1, 2, 3, 4, 5, 90, 91}
+    assert {node["id"] for node in body["extra_data"]["extra_pnginfo"]["workflow"]["nodes"]} == {
+        1,
+        2,
+        3,
+        4,
+        5,
+        90,
+        91,
+    }
     assert fake.headers[0]["authorization"] == "Bearer t"
     for line in ("careful", "a red star", "sampling took 2.00 s, predicted 1.75 s"):
         assert line in result.stderr
@@ -172,7 +188,10 @@ def test_a_file_that_is_there_already_stays(tmp_path: Path, submit: Submit) -> N
     (tmp_path / "day" / "a.png").write_bytes(b"mine")
     with faked() as fake:
         assert submit(fake.server.address).returncode == 0
-    assert {file.name: file.read_bytes() for file in (tmp_path / "day").iterdir()} == {"a.png": b"mine", "a (1).png": b"PNG"}
+    assert {file.name: file.read_bytes() for file in (tmp_path / "day").iterdir()} == {
+        "a.png": b"mine",
+        "a (1).png": b"PNG",
+    }
 
 
 async def through_a_dropped_line(fake: Fake, job: Job) -> None:
@@ -211,8 +230,12 @@ async def never(fake: Fake, job: Job) -> None:
 
 def test_control_c_cancels_the_job(tmp_path: Path) -> None:
     with faked(never) as fake:
-        code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main; main()"
-        command = [sys.executable, "-c", code, *arguments(fake.server.address, tmp_path)[1:]]  # a shell's background jobs ignore it
+        code = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom "
+            "katz_graph.cli.main import main; main()"
+        )
+        # a shell's background jobs ignore it
+        command = [sys.executable, "-c", code, *arguments(fake.server.address, tmp_path)[1:]]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             until = time.monotonic() + 30
@@ -229,14 +252,22 @@ def test_control_c_cancels_the_job(tmp_path: Path) -> None:
 
 async def fail(fake: Fake, job: Job) -> None:
     fake.say(job, Started(1.0))
-    fake.end(job, Ended("failed", 2.0, JobError("RunError", "node 5 (KSampler): NaN at step 3", "5", "KSampler")))
+    fake.end(
+        job,
+        Ended(
+            "failed", 2.0, JobError("RunError", "node 5 (KSampler): NaN at step 3", "5", "KSampler")
+        ),
+    )
 
 
 async def cancel(fake: Fake, job: Job) -> None:
     fake.end(job, Ended("cancelled", 2.0))
 
 
-@pytest.mark.parametrize("act, line", [(fail, "error: node 5 (KSampler): NaN at step 3"), (cancel, "was cancelled on the server")])
+@pytest.mark.parametrize(
+    "act, line",
+    [(fail, "error: node 5 (KSampler): NaN at step 3"), (cancel, "was cancelled on the server")],
+)
 def test_a_job_that_fails(act: Act, line: str, tmp_path: Path, submit: Submit) -> None:
     with faked(act) as fake:
         result = submit(fake.server.address)
@@ -244,8 +275,13 @@ def test_a_job_that_fails(act: Act, line: str, tmp_path: Path, submit: Submit) -
     assert line in result.stderr
 
 
-@pytest.mark.parametrize("name, subfolder", [("../a.png", ""), ("a.png", "../.."), ("a.png", "/etc"), ("..", ""), ("a\\b", ""), ("", "")])
-def test_a_server_cannot_write_outside_of_the_folder(name: str, subfolder: str, tmp_path: Path, submit: Submit) -> None:
+@pytest.mark.parametrize(
+    "name, subfolder",
+    [("../a.png", ""), ("a.png", "../.."), ("a.png", "/etc"), ("..", ""), ("a\\b", ""), ("", "")],
+)
+def test_a_server_cannot_write_outside_of_the_folder(
+    name: str, subfolder: str, tmp_path: Path, submit: Submit
+) -> None:
     async def lure(fake: Fake, job: Job) -> None:
         file = {"filename": name, "subfolder": subfolder, "type": "output"}
         fake.files = {name: b"PNG"}
@@ -272,7 +308,10 @@ def test_pictures_that_a_node_sends_are_kept(tmp_path: Path, submit: Submit) -> 
 
 
 def refused(kind: str, message: str, **node_errors: Any) -> dict[str, Any]:
-    return {"error": {"type": kind, "message": message, "details": "", "extra_info": {}}, "node_errors": node_errors}
+    return {
+        "error": {"type": kind, "message": message, "details": "", "extra_info": {}},
+        "node_errors": node_errors,
+    }
 
 
 @pytest.mark.parametrize(
@@ -283,13 +322,22 @@ def refused(kind: str, message: str, **node_errors: Any) -> dict[str, Any]:
             1,
             "64 jobs wait already; try again in 7 s",
         ),
-        (JSONResponse({"error": "a token is needed"}, 401), 2, "a token is needed; is --token right?"),
+        (
+            JSONResponse({"error": "a token is needed"}, 401),
+            2,
+            "a token is needed; is --token right?",
+        ),
         (
             JSONResponse(
                 refused(
                     "prompt_outputs_failed_validation",
                     "failed",
-                    **{"5": {"class_type": "KSampler", "errors": [{"message": "Value too small", "details": "steps"}]}},
+                    **{
+                        "5": {
+                            "class_type": "KSampler",
+                            "errors": [{"message": "Value too small", "details": "steps"}],
+                        }
+                    },
                 ),
                 400,
             ),
@@ -299,10 +347,16 @@ def refused(kind: str, message: str, **node_errors: Any) -> dict[str, Any]:
         (JSONResponse([], 200), 2, "is that a Katz Graph server?"),
         (Response("<html>", 200), 2, "is that a Katz Graph server?"),
         (Response("broken", 500), 1, "answered 500"),
-        (Response(status_code=302, headers={"Location": "http://127.0.0.2/"}), 1, "sends elsewhere"),
+        (
+            Response(status_code=302, headers={"Location": "http://127.0.0.2/"}),
+            1,
+            "sends elsewhere",
+        ),
     ],
 )
-def test_refusals_are_one_line(answer: Response, code: int, line: str, tmp_path: Path, submit: Submit) -> None:
+def test_refusals_are_one_line(
+    answer: Response, code: int, line: str, tmp_path: Path, submit: Submit
+) -> None:
     with faked(answer=answer) as fake:
         result = submit(fake.server.address)
     assert (result.returncode, len(result.stderr.splitlines())) == (code, 1)
@@ -311,7 +365,10 @@ def test_refusals_are_one_line(answer: Response, code: int, line: str, tmp_path:
 
 def test_a_server_that_is_not_there(tmp_path: Path, submit: Submit) -> None:
     result = submit("http://127.0.0.1:9")
-    assert (result.returncode, result.stderr) == (1, "error: --server http://127.0.0.1:9: Connection refused\n")
+    assert (result.returncode, result.stderr) == (
+        1,
+        "error: --server http://127.0.0.1:9: Connection refused\n",
+    )
     for address in ("ftp://here", "http://", "http://user:pass@here"):
         result = submit(address)
         assert result.returncode == 2

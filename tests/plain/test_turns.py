@@ -117,8 +117,10 @@ def test_many_with_the_weights_that_are_there_do_not_keep_out_the_one_without() 
         resident = flow.split()[0]
         policy.charge(flow, 0.1 + switch, switch)
         taken[flow] += 1
-    assert max(taken.values()) <= 1.2 * min(taken.values())  # equal shares, however many want the same
-    assert waited <= 5 * ((STAY + 1) * 1.5 + 0.1 + SHARE)  # each of the others has its share meanwhile
+    # equal shares, however many want the same
+    assert max(taken.values()) <= 1.2 * min(taken.values())
+    # each of the others has its share meanwhile
+    assert waited <= 5 * ((STAY + 1) * 1.5 + 0.1 + SHARE)
 
 
 class Pair:
@@ -126,16 +128,22 @@ class Pair:
     exchange results after each step.
     """
 
-    def __init__(self, step: tuple[float, float], switch: float, steps: int, resident: tuple[str, str]) -> None:
+    def __init__(
+        self, step: tuple[float, float], switch: float, steps: int, resident: tuple[str, str]
+    ) -> None:
         self.step, self.switch, self.steps = step, switch, steps
-        self.turns: tuple[DeficitRoundRobin[str], DeficitRoundRobin[str]] = (DeficitRoundRobin(), DeficitRoundRobin())
+        self.turns: tuple[DeficitRoundRobin[str], DeficitRoundRobin[str]] = (
+            DeficitRoundRobin(),
+            DeficitRoundRobin(),
+        )
         for turns in self.turns:
             turns.join("a")
             turns.join("b")
         self.done = {"a": [0, 0], "b": [0, 0]}
         self.resident, self.idle_since, self.busy = list(resident), [0.0, 0.0], [False, False]
         self.switches, self.ended = 0, 0.0
-        self.events: list[tuple[float, int, str]] = []  # time, device, the request that it worked for
+        # time, device, the request that it worked for
+        self.events: list[tuple[float, int, str]] = []
 
     def run(self) -> None:
         for device in (0, 1):
@@ -154,10 +162,16 @@ class Pair:
     def look(self, device: int, now: float) -> None:
         turns, here = self.turns[device], self.resident[device]
         left = [request for request, done in self.done.items() if done[device] < self.steps]
-        ready = [request for request in left if self.done[request][device] <= self.done[request][1 - device]]
+        ready = [
+            request
+            for request in left
+            if self.done[request][device] <= self.done[request][1 - device]
+        ]
         if self.busy[device] or not ready:
             return
-        until = self.idle_since[device] + turns.patience(ready, lambda one: one == here, [one for one in left if one == here])
+        until = self.idle_since[device] + turns.patience(
+            ready, lambda one: one == here, [one for one in left if one == here]
+        )
         if now < until - 1e-9:
             heappush(self.events, (until, device, ""))
             return
@@ -172,7 +186,9 @@ class Pair:
 
 @pytest.mark.parametrize("resident", [("", ""), ("a", "b")], ids=["alike", "crosswise"])
 @pytest.mark.parametrize("step", [(0.1, 0.1), (0.1, 0.05), (0.3, 0.25)])
-def test_devices_that_wait_for_each_other_come_to_have_the_same_weights(step: tuple[float, float], resident: tuple[str, str]) -> None:
+def test_devices_that_wait_for_each_other_come_to_have_the_same_weights(
+    step: tuple[float, float], resident: tuple[str, str]
+) -> None:
     """While a device waits for the other it does not bring other weights at once; before, each step
     of each request brought its own.
     """
@@ -180,4 +196,5 @@ def test_devices_that_wait_for_each_other_come_to_have_the_same_weights(step: tu
     pair.run()
     after_each_other = 2 * (200 * max(step) + 1.5)
     assert all(done == [200, 200] for done in pair.done.values())
-    assert pair.ended <= 1.4 * after_each_other and pair.switches <= 30  # 400 switches, 3.4 to 8 times as long
+    # 400 switches, 3.4 to 8 times as long
+    assert pair.ended <= 1.4 * after_each_other and pair.switches <= 30

@@ -38,39 +38,68 @@ ANYTHING = AnyType("*")
 
 
 def pack_class(
-    function: Any, required: Any = None, optional: Any = None, hidden: Any = None, returns: Any = ("*",), **attributes: Any
+    function: Any,
+    required: Any = None,
+    optional: Any = None,
+    hidden: Any = None,
+    returns: Any = ("*",),
+    **attributes: Any,
 ) -> type:
     """A node class as packs write them, whose function is `function`."""
 
     def input_types(cls: type) -> dict[str, Any]:
-        return {"required": required or {}, "optional": {} if optional is None else optional, "hidden": hidden or {}}
+        return {
+            "required": required or {},
+            "optional": {} if optional is None else optional,
+            "hidden": hidden or {},
+        }
 
-    members = {"INPUT_TYPES": classmethod(input_types), "RETURN_TYPES": returns, "FUNCTION": "go", "CATEGORY": "test", "go": function}
+    members = {
+        "INPUT_TYPES": classmethod(input_types),
+        "RETURN_TYPES": returns,
+        "FUNCTION": "go",
+        "CATEGORY": "test",
+        "go": function,
+    }
     return type("Made", (), members | attributes)
 
 
 def types(**classes: type) -> Registry:
-    return Registry({**TYPES, **{name: V1Class(name, cls, name).describe() for name, cls in classes.items()}})
+    return Registry(
+        {**TYPES, **{name: V1Class(name, cls, name).describe() for name, cls in classes.items()}}
+    )
 
 
-def run_v1(document: Mapping[str, Any], classes: Mapping[str, type], cache: ResultCache | None = None, **options: Any) -> Ran:
+def run_v1(
+    document: Mapping[str, Any],
+    classes: Mapping[str, type],
+    cache: ResultCache | None = None,
+    **options: Any,
+) -> Ran:
     """Validated and run, as a client would have it."""
     registry = types(**classes)
     return run(check(from_api(document), registry).or_raise(), cache, registry, **options)
 
 
 def saved(document: Mapping[str, Any], classes: Mapping[str, type]) -> Any:
-    return run_v1({**document, "save": node("Save", value=["1", 0])}, classes).result.outputs["save"][0]
+    return run_v1({**document, "save": node("Save", value=["1", 0])}, classes).result.outputs[
+        "save"
+    ][0]
 
 
 def problem(document: Mapping[str, Any], classes: Mapping[str, type]) -> str:
-    found = check(from_api({**document, "save": node("Save", value=["1", 0])}), types(**classes)).errors
+    found = check(
+        from_api({**document, "save": node("Save", value=["1", 0])}), types(**classes)
+    ).errors
     assert len(found) == 1, found
     return str(found[0])
 
 
 def failure(function: Any, **options: Any) -> str:
-    ran = run_v1({"1": node("Made"), "save": node("Save", value=["1", 0])}, {"Made": pack_class(function, **options)})
+    ran = run_v1(
+        {"1": node("Made"), "save": node("Save", value=["1", 0])},
+        {"Made": pack_class(function, **options)},
+    )
     (error,) = ran.result.failures.values()
     return str(error)
 
@@ -91,9 +120,21 @@ def test_a_class_becomes_a_node_type() -> None:
             return {
                 "required": {
                     "image": ("IMAGE",),
-                    "seed": ("INT", {"default": 3, "min": 0, "max": 9, "step": 2, "control_after_generate": True}),
+                    "seed": (
+                        "INT",
+                        {
+                            "default": 3,
+                            "min": 0,
+                            "max": 9,
+                            "step": 2,
+                            "control_after_generate": True,
+                        },
+                    ),
                     "mode": (["fast", "slow"],),
-                    "style": ("COMBO", {"options": ["x", "y"], "default": "y", "tooltip": "the style"}),
+                    "style": (
+                        "COMBO",
+                        {"options": ["x", "y"], "default": "y", "tooltip": "the style"},
+                    ),
                     "text": ("STRING", {"multiline": True, "dynamicPrompts": True}),
                 },
                 "optional": {
@@ -108,17 +149,58 @@ def test_a_class_becomes_a_node_type() -> None:
         def go(self) -> None: ...
 
     kind = V1Class("Made", Made, "Made By Me").describe()
-    assert (kind.display_name, kind.category, kind.description) == ("Made By Me", "mine/deep", "Makes things.")
-    assert [(output.name, output.socket) for output in kind.outputs] == [("picture", "IMAGE"), ("mode", "COMBO"), ("*", "*")]
-    assert kind.is_output and kind.takes_lists and kind.per_node and kind.gives_lists == (True, False, False)
-    assert kind.hidden == {"me": "UNIQUE_ID", "prompt": "PROMPT"} and kind.about == {"deprecated": True}
+    assert (kind.display_name, kind.category, kind.description) == (
+        "Made By Me",
+        "mine/deep",
+        "Makes things.",
+    )
+    assert [(output.name, output.socket) for output in kind.outputs] == [
+        ("picture", "IMAGE"),
+        ("mode", "COMBO"),
+        ("*", "*"),
+    ]
+    assert (
+        kind.is_output
+        and kind.takes_lists
+        and kind.per_node
+        and kind.gives_lists == (True, False, False)
+    )
+    assert kind.hidden == {"me": "UNIQUE_ID", "prompt": "PROMPT"} and kind.about == {
+        "deprecated": True
+    }
     ports = kind.inputs
-    assert [name for name, port in ports.items() if port.required] == ["image", "seed", "mode", "style", "text"]
-    assert [name for name, port in ports.items() if port.knob] == ["seed", "mode", "style", "text", "file"]
+    assert [name for name, port in ports.items() if port.required] == [
+        "image",
+        "seed",
+        "mode",
+        "style",
+        "text",
+    ]
+    assert [name for name, port in ports.items() if port.knob] == [
+        "seed",
+        "mode",
+        "style",
+        "text",
+        "file",
+    ]
     seed = ports["seed"]
-    assert (seed.default, seed.minimum, seed.maximum, seed.widget.step, seed.widget.control_after_generate) == (3, 0, 9, 2, True)
-    assert (ports["mode"].socket, ports["mode"].choices, ports["mode"].default) == ("COMBO", ("fast", "slow"), "fast")
-    assert (ports["style"].choices, ports["style"].default, ports["style"].help) == (("x", "y"), "y", "the style")
+    assert (
+        seed.default,
+        seed.minimum,
+        seed.maximum,
+        seed.widget.step,
+        seed.widget.control_after_generate,
+    ) == (3, 0, 9, 2, True)
+    assert (ports["mode"].socket, ports["mode"].choices, ports["mode"].default) == (
+        "COMBO",
+        ("fast", "slow"),
+        "fast",
+    )
+    assert (ports["style"].choices, ports["style"].default, ports["style"].help) == (
+        ("x", "y"),
+        "y",
+        "the style",
+    )
     assert ports["text"].widget.multiline and ports["text"].options["dynamicPrompts"] is True
     assert ports["any"].socket == "*" and ports["number"].lazy and ports["file"].widget.upload
 
@@ -136,7 +218,8 @@ def test_classes_that_fail_are_left_out_and_the_others_stay(tmp_path: Path) -> N
         "class NoFunction(Good):\n"
         "    FUNCTION = 'gone'\n"
         "class KSampler(Good): pass\n"
-        "NODE_CLASS_MAPPINGS = {'GoodOne': Good, 'Scans': Scans, 'NoFunction': NoFunction, 'KSampler': KSampler}\n"
+        "NODE_CLASS_MAPPINGS = {'GoodOne': Good, 'Scans': Scans, 'NoFunction': NoFunction, "
+        "'KSampler': KSampler}\n"
         "NODE_DISPLAY_NAME_MAPPINGS = {'GoodOne': 'A good one'}\n"
         "NODES = {'not': 'ours'}\n"
     )
@@ -144,14 +227,20 @@ def test_classes_that_fail_are_left_out_and_the_others_stay(tmp_path: Path) -> N
     assert registry["GoodOne"].display_name == "A good one" and registry["GoodOne"].pack == "mixed"
     assert registry["KSampler"].pack == "builtin"
     assert [str(found) for found in problems] == [
-        "pack mixed: node Scans: FileNotFoundError: no such folder: models/x; the node was left out",
-        'pack mixed: node NoFunction: FUNCTION is "gone", which is no method of the class; the node was left out',
+        "pack mixed: node Scans: FileNotFoundError: no such folder: models/x; the node "
+        "was left out",
+        'pack mixed: node NoFunction: FUNCTION is "gone", which is no method of the class; the '
+        "node was left out",
         "pack mixed: node KSampler is already there from pack builtin; it was left out",
     ]
 
 
 def test_scripts_for_the_editor_are_remembered(tmp_path: Path) -> None:
-    for name, text, project in (("one", 'WEB_DIRECTORY = "./js"\n', ""), ("two", "", '[tool.comfy]\nweb = "js"\n'), ("three", "", "")):
+    for name, text, project in (
+        ("one", 'WEB_DIRECTORY = "./js"\n', ""),
+        ("two", "", '[tool.comfy]\nweb = "js"\n'),
+        ("three", "", ""),
+    ):
         (tmp_path / name / "js").mkdir(parents=True)
         (tmp_path / name / "__init__.py").write_text("NODE_CLASS_MAPPINGS = {}\n" + text)
         (tmp_path / name / "pyproject.toml").write_text(project)
@@ -198,7 +287,9 @@ def test_literals_are_converted_where_nothing_is_lost(declared: Any, came: Any, 
     ],
 )
 def test_literals_that_do_not_fit_are_named(declared: Any, came: Any, expected: str) -> None:
-    assert f"node 1 (Made), {expected}" in problem({"1": node("Made", x=came)}, {"Made": pack_class(echo, {"x": declared})})
+    assert f"node 1 (Made), {expected}" in problem(
+        {"1": node("Made", x=came)}, {"Made": pack_class(echo, {"x": declared})}
+    )
 
 
 def test_choices_that_changed_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,13 +320,24 @@ def test_validate_inputs_replaces_built_in_checks_of_what_it_names() -> None:
     assert saved({"1": node("Made", a=50, b=1)}, named) == {"a": 50, "b": 1}
     assert problem({"1": node("Made", a=500, b=1)}, named) == "node 1 (Made): 500 is too much"
     assert "b: got 50" in problem({"1": node("Made", a=1, b=50)}, named)
-    every = {"Made": pack_class(echo, ranged, VALIDATE_INPUTS=classmethod(lambda cls, **values: values["a"] < values["b"]))}
+    every = {
+        "Made": pack_class(
+            echo,
+            ranged,
+            VALIDATE_INPUTS=classmethod(lambda cls, **values: values["a"] < values["b"]),
+        )
+    }
     assert saved({"1": node("Made", a=50, b=60)}, every) == {"a": 50, "b": 60}
     assert "does not accept" in problem({"1": node("Made", a=60, b=50)}, every)
 
 
 def test_validate_inputs_may_ask_which_node_it_is_of() -> None:
-    made = pack_class(echo, {"a": ("INT",)}, hidden={"me": "UNIQUE_ID"}, VALIDATE_INPUTS=classmethod(lambda cls, me: f"I am {me}"))
+    made = pack_class(
+        echo,
+        {"a": ("INT",)},
+        hidden={"me": "UNIQUE_ID"},
+        VALIDATE_INPUTS=classmethod(lambda cls, me: f"I am {me}"),
+    )
     assert problem({"1": node("Made", a=1)}, {"Made": made}) == "node 1 (Made): I am 1"
 
 
@@ -252,7 +354,9 @@ def test_validate_inputs_may_be_asynchronous_and_may_fail() -> None:
 
     assert problem({"1": node("Made", a=1)}, checking(later)) == "node 1 (Made): no"
     assert saved({"1": node("Made", a=0)}, checking(later)) == {"a": 0}
-    assert "its own check of its inputs failed: KeyError: 'oops'" in problem({"1": node("Made", a=1)}, checking(broken))
+    assert "its own check of its inputs failed: KeyError: 'oops'" in problem(
+        {"1": node("Made", a=1)}, checking(broken)
+    )
 
 
 def test_validate_inputs_that_takes_input_types_decides_what_may_be_linked() -> None:
@@ -264,7 +368,10 @@ def test_validate_inputs_that_takes_input_types_decides_what_may_be_linked() -> 
 
     classes = {"Made": pack_class(echo, {"x": ("LATENT",)}, VALIDATE_INPUTS=classmethod(decide))}
     assert saved({"0": node("Number", value=3), "1": node("Made", x=["0", 0])}, classes) == {"x": 3}
-    assert problem({"0": node("LoadFile", name="x"), "1": node("Made", x=["0", 0])}, classes) == "node 1 (Made): no text, please"
+    assert (
+        problem({"0": node("LoadFile", name="x"), "1": node("Made", x=["0", 0])}, classes)
+        == "node 1 (Made): no text, please"
+    )
     assert {"x": "INT"} in seen
 
 
@@ -299,18 +406,40 @@ def test_inputs_that_claim_to_know_every_name_get_all() -> None:
             return (ANYTHING,)
 
     document = {"0": node("Number", value=3), "1": node("Made", extra=["0", 0], other=5)}
-    assert saved(document, {"Made": pack_class(echo, optional=Flexible())}) == {"extra": 3, "other": 5}
+    assert saved(document, {"Made": pack_class(echo, optional=Flexible())}) == {
+        "extra": 3,
+        "other": 5,
+    }
 
 
 def test_hidden_inputs() -> None:
-    context = RecordingContext(metadata={"prompt": '{"1": {"class_type": "Made", "inputs": {}}}', "workflow": '{"nodes": []}'})
-    hidden = {"me": "UNIQUE_ID", "prompt": "PROMPT", "graph": "DYNPROMPT", "info": "EXTRA_PNGINFO", "key": "AUTH_TOKEN_COMFY_ORG"}
+    context = RecordingContext(
+        metadata={
+            "prompt": '{"1": {"class_type": "Made", "inputs": {}}}',
+            "workflow": '{"nodes": []}',
+        }
+    )
+    hidden = {
+        "me": "UNIQUE_ID",
+        "prompt": "PROMPT",
+        "graph": "DYNPROMPT",
+        "info": "EXTRA_PNGINFO",
+        "key": "AUTH_TOKEN_COMFY_ORG",
+    }
     document = {"7": node("Made"), "save": node("Save", value=["7", 0])}
-    values = run_v1(document, {"Made": pack_class(echo, hidden=hidden)}, context=context).result.outputs["save"][0]
+    values = run_v1(
+        document, {"Made": pack_class(echo, hidden=hidden)}, context=context
+    ).result.outputs["save"][0]
     assert values["me"] == "7" and values["key"] is None
-    assert values["prompt"] == {"1": {"class_type": "Made", "inputs": {}}} and values["info"] == {"workflow": {"nodes": []}}
+    assert values["prompt"] == {"1": {"class_type": "Made", "inputs": {}}} and values["info"] == {
+        "workflow": {"nodes": []}
+    }
     graph = values["graph"]
-    assert graph.has_node("7") and not graph.has_node("8") and graph.get_original_prompt() == values["prompt"]
+    assert (
+        graph.has_node("7")
+        and not graph.has_node("8")
+        and graph.get_original_prompt() == values["prompt"]
+    )
     assert graph.get_node("save") == {"class_type": "Save", "inputs": {"value": ["7", 0]}}
     assert graph.get_display_node_id("7") == "7" and graph.get_parent_node_id("7") is None
 
@@ -319,7 +448,9 @@ def test_a_hidden_input_of_an_ordinary_type_is_there_only_if_the_prompt_gives_it
     made = {"Made": pack_class(echo, hidden={"start": ("*",), "word": "WORDS"})}
     assert saved({"1": node("Made")}, made) == {}
     assert saved({"1": node("Made", start=3, word="so")}, made) == {"start": 3, "word": "so"}
-    assert saved({"0": node("Number", value=4), "1": node("Made", start=["0", 0])}, made) == {"start": 4}
+    assert saved({"0": node("Number", value=4), "1": node("Made", start=["0", 0])}, made) == {
+        "start": 4
+    }
     assert node_info(types(**made)["Made"])["input"]["hidden"] == {"start": ["*"], "word": "WORDS"}
 
 
@@ -332,7 +463,9 @@ def test_the_object_of_a_node_stays_between_runs() -> None:
     registry, cache = types(**classes), ResultCache()
 
     def counted(x: int, name: str = "1") -> Any:
-        return run({name: node("Made", x=x), "s": node("Save", value=[name, 0])}, cache, registry).result.outputs["s"][0]
+        return run(
+            {name: node("Made", x=x), "s": node("Save", value=[name, 0])}, cache, registry
+        ).result.outputs["s"][0]
 
     assert [counted(1), counted(2), counted(3)] == [1, 2, 3]
     assert counted(4, "other") == 1
@@ -371,13 +504,18 @@ def test_results_that_are_not_as_declared_are_named(result: Any, expected: str) 
 @pytest.mark.parametrize("result", [(1, 2, [3]), {"result": (1, 2, 3), "ui": {}}])
 def test_values_beyond_the_declared_outputs_are_left_out_and_that_is_said_once(result: Any) -> None:
     context = RecordingContext()
-    document = {**{name: node("Made", x=number) for number, name in enumerate("ab")}, "s": node("Save", value=["a", 0])}
+    document = {
+        **{name: node("Made", x=number) for number, name in enumerate("ab")},
+        "s": node("Save", value=["a", 0]),
+    }
     document["t"] = node("Save", value=["b", 0])
     kind = pack_class(lambda self, x: result, {"x": ("INT",)})
     ran = run_v1(document, {"Made": kind}, context=context)
     assert ran.result.outputs == {"s": (1,), "t": (1,)} and not ran.result.failures
     said = [line for line in context.said if "Made" in line]
-    assert said and set(said) == {"Made: gave 2 more than the 1 outputs that it declares; what is too much was left out"}
+    assert said and set(said) == {
+        "Made: gave 2 more than the 1 outputs that it declares; what is too much was left out"
+    }
 
 
 def test_output_nodes_may_return_nothing_or_ui_only() -> None:
@@ -403,11 +541,18 @@ LISTS = {"Many": MANY, "Two": TWO, "None": NONE, "Plus": PLUS, "All": ALL}
 
 
 def listed(first: str, second: str, reader: str) -> Any:
-    return saved({"a": node(first), "b": node(second), "1": node(reader, a=["a", 0], b=["b", 0])}, LISTS)
+    return saved(
+        {"a": node(first), "b": node(second), "1": node(reader, a=["a", 0], b=["b", 0])}, LISTS
+    )
 
 
 def test_a_node_is_run_once_per_element_of_the_longest_list() -> None:
-    document = {"a": node("Many"), "b": node("Two"), "1": node("Plus", a=["a", 0], b=["b", 0]), "save": node("Save", value=["1", 0])}
+    document = {
+        "a": node("Many"),
+        "b": node("Two"),
+        "1": node("Plus", a=["a", 0], b=["b", 0]),
+        "save": node("Save", value=["1", 0]),
+    }
     context = RecordingContext()
     ran = run_v1(document, LISTS, context=context)
     assert ran.result.outputs["save"] == (Listed((11, 22, 23)),)
@@ -428,14 +573,22 @@ def test_a_list_of_one_is_like_a_value() -> None:
 
 def test_nothing_runs_over_an_empty_list_and_that_is_said() -> None:
     context = RecordingContext()
-    document = {"a": node("None"), "1": node("Plus", a=["a", 0], b=1), "save": node("Save", value=["1", 0])}
+    document = {
+        "a": node("None"),
+        "1": node("Plus", a=["a", 0], b=1),
+        "save": node("Save", value=["1", 0]),
+    }
     ran = run_v1(document, LISTS, context=context)
     assert ran.result.outputs["save"] == (Listed(()),)
-    assert context.said == ["node save (Save): got an empty list for value, so there was nothing to do"]
+    assert context.said == [
+        "node save (Save): got an empty list for value, so there was nothing to do"
+    ]
 
 
 def test_an_output_that_should_be_a_list_and_is_none_is_named() -> None:
-    assert "gave a int for output *, expected a list of values" in failure(lambda self: (3,), OUTPUT_IS_LIST=(True,))
+    assert "gave a int for output *, expected a list of values" in failure(
+        lambda self: (3,), OUTPUT_IS_LIST=(True,)
+    )
 
 
 # Blockers.
@@ -458,15 +611,23 @@ def test_a_blocker_stops_what_reads_it_and_an_output_reports_its_message() -> No
 def test_a_silent_blocker_is_no_failure() -> None:
     block = pack_class(lambda self: ExecutionBlocker(None), returns=("*", "*"))
     context = RecordingContext()
-    ran = run_v1({"1": node("Block"), "2": node("Save", value=["1", 1])}, {"Block": block}, context=context)
+    ran = run_v1(
+        {"1": node("Block"), "2": node("Save", value=["1", 1])}, {"Block": block}, context=context
+    )
     assert ran.result.failures == {} and ran.result.blocked == ("2",) and context.said == []
     ran.result.raise_failures()
 
 
 def test_blocked_elements_of_a_list_are_left_out() -> None:
-    some = pack_class(lambda self: ([1, ExecutionBlocker(None), 3],), returns=("INT",), OUTPUT_IS_LIST=(True,))
+    some = pack_class(
+        lambda self: ([1, ExecutionBlocker(None), 3],), returns=("INT",), OUTPUT_IS_LIST=(True,)
+    )
     context = RecordingContext()
-    document = {"1": node("Some"), "2": node("Plus", a=["1", 0], b=1), "3": node("Save", value=["2", 0])}
+    document = {
+        "1": node("Some"),
+        "2": node("Plus", a=["1", 0], b=1),
+        "3": node("Save", value=["2", 0]),
+    }
     run_v1(document, {"Some": some, "Plus": PLUS}, context=context)
     assert context.said == ["2", "4"]
 
@@ -505,7 +666,9 @@ def test_check_lazy_status_is_asked_until_it_wants_nothing_more() -> None:
 
 def changing(is_changed: Any, document: Any = None, **options: Any) -> list[list[str]]:
     """Which nodes start in each of three runs."""
-    kind = pack_class(lambda self, **values: (1,), {"x": ("INT",)}, IS_CHANGED=is_changed, **options)
+    kind = pack_class(
+        lambda self, **values: (1,), {"x": ("INT",)}, IS_CHANGED=is_changed, **options
+    )
     cache = ResultCache()
     graph = document or {"1": node("Made", x=1), "save": node("Save", value=["1", 0])}
     return [run_v1(graph, {"Made": kind}, cache).nodes("start") for _ in range(3)]
@@ -518,7 +681,8 @@ def test_is_changed_is_part_of_the_signature() -> None:
 
 def test_nan_always_runs_again() -> None:
     assert changing(classmethod(lambda cls, **values: float("nan"))) == [["1", "save"]] * 3
-    assert changing(lambda self: float("nan")) == [["1", "save"]] * 3  # the pack forgot to make it a class method
+    # the pack forgot to make it a class method
+    assert changing(lambda self: float("nan")) == [["1", "save"]] * 3
 
     async def later(cls: type, **values: Any) -> Any:
         await asyncio.sleep(0)
@@ -529,7 +693,11 @@ def test_nan_always_runs_again() -> None:
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32, np.array])
 def test_numpys_nan_always_runs_again_and_says_why(kind: Any) -> None:
-    made = {"Made": pack_class(lambda self: (1,), IS_CHANGED=classmethod(lambda cls: kind(float("nan"))))}
+    made = {
+        "Made": pack_class(
+            lambda self: (1,), IS_CHANGED=classmethod(lambda cls: kind(float("nan")))
+        )
+    }
     cache, document = ResultCache(), {"1": node("Made"), "save": node("Save", value=["1", 0])}
     runs = [run_v1(document, made, cache) for _ in range(3)]
     assert [ran.nodes("start") for ran in runs] == [["1", "save"]] * 3
@@ -543,16 +711,28 @@ def test_is_changed_that_fails_is_told_and_never_cached() -> None:
     kind = pack_class(lambda self, x: (1,), {"x": ("INT",)}, IS_CHANGED=classmethod(broken))
     context, cache = RecordingContext(), ResultCache()
     for _ in range(2):
-        ran = run_v1({"1": node("Made", x=1), "save": node("Save", value=["1", 0])}, {"Made": kind}, cache, context=context)
+        ran = run_v1(
+            {"1": node("Made", x=1), "save": node("Save", value=["1", 0])},
+            {"Made": kind},
+            cache,
+            context=context,
+        )
     assert ran.nodes("start") == ["1", "save"]
-    assert "node 1 (Made): what it depends on could not be found out (No such file or directory (x.png)), so it is never" in context.said[0]
+    assert (
+        "node 1 (Made): what it depends on could not be found out (No such file or directory "
+        "(x.png)), so it is never" in context.said[0]
+    )
     assert ran.why("1") == "never cached: what it depends on could not be found out"
     assert ran.why("save") == "never cached: it reads node 1, which is never cached"
 
 
 def test_links_are_none_for_is_changed() -> None:
     seen: list[Any] = []
-    document = {"0": node("Number", value=7), "1": node("Made", x=["0", 0]), "save": node("Save", value=["1", 0])}
+    document = {
+        "0": node("Number", value=7),
+        "1": node("Made", x=["0", 0]),
+        "save": node("Save", value=["1", 0]),
+    }
     assert changing(classmethod(lambda cls, x: seen.append(x)), document)[1:] == [[], []]
     assert seen == [None] * 3
 
@@ -560,7 +740,12 @@ def test_links_are_none_for_is_changed() -> None:
 @pytest.mark.parametrize("options", [{"NOT_IDEMPOTENT": True}, {"hidden": {"me": "UNIQUE_ID"}}, {}])
 def test_equal_nodes_share_a_result_unless_they_say_otherwise(options: dict[str, Any]) -> None:
     kind = pack_class(lambda self, **values: (object(),), **options)
-    document = {"1": node("Made"), "2": node("Made"), "3": node("Save", value=["1", 0]), "4": node("Save", value=["2", 0])}
+    document = {
+        "1": node("Made"),
+        "2": node("Made"),
+        "3": node("Save", value=["1", 0]),
+        "4": node("Save", value=["2", 0]),
+    }
     cache = ResultCache()
     outputs = run_v1(document, {"Made": kind}, cache).result.outputs
     assert (outputs["3"] == outputs["4"]) is (not options)
@@ -595,14 +780,27 @@ def test_asynchronous_nodes_overlap_with_each_other_and_with_the_rest() -> None:
     }
     ran = run_v1(document, {"Sleep": sleeper(log), "Slow": pack_class(slow)})
     assert ran.result.outputs["save b"] == ("b",)
-    assert log[:3] == ["a starts", "b starts", "c starts"] and sorted(log[3:]) == ["a ends", "b ends", "c ends", "slow"]
+    assert log[:3] == ["a starts", "b starts", "c starts"] and sorted(log[3:]) == [
+        "a ends",
+        "b ends",
+        "c ends",
+        "slow",
+    ]
 
 
 def test_an_asynchronous_node_over_a_list_runs_all_elements_at_once() -> None:
-    names = pack_class(lambda self: (["a", "b", "c", "d"],), returns=("STRING",), OUTPUT_IS_LIST=(True,))
-    document = {"n": node("Names"), "1": node("Sleep", name=["n", 0], seconds=0.1), "save": node("Save", value=["1", 0])}
+    names = pack_class(
+        lambda self: (["a", "b", "c", "d"],), returns=("STRING",), OUTPUT_IS_LIST=(True,)
+    )
+    document = {
+        "n": node("Names"),
+        "1": node("Sleep", name=["n", 0], seconds=0.1),
+        "save": node("Save", value=["1", 0]),
+    }
     log: list[str] = []
-    assert run_v1(document, {"Names": names, "Sleep": sleeper(log)}).result.outputs["save"] == (Listed(("a", "b", "c", "d")),)
+    assert run_v1(document, {"Names": names, "Sleep": sleeper(log)}).result.outputs["save"] == (
+        Listed(("a", "b", "c", "d")),
+    )
     assert log[:4] == ["a starts", "b starts", "c starts", "d starts"]
 
 
@@ -619,7 +817,11 @@ def test_a_failing_asynchronous_node_is_named() -> None:
 
 
 def test_nothing_where_a_value_was_declared_is_named_by_the_node_that_needs_it() -> None:
-    document = {"1": node("Made"), "2": node("Add", a=["1", 0], b=1), "save": node("Save", value=["2", 0])}
+    document = {
+        "1": node("Made"),
+        "2": node("Add", a=["1", 0], b=1),
+        "save": node("Save", value=["2", 0]),
+    }
     (error,) = run_v1(document, {"Made": pack_class(lambda self: (None,))}).result.failures.values()
     assert str(error) == "node 2 (Add): input a: the node that it reads gave nothing, expected INT"
 
@@ -629,7 +831,13 @@ def test_a_class_that_leaves_the_program_is_a_problem_of_its_own() -> None:
         raise SystemExit(3)
 
     with pytest.raises(InputError, match="node Made: SystemExit: 3"):
-        types(Made=type("Made", (), {"INPUT_TYPES": leaves, "RETURN_TYPES": (), "FUNCTION": "go", "go": leaves}))
+        types(
+            Made=type(
+                "Made",
+                (),
+                {"INPUT_TYPES": leaves, "RETURN_TYPES": (), "FUNCTION": "go", "go": leaves},
+            )
+        )
     document = {"1": node("Made", x=1)}
     assert "its own check of its inputs failed: SystemExit: 3" in problem(
         document, {"Made": pack_class(leaves, {"x": ("INT",)}, VALIDATE_INPUTS=classmethod(leaves))}
@@ -679,24 +887,43 @@ def test_an_expansion_as_packs_give_it() -> None:
     def expand(self: Any, x: int) -> Any:
         nodes = {
             "p.1": {"class_type": "Number", "inputs": {"value": x}},
-            "p.2": {"class_type": "Add", "inputs": {"a": ["p.1", 0], "b": 1}, "override_display_id": "0"},
+            "p.2": {
+                "class_type": "Add",
+                "inputs": {"a": ["p.1", 0], "b": 1},
+                "override_display_id": "0",
+            },
         }
         return {"expand": nodes, "result": (["p.2", 0], "a value"), "ui": {"text": ["expanded"]}}
 
     kind = pack_class(expand, {"x": ("INT",)}, returns=("INT", "STRING"))
-    document = {"0": node("Number"), "1": node("Made", x=4), "2": node("Save", value=["1", 0]), "3": node("Save", value=["1", 1])}
+    document = {
+        "0": node("Number"),
+        "1": node("Made", x=4),
+        "2": node("Save", value=["1", 0]),
+        "3": node("Save", value=["1", 1]),
+    }
     ran = run_v1(document, {"Made": kind})
     assert ran.result.outputs == {"2": (5,), "3": ("a value",)}
     assert ran.result.ui == {"1": {"text": ["expanded"]}}
-    assert {event.node: event.display for event in ran.events if event.node.startswith("1.")} == {"1.1": "1", "1.2": "0"}
+    assert {event.node: event.display for event in ran.events if event.node.startswith("1.")} == {
+        "1.1": "1",
+        "1.2": "0",
+    }
 
 
 def test_expansions_over_a_list_give_a_list() -> None:
     def expand(self: Any, x: int) -> Any:
-        return {"expand": {"n": {"class_type": "Add", "inputs": {"a": x, "b": 1}}}, "result": (["n", 0],)}
+        return {
+            "expand": {"n": {"class_type": "Add", "inputs": {"a": x, "b": 1}}},
+            "result": (["n", 0],),
+        }
 
     many = {"Many": MANY, "Made": pack_class(expand, {"x": ("INT",)}, returns=("INT",))}
-    document = {"m": node("Many"), "1": node("Made", x=["m", 0]), "save": node("Save", value=["1", 0])}
+    document = {
+        "m": node("Many"),
+        "1": node("Made", x=["m", 0]),
+        "save": node("Save", value=["1", 0]),
+    }
     assert run_v1(document, many).result.outputs["save"] == (Listed((2, 3, 4)),)
 
 
@@ -717,7 +944,15 @@ def test_a_loop_as_packs_build_it() -> None:
     ran = run_v1(loop(300), loops.NODE_CLASS_MAPPINGS, ResultCache("none"))
     assert ran.result.outputs["save"] == (300,)
     assert max(map(len, ran.nodes("start"))) < 20
-    assert {event.display for event in ran.events} == {"start", "step", "open", "sum", "more", "close", "save"}
+    assert {event.display for event in ran.events} == {
+        "start",
+        "step",
+        "open",
+        "sum",
+        "more",
+        "close",
+        "save",
+    }
     assert ran.nodes("start").count("step") == 1
 
 
@@ -740,8 +975,14 @@ def test_values_of_past_rounds_are_let_go() -> None:
         def __del__(self) -> None:
             type(self).alive -= 1
 
-    wrap = pack_class(lambda self, a, b: (Tracked(getattr(a, "number", a) + b),), {"a": ("*",), "b": ("INT",)})
-    below = pack_class(lambda self, a, limit: (a.number < limit,), {"a": ("*",), "limit": ("INT",)}, returns=("BOOLEAN",))
+    wrap = pack_class(
+        lambda self, a, b: (Tracked(getattr(a, "number", a) + b),), {"a": ("*",), "b": ("INT",)}
+    )
+    below = pack_class(
+        lambda self, a, limit: (a.number < limit,),
+        {"a": ("*",), "limit": ("INT",)},
+        returns=("BOOLEAN",),
+    )
     classes = {**loops.NODE_CLASS_MAPPINGS, "Plus": wrap, "Below": below}
     ran = run_v1(loop(100), classes, ResultCache("none"))
     assert ran.result.outputs["save"][0].number == 100
@@ -760,11 +1001,18 @@ class ForOpen:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"times": ("INT",)}, "optional": {"value": ("*",)}, "hidden": {"left": ("*",)}}
+        return {
+            "required": {"times": ("INT",)},
+            "optional": {"value": ("*",)},
+            "hidden": {"left": ("*",)},
+        }
 
     def open(self, times: int, value: Any = None, **hidden: Any) -> Any:
         left = hidden.get("left", times)
-        return {"result": ("stub", left, ["inner", 1]), "expand": {"inner": {"class_type": "LoopOpen", "inputs": {"value": value}}}}
+        return {
+            "result": ("stub", left, ["inner", 1]),
+            "expand": {"inner": {"class_type": "LoopOpen", "inputs": {"value": value}}},
+        }
 
 
 class ForClose:
@@ -776,14 +1024,20 @@ class ForClose:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"flow": ("FLOW", {"rawLink": True})}, "optional": {"value": ("*", {"rawLink": True})}}
+        return {
+            "required": {"flow": ("FLOW", {"rawLink": True})},
+            "optional": {"value": ("*", {"rawLink": True})},
+        }
 
     def close(self, flow: Any, value: Any = None) -> Any:
         nodes = {
             "less": {"class_type": "Plus", "inputs": {"a": [flow[0], 1], "b": -1}},
             "more": {"class_type": "Below", "inputs": {"a": ["negative", 0], "limit": 0}},
             "negative": {"class_type": "Negative", "inputs": {"a": ["less", 0]}},
-            "again": {"class_type": "Again", "inputs": {"flow": flow, "more": ["more", 0], "left": ["less", 0], "value": value}},
+            "again": {
+                "class_type": "Again",
+                "inputs": {"flow": flow, "more": ["more", 0], "left": ["less", 0], "value": value},
+            },
         }
         return {"result": (["again", 0],), "expand": nodes}
 
@@ -794,9 +1048,15 @@ class Again:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         required = {"flow": ("FLOW", {"rawLink": True}), "more": ("BOOLEAN", {"forceInput": True})}
-        return {"required": required, "optional": {"value": ("*",), "left": ("*",)}, "hidden": {"graph": "DYNPROMPT", "me": "UNIQUE_ID"}}
+        return {
+            "required": required,
+            "optional": {"value": ("*",), "left": ("*",)},
+            "hidden": {"graph": "DYNPROMPT", "me": "UNIQUE_ID"},
+        }
 
-    def close(self, flow: Any, more: bool, graph: Any, me: str, value: Any = None, left: Any = None) -> Any:
+    def close(
+        self, flow: Any, more: bool, graph: Any, me: str, value: Any = None, left: Any = None
+    ) -> Any:
         if not more:
             return (value,)
         inside = loops.between(graph, me, flow[0])
@@ -805,7 +1065,11 @@ class Again:
         for name, renamed in names.items():
             original = graph.get_node(name)
             inputs = {key: loops.moved(link, names) for key, link in original["inputs"].items()}
-            nodes[renamed] = {"class_type": original["class_type"], "inputs": inputs, "override_display_id": name}
+            nodes[renamed] = {
+                "class_type": original["class_type"],
+                "inputs": inputs,
+                "override_display_id": name,
+            }
         nodes[names[flow[0]]]["inputs"] |= {"left": left, "value": value}
         return {"result": (["again", 0],), "expand": nodes}
 
@@ -863,10 +1127,18 @@ def test_a_pack_that_builds_its_loop_with_a_graph_builder(tmp_path: Path) -> Non
     types = Registry({**registry, **TYPES})
 
     def repeated(times: int) -> Ran:
-        document = {"0": node("Number", value=5), "1": node("Repeat", value=["0", 0], times=times), "2": node("Save", value=["1", 0])}
+        document = {
+            "0": node("Number", value=5),
+            "1": node("Repeat", value=["0", 0], times=times),
+            "2": node("Save", value=["1", 0]),
+        }
         return run(check(from_api(document), types).or_raise(), None, types)
 
     ran = repeated(1000)
     assert ran.result.outputs["2"] == (1005,)
-    assert max(map(len, ran.nodes("start"))) < 20 and {event.display for event in ran.events} == {"0", "1", "2"}
+    assert max(map(len, ran.nodes("start"))) < 20 and {event.display for event in ran.events} == {
+        "0",
+        "1",
+        "2",
+    }
     assert str(repeated(-1).result.failures["2"]) == "node 2 (Save): blocked: times is below zero"

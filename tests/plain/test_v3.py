@@ -75,7 +75,9 @@ def forgetting() -> Iterator[None]:
 
 
 def loaded(folder: Path, body: str, *nodes: str) -> tuple[Registry, list[str]]:
-    return load(write(folder / "packs", mine=HEAD + body + TAIL.format(nodes=", ".join(nodes))), folder)
+    return load(
+        write(folder / "packs", mine=HEAD + body + TAIL.format(nodes=", ".join(nodes))), folder
+    )
 
 
 def ran(registry: Mapping[str, Any], document: Mapping[str, Any], context: Any = None) -> Ran:
@@ -90,7 +92,14 @@ def outputs(done: Ran, name: str) -> tuple[Any, ...]:
     return tuple(done.result.outputs[name])
 
 
-def simple(name: str, inputs: str = "", outputs: str = "", body: str = "return io.NodeOutput()", more: str = "", methods: str = "") -> str:
+def simple(
+    name: str,
+    inputs: str = "",
+    outputs: str = "",
+    body: str = "return io.NodeOutput()",
+    more: str = "",
+    methods: str = "",
+) -> str:
     return f'''
 class {name}(io.ComfyNode):
     @classmethod
@@ -109,23 +118,57 @@ def test_a_schema_is_a_node_type(tmp_path: Path) -> None:
     registry, problems = loaded(tmp_path, MIX, "Mix")
     assert problems == []
     kind = registry["TestMix"]
-    assert (kind.display_name, kind.category, kind.description, kind.pack) == ("Mix two", "test/mixing", "Adds and scales.", "mine")
+    assert (kind.display_name, kind.category, kind.description, kind.pack) == (
+        "Mix two",
+        "test/mixing",
+        "Adds and scales.",
+        "mine",
+    )
     count, scale, shade, size = (kind.inputs[name] for name in ("count", "scale", "shade", "size"))
-    assert (count.socket, count.knob, count.required, count.default, count.minimum, count.maximum) == ("INT", True, True, 2, 0, 10)
-    assert count.widget.control_after_generate and count.widget.step == 2 and count.help == "how many"
+    assert (
+        count.socket,
+        count.knob,
+        count.required,
+        count.default,
+        count.minimum,
+        count.maximum,
+    ) == ("INT", True, True, 2, 0, 10)
+    assert (
+        count.widget.control_after_generate and count.widget.step == 2 and count.help == "how many"
+    )
     assert not scale.required and scale.options["display"] == "slider"
     assert kind.inputs["text"].widget.multiline
-    assert shade.choices == ("Light", "Dark") and shade.default == "Dark" and size.choices == ("s", "m")
-    assert [kind.inputs[name].socket for name in ("image", "dust", "either", "anything")] == ["IMAGE", "STARDUST", "MASK,IMAGE", "*"]
+    assert (
+        shade.choices == ("Light", "Dark")
+        and shade.default == "Dark"
+        and size.choices == ("s", "m")
+    )
+    assert [kind.inputs[name].socket for name in ("image", "dust", "either", "anything")] == [
+        "IMAGE",
+        "STARDUST",
+        "MASK,IMAGE",
+        "*",
+    ]
     assert not any(kind.inputs[name].knob for name in ("image", "dust", "either", "anything"))
-    assert [(output.name, output.socket) for output in kind.outputs] == [("total", "FLOAT"), ("words", "STRING")]
+    assert [(output.name, output.socket) for output in kind.outputs] == [
+        ("total", "FLOAT"),
+        ("words", "STRING"),
+    ]
 
 
 def test_it_runs_and_lists_come_apart(tmp_path: Path) -> None:
     registry, _ = loaded(tmp_path, MIX, "Mix")
     knobs = {"count": 3, "scale": 0.5, "text": "b", "flag": False, "shade": "Light", "size": "m"}
     context = RecordingContext()
-    done = ran(registry, {"1": node("TestMix", **knobs), "2": node("Save", value=["1", 0]), "3": node("Save", value=["1", 1])}, context)
+    done = ran(
+        registry,
+        {
+            "1": node("TestMix", **knobs),
+            "2": node("Save", value=["1", 0]),
+            "3": node("Save", value=["1", 1]),
+        },
+        context,
+    )
     assert outputs(done, "2") == (1.5,)
     assert context.said == ["1.5", "'b'", "'b'", "'b'"]
 
@@ -133,18 +176,34 @@ def test_it_runs_and_lists_come_apart(tmp_path: Path) -> None:
 def test_values_are_held_to_the_schema(tmp_path: Path) -> None:
     registry, _ = loaded(tmp_path, MIX, "Mix")
     knobs = {"count": 11, "text": "b", "flag": False, "shade": "Blue", "size": "m"}
-    problems = validate(from_api({"1": node("TestMix", **knobs), "2": node("Save", value=["1", 0])}), Registry({**registry, **TYPES}))
+    problems = validate(
+        from_api({"1": node("TestMix", **knobs), "2": node("Save", value=["1", 0])}),
+        Registry({**registry, **TYPES}),
+    )
     assert {problem.input for problem in problems} == {"count", "shade"}
 
 
-def test_an_input_of_several_types_is_drawn_as_its_widget_and_takes_links_of_each(tmp_path: Path) -> None:
+def test_an_input_of_several_types_is_drawn_as_its_widget_and_takes_links_of_each(
+    tmp_path: Path,
+) -> None:
     declared = 'io.MultiType.Input(io.Float.Input("x", default=0.5), types=[io.Int, io.String])'
     source = simple("Source", outputs="io.String.Output()", body='return io.NodeOutput("text")')
     body = 'return io.NodeOutput(repr(given["x"]))'
-    registry, _ = loaded(tmp_path, source + simple("Wide", declared, "io.String.Output()", body), "Source", "Wide")
-    assert node_info(registry["Wide"])["input"]["required"]["x"] == ["FLOAT,INT,STRING", {"default": 0.5, "widgetType": "FLOAT"}]
+    registry, _ = loaded(
+        tmp_path, source + simple("Wide", declared, "io.String.Output()", body), "Source", "Wide"
+    )
+    assert node_info(registry["Wide"])["input"]["required"]["x"] == [
+        "FLOAT,INT,STRING",
+        {"default": 0.5, "widgetType": "FLOAT"},
+    ]
     literal, linked = node("Wide", x=7), node("Wide", x=["0", 0])
-    document = {"0": node("Source"), "1": literal, "2": linked, "3": node("Save", value=["1", 0]), "4": node("Save", value=["2", 0])}
+    document = {
+        "0": node("Source"),
+        "1": literal,
+        "2": linked,
+        "3": node("Save", value=["1", 0]),
+        "4": node("Save", value=["2", 0]),
+    }
     done = ran(registry, document)
     assert (outputs(done, "3"), outputs(done, "4")) == (("7",), ("'text'",))
 
@@ -156,10 +215,17 @@ def test_editors_get_options_by_the_names_that_they_know(tmp_path: Path) -> None
         io.MultiCombo.Input("tags", options=["a", "b"]),
     """
     source = 'io.Combo.Output("mode", options=["x", "y"])'
-    registry, problems = loaded(tmp_path, simple("Asks", declared, source, 'return io.NodeOutput(",".join(given["tags"]))'), "Asks")
+    registry, problems = loaded(
+        tmp_path,
+        simple("Asks", declared, source, 'return io.NodeOutput(",".join(given["tags"]))'),
+        "Asks",
+    )
     assert problems == []
     required = node_info(registry["Asks"])["input"]["required"]
-    assert required["text"] == ["STRING", {"dynamicPrompts": True, "advanced": True, "display_name": "The text"}]
+    assert required["text"] == [
+        "STRING",
+        {"dynamicPrompts": True, "advanced": True, "display_name": "The text"},
+    ]
     assert required["voice"][1]["remote"] == {"route": "/voices", "refresh_button": True}
     assert required["tags"] == ["COMBO", {"multi_select": True, "options": ["a", "b"]}]
     asked = node("Asks", text="t", voice="v", tags={"__value__": ["a", "b"]})
@@ -183,7 +249,12 @@ class Slow(io.ComfyNode):
 """
     registry, problems = loaded(tmp_path, body, "Slow")
     assert problems == []
-    document = {"7": node("Slow"), "8": node("Slow"), "s": node("Save", value=["7", 0]), "t": node("Save", value=["8", 0])}
+    document = {
+        "7": node("Slow"),
+        "8": node("Slow"),
+        "s": node("Save", value=["7", 0]),
+        "t": node("Save", value=["8", 0]),
+    }
     done = ran(registry, document)
     assert outputs(done, "s") == ("7 7 None",) and outputs(done, "t") == ("8 8 None",)
 
@@ -191,10 +262,12 @@ class Slow(io.ComfyNode):
 def test_lazy_inputs(tmp_path: Path) -> None:
     body = simple(
         "Pick",
-        'io.Boolean.Input("first"), io.AnyType.Input("a", lazy=True, optional=True), io.AnyType.Input("b", lazy=True, optional=True)',
+        'io.Boolean.Input("first"), io.AnyType.Input("a", lazy=True, optional=True), '
+        'io.AnyType.Input("b", lazy=True, optional=True)',
         "io.AnyType.Output()",
         'return io.NodeOutput(given["a"] if given["first"] else given["b"])',
-        methods='@classmethod\n    def check_lazy_status(cls, first, a=None, b=None):\n        return ["a"] if first else ["b"]',
+        methods="@classmethod\n    def check_lazy_status(cls, first, a=None, b=None):\n        "
+        'return ["a"] if first else ["b"]',
     )
     registry, _ = loaded(tmp_path, body, "Pick")
     document = {
@@ -212,7 +285,8 @@ def test_expansion_and_blocking(tmp_path: Path) -> None:
         'io.Int.Input("x")',
         "io.Int.Output()",
         "from comfy_execution.graph_utils import GraphBuilder; g = GraphBuilder(); "
-        'n = g.node("Add", a=given["x"], b=given["x"]); return io.NodeOutput(n.out(0), expand=g.finalize())',
+        'n = g.node("Add", a=given["x"], b=given["x"]); return io.NodeOutput(n.out(0), '
+        "expand=g.finalize())",
         more="enable_expand=True",
     ) + simple("Stop", "", "io.Int.Output()", 'return io.NodeOutput(block_execution="not today")')
     registry, _ = loaded(tmp_path, body, "Twice", "Stop")
@@ -235,14 +309,20 @@ def test_own_checks_and_fingerprints(tmp_path: Path) -> None:
         'io.Int.Input("x", max=5)',
         "io.Int.Output()",
         'return io.NodeOutput(given["x"])',
-        methods='@classmethod\n    def validate_inputs(cls, x):\n        return True if x % 2 else f"{x} is even"\n\n'
+        methods="@classmethod\n    def validate_inputs(cls, x):\n        return True if x % 2 else "
+        'f"{x} is even"\n\n'
         "    @classmethod\n    def fingerprint_inputs(cls, x):\n        return float('nan')",
     )
     registry, _ = loaded(tmp_path, body, "Odd")
     both = Registry({**registry, **TYPES})
 
     def said(x: int) -> list[str]:
-        return [problem.message for problem in validate(from_api({"1": node("Odd", x=x), "2": node("Save", value=["1", 0])}), both)]
+        return [
+            problem.message
+            for problem in validate(
+                from_api({"1": node("Odd", x=x), "2": node("Save", value=["1", 0])}), both
+            )
+        ]
 
     assert said(7) == []  # an input that the node checks itself is not held to its bounds
     assert said(4) == ["4 is even"]
@@ -250,7 +330,8 @@ def test_own_checks_and_fingerprints(tmp_path: Path) -> None:
 
     cache = ResultCache()
     document = {"1": node("Odd", x=3), "2": node("Save", value=["1", 0])}
-    assert [run(document, cache, both).nodes("start").count("1") for _ in range(2)] == [1, 1]  # not a number is never the same
+    # not a number is never the same
+    assert [run(document, cache, both).nodes("start").count("1") for _ in range(2)] == [1, 1]
 
 
 def test_what_is_shown(tmp_path: Path) -> None:
@@ -258,29 +339,53 @@ def test_what_is_shown(tmp_path: Path) -> None:
     body = simple("Show", 'io.String.Input("text")', "", shown, more="is_output_node=True")
     registry, _ = loaded(tmp_path, body, "Show")
     done = ran(registry, {"1": node("Show", text="hello")})
-    assert [event.ui for event in done.events if isinstance(event, NodeDone)] == [{"text": ["hello"]}]
+    assert [event.ui for event in done.events if isinstance(event, NodeDone)] == [
+        {"text": ["hello"]}
+    ]
 
 
 def test_any_number_of_inputs(tmp_path: Path) -> None:
-    body = simple("Count", "", "io.Int.Output()", "return io.NodeOutput(len(given))", more="accept_all_inputs=True")
+    body = simple(
+        "Count",
+        "",
+        "io.Int.Output()",
+        "return io.NodeOutput(len(given))",
+        more="accept_all_inputs=True",
+    )
     registry, _ = loaded(tmp_path, body, "Count")
-    done = run({"1": node("Count", a=1, b="x"), "2": node("Save", value=["1", 0])}, types=Registry({**registry, **TYPES}))
+    done = run(
+        {"1": node("Count", a=1, b="x"), "2": node("Save", value=["1", 0])},
+        types=Registry({**registry, **TYPES}),
+    )
     assert outputs(done, "2") == (2,)
 
 
 def test_dynamic_inputs_are_refused_node_by_node(tmp_path: Path) -> None:
-    body = simple("Grows", 'io.Autogrow.Input("many", template=io.Autogrow.TemplatePrefix(io.Int.Input("x"), prefix="x", min=1, max=9))')
-    body += simple("Chooses", 'io.DynamicCombo.Input("mode", options=[io.DynamicCombo.Option("a", [io.Int.Input("x")])])')
+    body = simple(
+        "Grows",
+        'io.Autogrow.Input("many", template=io.Autogrow.TemplatePrefix(io.Int.Input("x"), '
+        'prefix="x", min=1, max=9))',
+    )
+    body += simple(
+        "Chooses",
+        'io.DynamicCombo.Input("mode", options=[io.DynamicCombo.Option("a", [io.Int.Input("x")])])',
+    )
     body += simple("Fine")
     registry, problems = loaded(tmp_path, body, "Grows", "Chooses", "Fine")
     assert "Fine" in registry and "Grows" not in registry
     assert len(problems) == 2
-    assert "node Grows: inputs that only an editor can unfold are not supported: many (io.Autogrow)" in problems[0]
+    assert (
+        "node Grows: inputs that only an editor can unfold are not supported: many (io.Autogrow)"
+        in problems[0]
+    )
     assert "node Chooses" in problems[1] and "mode (io.DynamicCombo)" in problems[1]
 
 
 def test_one_bad_schema_leaves_the_others(tmp_path: Path) -> None:
-    body = "class Bad(io.ComfyNode):\n    @classmethod\n    def define_schema(cls):\n        raise KeyError('nothing')\n" + simple("Good")
+    body = (
+        "class Bad(io.ComfyNode):\n    @classmethod\n    def define_schema(cls):\n        raise "
+        "KeyError('nothing')\n" + simple("Good")
+    )
     registry, problems = loaded(tmp_path, body, "Bad", "Good")
     assert "Good" in registry and len(problems) == 1 and "KeyError" in problems[0]
 
@@ -304,14 +409,21 @@ class Keep(io.ComfyNode):
 
 
 def test_an_entry_point_that_gives_something_else(tmp_path: Path) -> None:
-    _, problems = load(write(tmp_path / "packs", odd="def comfy_entrypoint():\n    return []\n"), tmp_path)
-    assert len(problems) == 1 and "comfy_entrypoint gave a list, expected a ComfyExtension" in problems[0]
+    _, problems = load(
+        write(tmp_path / "packs", odd="def comfy_entrypoint():\n    return []\n"), tmp_path
+    )
+    assert (
+        len(problems) == 1
+        and "comfy_entrypoint gave a list, expected a ComfyExtension" in problems[0]
+    )
 
 
 def test_choices_from_model_folders(tmp_path: Path) -> None:
     (tmp_path / "models/loras").mkdir(parents=True)
     (tmp_path / "models/loras/new.safetensors").touch()
-    body = "import folder_paths\n" + simple("Lora", 'io.Combo.Input("name", options=folder_paths.get_filename_list("loras"))')
+    body = "import folder_paths\n" + simple(
+        "Lora", 'io.Combo.Input("name", options=folder_paths.get_filename_list("loras"))'
+    )
     registry, _ = loaded(tmp_path, body, "Lora")
     assert "new.safetensors" in (registry["Lora"].inputs["name"].choices or ())
     assert isinstance(Folders((tmp_path / "models",)).choices("loras"), tuple)

@@ -22,7 +22,9 @@ CHAIN = 10_000
 
 
 def checked(folders: Folders | None = None, **nodes: Any) -> Checked:
-    return check(from_api({name.lstrip("n"): value for name, value in nodes.items()}), TYPES, folders)
+    return check(
+        from_api({name.lstrip("n"): value for name, value in nodes.items()}), TYPES, folders
+    )
 
 
 def only_error(**nodes: Any) -> str:
@@ -38,19 +40,32 @@ def knob(**inputs: Any) -> str:
 
 
 def test_a_sound_graph_has_no_problems() -> None:
-    result = checked(n1=node("Number", value=3), n2=node("Add", a=["1", 0], b=["1", 0]), n3=node("Save", value=["2", 0]))
+    result = checked(
+        n1=node("Number", value=3),
+        n2=node("Add", a=["1", 0], b=["1", 0]),
+        n3=node("Save", value=["2", 0]),
+    )
     assert result.problems == ()
     assert result.or_raise() is result.graph
 
 
 def test_unknown_type_names_the_nearest() -> None:
     message = only_error(n1=node("Nunber"), n2=node("Save", value=["1", 0]))
-    assert message == 'node 1 (Nunber): there is no node type of this name; did you mean "Number"?; `katz nodes` lists what there is'
+    assert (
+        message
+        == 'node 1 (Nunber): there is no node type of this name; did you mean "Number"?; `katz '
+        "nodes` lists what there is"
+    )
 
 
 def test_missing_inputs() -> None:
-    assert only_error(n1=node("Save")) == "node 1 (Save), value: is missing; expected a link to an output of type *"
-    assert "node 1 (LoadFile), name: is missing" in only_error(n1=node("LoadFile"), n2=node("Save", value=["1", 0]))
+    assert (
+        only_error(n1=node("Save"))
+        == "node 1 (Save), value: is missing; expected a link to an output of type *"
+    )
+    assert "node 1 (LoadFile), name: is missing" in only_error(
+        n1=node("LoadFile"), n2=node("Save", value=["1", 0])
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +84,11 @@ def test_missing_inputs() -> None:
         ({"flag": "maybe"}, 'flag: got "maybe", expected true or false'),
         ({"flag": 2}, "flag: got 2, expected true or false"),
         ({"text": True}, "text: got true, expected text"),
-        ({"mode": "bicubik"}, 'mode: got "bicubik", expected one of "nearest", "bilinear", "bicubic"; did you mean "bicubic"?'),
+        (
+            {"mode": "bicubik"},
+            'mode: got "bicubik", expected one of "nearest", "bilinear", "bicubic"; did you '
+            'mean "bicubic"?',
+        ),
         ({"mode": 1}, "mode: got 1, expected one of"),
     ],
 )
@@ -104,12 +123,18 @@ def test_any_typed_inputs_take_literals_as_they_are() -> None:
 
 
 def test_a_wire_takes_no_literal() -> None:
-    assert only_error(n1=node("UseThing", thing=5)) == "node 1 (UseThing), thing: got 5, expected a link to an output of type THING"
+    assert (
+        only_error(n1=node("UseThing", thing=5))
+        == "node 1 (UseThing), thing: got 5, expected a link to an output of type THING"
+    )
 
 
 def test_a_link_of_the_wrong_type() -> None:
     message = only_error(n1=node("Number"), n2=node("UseThing", thing=["1", 0]))
-    assert message == "node 2 (UseThing), thing: got INT from output 0 (INT) of node 1 (Number), expected THING"
+    assert (
+        message == "node 2 (UseThing), thing: got INT from output 0 (INT) of node 1 (Number), "
+        "expected THING"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,10 +155,14 @@ def test_a_link_that_leads_nowhere(name: str) -> None:
         n1=node("Number"), n2=node("Save", **{"value": ["1", 0], name: ["77", 0]})
     )
     for output in (1, -1):
-        message = only_error(n1=node("Number"), n2=node("Save", **{"value": ["1", 0], name: ["1", output]}))
+        message = only_error(
+            n1=node("Number"), n2=node("Save", **{"value": ["1", 0], name: ["1", output]})
+        )
         assert f"links to output {output} of node 1 (Number), which has 0 (INT)" in message
     assert "which has no outputs" in only_error(
-        n1=node("MakeThing"), n2=node("UseThing", thing=["1", 0]), n3=node("Save", **{"value": 1, name: ["2", 0]})
+        n1=node("MakeThing"),
+        n2=node("UseThing", thing=["1", 0]),
+        n3=node("Save", **{"value": 1, name: ["2", 0]}),
     )
 
 
@@ -145,7 +174,9 @@ def test_unknown_inputs_are_warnings_and_take_no_part() -> None:
 
 
 def test_a_cycle_is_named_with_its_path() -> None:
-    message = only_error(n1=node("Echo", value=["2", 0]), n2=node("Add", a=["1", 0]), n3=node("Save", value=["2", 0]))
+    message = only_error(
+        n1=node("Echo", value=["2", 0]), n2=node("Add", a=["1", 0]), n3=node("Save", value=["2", 0])
+    )
     assert "1 (Echo) -> 2 (Add) -> 1 (Echo)" in message
 
 
@@ -164,7 +195,10 @@ def test_a_long_cycle_is_shortened() -> None:
 
 
 def test_no_output_node() -> None:
-    assert only_error(n1=node("Number")) == "the workflow has no output node, so nothing would run; add one of Save, UseThing"
+    assert (
+        only_error(n1=node("Number"))
+        == "the workflow has no output node, so nothing would run; add one of Save, UseThing"
+    )
 
 
 def test_all_problems_at_once_in_the_order_of_the_file() -> None:
@@ -181,7 +215,11 @@ def test_all_problems_at_once_in_the_order_of_the_file() -> None:
 def test_spare_nodes_only_warn() -> None:
     """People keep nodes around that lead to no output; those must not stop the others."""
     result = checked(
-        n1=node("Number"), n2=node("Save", value=["1", 0]), n3=node("Add"), n4=node("Echo", value=["5", 0]), n5=node("Number", value=-999)
+        n1=node("Number"),
+        n2=node("Save", value=["1", 0]),
+        n3=node("Add"),
+        n4=node("Echo", value=["5", 0]),
+        n5=node("Number", value=-999),
     )
     assert result.errors == ()
     assert {problem.node for problem in result.warnings} == {"3", "5"}
@@ -200,17 +238,31 @@ def test_files(tmp_path: Path) -> None:
     folders = Folders((tmp_path,))
 
     def message(name: str) -> str:
-        return str(checked(folders, n1=node("LoadFile", name=name), n2=node("Save", value=["1", 0])).errors[0])
+        return str(
+            checked(
+                folders, n1=node("LoadFile", name=name), n2=node("Save", value=["1", 0])
+            ).errors[0]
+        )
 
-    assert checked(folders, n1=node("LoadFile", name="comic.safetensors"), n2=node("Save", value=["1", 0])).errors == ()
-    assert 'node 1 (LoadFile), name: "comix.safetensors" is not in loras; did you mean "comic.safetensors"?' in message("comix.safetensors")
+    assert (
+        checked(
+            folders, n1=node("LoadFile", name="comic.safetensors"), n2=node("Save", value=["1", 0])
+        ).errors
+        == ()
+    )
+    assert (
+        'node 1 (LoadFile), name: "comix.safetensors" is not in loras; did you mean '
+        '"comic.safetensors"?' in message("comix.safetensors")
+    )
     assert "is a pickle" in message("comic.ckpt")
     assert "points outside of the loras folders" in message("../secret.safetensors")
 
 
 def test_titles_tell_nodes_apart() -> None:
     document = {"1": {**node("Save"), "_meta": {"title": "final picture"}}}
-    assert str(validate(from_api(document), TYPES)[0]).startswith('node 1 (Save "final picture"), value: is missing')
+    assert str(validate(from_api(document), TYPES)[0]).startswith(
+        'node 1 (Save "final picture"), value: is missing'
+    )
 
 
 def test_what_a_file_holds_cannot_act_on_the_terminal() -> None:
@@ -226,8 +278,13 @@ def test_rules_see_sound_graphs_only_and_their_problems_are_listed() -> None:
         seen.append(list(graph.nodes))
         return [("1", "value", "is odd")]
 
-    sound = from_api({"1": node("Number", value=3), "2": node("Save", value=["1", 0]), "3": node("Sticker")})
-    assert str(check(sound, TYPES, rules={"region": rule}).errors[0]) == "node 1 (Number), value: is odd"
+    sound = from_api(
+        {"1": node("Number", value=3), "2": node("Save", value=["1", 0]), "3": node("Sticker")}
+    )
+    assert (
+        str(check(sound, TYPES, rules={"region": rule}).errors[0])
+        == "node 1 (Number), value: is odd"
+    )
     check(from_api({"1": node("Save", value=["9", 0])}), TYPES, rules={"region": rule})
     assert seen == [["1", "2"]]
 
@@ -250,7 +307,21 @@ NODES = st.builds(
     lambda kind, inputs: {"class_type": kind, "inputs": inputs},
     st.sampled_from([*TYPES, "Nothing"]).filter(lambda name: name not in ("Fail", "Countdown")),
     st.dictionaries(
-        st.sampled_from(["value", "a", "b", "count", "mode", "thing", "condition", "on_true", "on_false", "name", "odd"]),
+        st.sampled_from(
+            [
+                "value",
+                "a",
+                "b",
+                "count",
+                "mode",
+                "thing",
+                "condition",
+                "on_true",
+                "on_false",
+                "name",
+                "odd",
+            ]
+        ),
         VALUES,
         max_size=4,
     ),
@@ -283,15 +354,27 @@ def test_an_error_refuses_only_the_outputs_that_depend_on_it() -> None:
     nowhere and a cycle.
     """
     good = {"n1": node("Number", value=3), "n2": node("Save", value=["1", 0])}
-    broken = [node("Nunber"), node("Number", value="x"), node("Echo", value=["77", 0]), node("Echo", value=["3", 0])]
+    broken = [
+        node("Nunber"),
+        node("Number", value="x"),
+        node("Echo", value=["77", 0]),
+        node("Echo", value=["3", 0]),
+    ]
     for bad in broken:
-        result = checked(**good, n3=bad, n4=node("Echo", value=["3", 0]), n5=node("Save", value=["4", 0]))
+        result = checked(
+            **good, n3=bad, n4=node("Echo", value=["3", 0]), n5=node("Save", value=["4", 0])
+        )
         assert result.targets == ("2",) and result.refused == ("5",) and len(result.errors) == 1
         assert run(result.graph, targets=result.targets).result.outputs == {"2": (3,)}
 
 
 def test_targets_decide_what_is_needed() -> None:
-    document = {"n1": node("Number", value=3), "n2": node("Save", value=["1", 0]), "n3": node("Nunber"), "n4": node("Save", value=["3", 0])}
+    document = {
+        "n1": node("Number", value=3),
+        "n2": node("Save", value=["1", 0]),
+        "n3": node("Nunber"),
+        "n4": node("Save", value=["3", 0]),
+    }
     graph = from_api({name.lstrip("n"): value for name, value in document.items()})
     chosen = check(graph, TYPES, targets=["1"])
     assert chosen.errors == () and chosen.targets == ("1",)
@@ -301,7 +384,9 @@ def test_targets_decide_what_is_needed() -> None:
 
 
 def test_a_node_of_unknown_type_that_may_be_an_output_refuses_itself() -> None:
-    result = checked(n1=node("Number"), n2=node("Save", value=["1", 0]), n3=node("SaveVideo", value=["1", 0]))
+    result = checked(
+        n1=node("Number"), n2=node("Save", value=["1", 0]), n3=node("SaveVideo", value=["1", 0])
+    )
     assert result.targets == ("2",) and result.refused == ("3",)
 
 
@@ -312,6 +397,11 @@ def test_rules_see_what_the_sound_outputs_need() -> None:
         seen.append(list(graph.nodes))
         return []
 
-    document = {"1": node("Number"), "2": node("Save", value=["1", 0]), "3": node("Nunber"), "4": node("Save", value=["3", 0])}
+    document = {
+        "1": node("Number"),
+        "2": node("Save", value=["1", 0]),
+        "3": node("Nunber"),
+        "4": node("Save", value=["3", 0]),
+    }
     assert check(from_api(document), TYPES, rules={"region": rule}).targets == ("2",)
     assert seen == [["1", "2"]]

@@ -18,7 +18,11 @@ from katz_graph.cli.watch import Listener, follow, open_line
 from katz_graph.web.events import Ended
 from katz_graph.web.live.katz_channel import SUBPROTOCOL, NativeChannel
 
-KNOWN = {"id": "j", "result": {"job": "j", "status": "completed", "at": 1.0, "kind": "ended"}, "state": None}
+KNOWN = {
+    "id": "j",
+    "result": {"job": "j", "status": "completed", "at": 1.0, "kind": "ended"},
+    "state": None,
+}
 
 
 @contextlib.contextmanager
@@ -34,7 +38,13 @@ def served(handle: Callable[[ServerConnection], None]) -> Iterator[RemoteServer]
 
 
 def followed(server: RemoteServer, said: list[str]) -> Ended:
-    return follow(server, "ann", open_line(server, "ann"), "j", Listener(lambda event: None, lambda before: None, said.append))
+    return follow(
+        server,
+        "ann",
+        open_line(server, "ann"),
+        "j",
+        Listener(lambda event: None, lambda before: None, said.append),
+    )
 
 
 def test_a_server_that_accepts_and_closes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,13 +56,22 @@ def test_a_server_that_accepts_and_closes_is_given_up(monkeypatch: pytest.Monkey
         socket.close(1013, "there are enough sockets")
 
     said: list[str] = []
-    with served(close) as server, pytest.raises(Unreachable, match="closes every connection; gave up after 0 s, job j goes on there"):
+    with (
+        served(close) as server,
+        pytest.raises(
+            Unreachable, match="closes every connection; gave up after 0 s, job j goes on there"
+        ),
+    ):
         followed(server, said)
     assert len(said) == 1 and "trying again" in said[0]
-    assert 2 <= len(lines) <= 5 and all(later - earlier > 0.15 for earlier, later in itertools.pairwise(lines))
+    assert 2 <= len(lines) <= 5 and all(
+        later - earlier > 0.15 for earlier, later in itertools.pairwise(lines)
+    )
 
 
-def test_a_line_that_the_server_ends_in_order_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_the_server_ends_in_order_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(watch, "PATIENCE", 0.5)
     lines = 0
 

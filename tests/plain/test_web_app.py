@@ -21,7 +21,12 @@ UUID = "0b5bd7a4-4b5a-4f5a-8f7e-0123456789ab"
 PICTURE = {"2": {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}]}}
 
 
-def run(folder: Path, scenario: Callable[[Served], Awaitable[None]], limits: Limits | None = None, **options: Any) -> None:
+def run(
+    folder: Path,
+    scenario: Callable[[Served], Awaitable[None]],
+    limits: Limits | None = None,
+    **options: Any,
+) -> None:
     async def main() -> None:
         async with serving(folder, limits, **options) as server:
             await scenario(server)
@@ -31,28 +36,54 @@ def run(folder: Path, scenario: Callable[[Served], Awaitable[None]], limits: Lim
 
 def test_a_job_from_queue_to_history(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
-        extra = {"extra_pnginfo": {"workflow": {"id": "w1"}}, "auth_token_comfy_org": "s3cret", "note": 1}
-        answer = await server.client.post("/prompt", json={"prompt": GRAPH, "client_id": "alice", "extra_data": extra, "prompt_id": UUID})
-        assert answer.json() == {"prompt_id": UUID, "number": answer.json()["number"], "node_errors": {}}
+        extra = {
+            "extra_pnginfo": {"workflow": {"id": "w1"}},
+            "auth_token_comfy_org": "s3cret",
+            "note": 1,
+        }
+        answer = await server.client.post(
+            "/prompt",
+            json={"prompt": GRAPH, "client_id": "alice", "extra_data": extra, "prompt_id": UUID},
+        )
+        assert answer.json() == {
+            "prompt_id": UUID,
+            "number": answer.json()["number"],
+            "node_errors": {},
+        }
         waiting = await server.submit(client_id="bob")
         queue = (await server.client.get("/queue")).json()
         (number, id, prompt, data, targets) = queue["queue_running"][0]
         assert (id, prompt, targets) == (UUID, GRAPH, ["2"])
         assert data["note"] == 1 and data["create_time"] > 1.7e12
         assert queue["queue_pending"][0][1] == waiting and queue["queue_pending"][0][0] > number
-        assert (await server.client.get("/api/prompt")).json() == {"exec_info": {"queue_remaining": 2}}
+        assert (await server.client.get("/api/prompt")).json() == {
+            "exec_info": {"queue_remaining": 2}
+        }
         server.runner.end(UUID, outputs=PICTURE, cached=("1",))
         entry = await server.finished(UUID)
         assert entry["prompt"][:3] == [number, UUID, GRAPH]
         assert entry["outputs"] == PICTURE
         assert (entry["status"]["status_str"], entry["status"]["completed"]) == ("success", True)
         messages = entry["status"]["messages"]
-        assert [name for name, _ in messages] == ["execution_start", "execution_cached", "execution_success"]
+        assert [name for name, _ in messages] == [
+            "execution_start",
+            "execution_cached",
+            "execution_success",
+        ]
         assert messages[1][1]["nodes"] == ["1"] and messages[1][1]["prompt_id"] == UUID
         everything = ""
-        for path in ("/queue", "/history", f"/history/{UUID}", "/api/jobs", f"/api/jobs/{UUID}", "/katz/queue"):
+        for path in (
+            "/queue",
+            "/history",
+            f"/history/{UUID}",
+            "/api/jobs",
+            f"/api/jobs/{UUID}",
+            "/katz/queue",
+        ):
             everything += (await server.client.get(path)).text
-        assert not {"alice", "bob", "s3cret", "client_id"} & set(everything.replace('"', " ").split())
+        assert not {"alice", "bob", "s3cret", "client_id"} & set(
+            everything.replace('"', " ").split()
+        )
 
     run(tmp_path, scenario)
 
@@ -97,10 +128,19 @@ def test_malformed_prompts_are_400_in_the_convention_s_shape(tmp_path: Path, bod
 
 @pytest.mark.parametrize(
     ("body", "kind"),
-    [({}, "no_prompt"), ({"prompt": None}, "no_prompt"), ({"prompt": GRAPH, "prompt_id": UUID.upper()}, "invalid_prompt_id")]
-    + [({"prompt": GRAPH, "prompt_id": value}, "invalid_prompt_id") for value in ("x", UUID.replace("-", ""), 7, f"{{{UUID}}}")],
+    [
+        ({}, "no_prompt"),
+        ({"prompt": None}, "no_prompt"),
+        ({"prompt": GRAPH, "prompt_id": UUID.upper()}, "invalid_prompt_id"),
+    ]
+    + [
+        ({"prompt": GRAPH, "prompt_id": value}, "invalid_prompt_id")
+        for value in ("x", UUID.replace("-", ""), 7, f"{{{UUID}}}")
+    ],
 )
-def test_what_is_wrong_has_the_convention_s_name(tmp_path: Path, body: dict[str, Any], kind: str) -> None:
+def test_what_is_wrong_has_the_convention_s_name(
+    tmp_path: Path, body: dict[str, Any], kind: str
+) -> None:
     async def scenario(server: Served) -> None:
         answer = await server.client.post("/prompt", json=body)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, kind)
@@ -117,15 +157,26 @@ def test_refused_prompts_say_why_without_paths_of_the_server(tmp_path: Path) -> 
             "extra_info": {},
         }
         errors = {"2": {"errors": [problem], "dependent_outputs": ["2"], "class_type": "SaveImage"}}
-        error = {"type": "prompt_outputs_failed_validation", "message": "m", "details": "", "extra_info": {}}
+        error = {
+            "type": "prompt_outputs_failed_validation",
+            "message": "m",
+            "details": "",
+            "extra_info": {},
+        }
         server.runner.refusal = CheckedPrompt(None, (), ("2",), error, errors, (), None)
         answer = await server.client.post("/prompt", json={"prompt": GRAPH})
         assert answer.status_code == 400
         assert answer.json()["error"]["type"] == "prompt_outputs_failed_validation"
-        assert answer.json()["node_errors"]["2"]["errors"][0]["details"] == "looked in input/a and x.py"
+        assert (
+            answer.json()["node_errors"]["2"]["errors"][0]["details"]
+            == "looked in input/a and x.py"
+        )
         server.runner.refusal = CheckedPrompt(GRAPH, ("2",), ("3",), None, errors, (), None)
         partly = await server.client.post("/prompt", json={"prompt": GRAPH})
-        assert partly.status_code == 200 and partly.json()["node_errors"]["2"]["class_type"] == "SaveImage"
+        assert (
+            partly.status_code == 200
+            and partly.json()["node_errors"]["2"]["class_type"] == "SaveImage"
+        )
 
     run(tmp_path, scenario)
 
@@ -144,9 +195,14 @@ def test_a_full_queue_answers_429_with_a_time_and_keys_still_find_their_job(tmp_
         assert len(server.runner.checked) == 3  # refusals are cheap: nobody looked at the prompt
         again = await server.client.post("/prompt", json={"prompt": GRAPH}, headers=key)
         assert again.json()["prompt_id"] == first.json()["prompt_id"]
-        other = await server.client.post("/prompt", json={"prompt": {**GRAPH, "9": GRAPH["1"]}}, headers=key)
+        other = await server.client.post(
+            "/prompt", json={"prompt": {**GRAPH, "9": GRAPH["1"]}}, headers=key
+        )
         assert other.status_code in (409, 422)
-        assert 'katz_jobs_refused_total{reason="queue_full"} 1.0' in (await server.client.get("/metrics")).text
+        assert (
+            'katz_jobs_refused_total{reason="queue_full"} 1.0'
+            in (await server.client.get("/metrics")).text
+        )
 
     run(tmp_path, scenario, Limits(queue=2))
 
@@ -168,7 +224,11 @@ def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
         answer = await server.client.post("/prompt", json={"prompt": GRAPH})
         assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
         assert (await server.client.get("/readyz")).status_code == 503
-        assert (await server.client.get("/livez")).status_code == (await server.client.get("/api/livez")).status_code == 200
+        assert (
+            (await server.client.get("/livez")).status_code
+            == (await server.client.get("/api/livez")).status_code
+            == 200
+        )
 
     run(tmp_path, scenario)
 
@@ -180,9 +240,14 @@ def test_devices_that_are_left_out_are_named_to_who_watches(tmp_path: Path) -> N
 
     async def scenario(server: Served) -> None:
         assert (await server.client.get("/readyz")).text == "ok\n"
-        server.runner.facts = replace(server.runner.facts, gone=("cuda:6", "cuda:7"), stranded=("controlnet",))
+        server.runner.facts = replace(
+            server.runner.facts, gone=("cuda:6", "cuda:7"), stranded=("controlnet",)
+        )
         answer = await server.client.get("/readyz")
-        assert (answer.status_code, answer.text) == (200, "ok, without cuda:6, cuda:7: jobs that need controlnet fail\n")
+        assert (answer.status_code, answer.text) == (
+            200,
+            "ok, without cuda:6, cuda:7: jobs that need controlnet fail\n",
+        )
         metrics = (await server.client.get("/metrics")).text
         for device, up in (("cpu", 1), ("cuda:6", 0), ("cuda:7", 0)):
             assert f'katz_device_up{{device="{device}"}} {up}.0' in metrics
@@ -190,14 +255,20 @@ def test_devices_that_are_left_out_are_named_to_who_watches(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
-def test_queue_is_cleared_and_single_jobs_deleted_while_the_running_one_goes_on(tmp_path: Path) -> None:
+def test_queue_is_cleared_and_single_jobs_deleted_while_the_running_one_goes_on(
+    tmp_path: Path,
+) -> None:
     async def scenario(server: Served) -> None:
         running = await server.submit()
         await server.settled(lambda: server.runner.taken)
         waiting = [await server.submit() for _ in range(3)]
-        answer = await server.client.post("/queue", content=json.dumps({"delete": [waiting[1], running, "no such"]}))
+        answer = await server.client.post(
+            "/queue", content=json.dumps({"delete": [waiting[1], running, "no such"]})
+        )
         assert (answer.status_code, answer.content) == (200, b"")
-        assert [item[1] for item in (await server.client.get("/queue")).json()["queue_pending"]] == [waiting[0], waiting[2]]
+        assert [
+            item[1] for item in (await server.client.get("/queue")).json()["queue_pending"]
+        ] == [waiting[0], waiting[2]]
         await server.client.post("/queue", json={"clear": True})
         queue = (await server.client.get("/queue")).json()
         assert queue["queue_pending"] == [] and queue["queue_running"][0][1] == running
@@ -211,10 +282,14 @@ def test_interrupt_takes_no_body_or_the_id_of_a_running_job(tmp_path: Path) -> N
         first = await server.submit()
         await server.settled(lambda: server.runner.taken)
         second = await server.submit()
-        assert (await server.client.post("/interrupt", json={"prompt_id": second})).status_code == 200
+        assert (
+            await server.client.post("/interrupt", json={"prompt_id": second})
+        ).status_code == 200
         assert server.runner.cancelled == []
         assert (await server.client.post("/interrupt")).status_code == 200
-        assert (await server.finished(first))["status"]["messages"][-1][0] == "execution_interrupted"
+        assert (await server.finished(first))["status"]["messages"][-1][
+            0
+        ] == "execution_interrupted"
         assert (await server.client.get(f"/api/jobs/{first}")).json()["status"] == "cancelled"
         await server.settled(lambda: [job.id for job in server.runner.taken] == [first, second])
 
@@ -235,24 +310,48 @@ def test_jobs_in_one_list(tmp_path: Path) -> None:
         assert [job["id"] for job in page["jobs"]] == [done, failed]
         assert page["pagination"] == {"offset": 0, "limit": 2, "total": 4, "has_more": True}
         assert page["jobs"][0]["outputs_count"] == 1
-        assert page["jobs"][0]["preview_output"] == {**PICTURE["2"]["images"][0], "nodeId": "2", "mediaType": "images"}
+        assert page["jobs"][0]["preview_output"] == {
+            **PICTURE["2"]["images"][0],
+            "nodeId": "2",
+            "mediaType": "images",
+        }
         error = page["jobs"][1]["execution_error"]
-        assert (error["exception_message"], error["prompt_id"], error["executed"]) == ("NaN in node 3", failed, [])
-        assert (await server.finished(failed))["status"]["messages"][-1] == ["execution_error", error]
+        assert (error["exception_message"], error["prompt_id"], error["executed"]) == (
+            "NaN in node 3",
+            failed,
+            [],
+        )
+        assert (await server.finished(failed))["status"]["messages"][-1] == [
+            "execution_error",
+            error,
+        ]
         assert error["timestamp"] == page["jobs"][1]["execution_end_time"]
-        found = (await server.client.get("/api/jobs?status=completed&workflow_id=w1")).json()["jobs"]
+        found = (await server.client.get("/api/jobs?status=completed&workflow_id=w1")).json()[
+            "jobs"
+        ]
         assert [job["id"] for job in found] == [done]
         assert (await server.client.get(f"/api/jobs/{done}")).json()["workflow"]["prompt"] == GRAPH
         assert (await server.client.get("/api/jobs/none")).json() == {"error": "Job not found"}
-        for query in ("limit=0", "limit=x", "offset=-1", "sort_by=color", "status=done", "sort_order=up"):
+        for query in (
+            "limit=0",
+            "limit=x",
+            "offset=-1",
+            "sort_by=color",
+            "status=done",
+            "sort_order=up",
+        ):
             answer = await server.client.get(f"/api/jobs?{query}")
             assert (answer.status_code, set(answer.json())) == (400, {"error"}), query
         assert (await server.client.get("/jobs")).status_code == 404
         batch = await server.client.post("/api/jobs/cancel", json={"job_ids": [last, "nonsense"]})
         assert (batch.status_code, batch.json()["invalid_ids"]) == (400, ["nonsense"])
-        assert (await server.client.post("/api/jobs/cancel", json={"job_ids": [last]})).json() == {"cancelled": True}
+        assert (await server.client.post("/api/jobs/cancel", json={"job_ids": [last]})).json() == {
+            "cancelled": True
+        }
         assert (await server.client.post(f"/api/jobs/{last}/cancel")).json() == {"cancelled": False}
-        assert (await server.client.post(f"/api/jobs/{waiting}/cancel")).json() == {"cancelled": True}
+        assert (await server.client.post(f"/api/jobs/{waiting}/cancel")).json() == {
+            "cancelled": True
+        }
 
     run(tmp_path, scenario)
 
@@ -261,7 +360,9 @@ def test_history_by_pieces_and_forgetting(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         ids = [await server.submit() for _ in range(5)]
         for id in ids:
-            await server.settled(lambda id=id: any(job.id == id for job in server.state.jobs.running))
+            await server.settled(
+                lambda id=id: any(job.id == id for job in server.state.jobs.running)
+            )
             server.runner.end(id)
             await server.finished(id)
 
@@ -286,10 +387,16 @@ def test_pause_reorder_resume(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         assert (await server.client.post("/katz/queue/pause")).json() == {"paused": True}
         first, second, third = [await server.submit() for _ in range(3)]
-        assert (await server.client.post(f"/katz/jobs/{third}/move", json={"front": True})).json()["position"] == 0
-        assert (await server.client.post(f"/katz/jobs/{second}/move", json={"before": first})).json()["position"] == 1
+        assert (await server.client.post(f"/katz/jobs/{third}/move", json={"front": True})).json()[
+            "position"
+        ] == 0
+        assert (
+            await server.client.post(f"/katz/jobs/{second}/move", json={"before": first})
+        ).json()["position"] == 1
         assert (await server.client.post(f"/katz/jobs/{second}/move", json={})).status_code == 400
-        assert (await server.client.post("/katz/jobs/none/move", json={"front": True})).status_code == 409
+        assert (
+            await server.client.post("/katz/jobs/none/move", json={"front": True})
+        ).status_code == 409
         state = (await server.client.get("/api/katz/queue")).json()
         assert state["paused"] and [job["id"] for job in state["pending"]] == [third, second, first]
         assert all(job["expected_wait_seconds"] >= 0 for job in state["pending"])
@@ -308,13 +415,24 @@ def test_whole_numbers_are_written_as_integers(tmp_path: Path) -> None:
 
     async def scenario(server: Served) -> None:
         await server.client.post("/katz/queue/pause")
-        answer = await server.client.post("/prompt", json={"prompt": GRAPH, "number": 7, "prompt_id": UUID})
+        answer = await server.client.post(
+            "/prompt", json={"prompt": GRAPH, "number": 7, "prompt_id": UUID}
+        )
         assert '"number":7,' in answer.text
         assert f'[[7,"{UUID}",' in (await server.client.get("/queue")).text
         assert '"priority":7,' in (await server.client.get("/api/jobs")).text
-        assert '"number":-3,' in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": -3})).text
-        assert '"number":2.5,' in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": 2.5})).text
-        assert '"number":1e+300,' in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": 1e300})).text
+        assert (
+            '"number":-3,'
+            in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": -3})).text
+        )
+        assert (
+            '"number":2.5,'
+            in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": 2.5})).text
+        )
+        assert (
+            '"number":1e+300,'
+            in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": 1e300})).text
+        )
 
     run(tmp_path, scenario)
 
@@ -347,7 +465,9 @@ def test_object_info_is_asked_for_again_from_another_runner(tmp_path: Path) -> N
             return json.dumps({f"Node{asked}": {}}).encode()
 
         server.runner.object_info = described  # type: ignore[method-assign]
-        assert [(await server.client.get("/object_info")).json() for _ in range(3)] == 3 * [{"Node1": {}}]
+        assert [(await server.client.get("/object_info")).json() for _ in range(3)] == 3 * [
+            {"Node1": {}}
+        ]
         server.runner.restarts += 1
         assert (await server.client.get("/object_info")).json() == {"Node2": {}}
         assert (await server.client.get("/object_info/a%2Fb")).json() == {"Node3": {}}
@@ -359,9 +479,18 @@ def test_object_info_is_sent_once_and_packed(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         answer = await server.client.get("/object_info", headers={"Accept-Encoding": "identity"})
         assert set(answer.json()) == {"EmptyImage", "SaveImage"}
-        assert (await server.client.get("/api/object_info", headers={"If-None-Match": answer.headers["etag"]})).status_code == 304
-        async with server.client.stream("GET", "/object_info", headers={"Accept-Encoding": "gzip"}) as packed:
-            assert json.loads(gzip.decompress(b"".join([part async for part in packed.aiter_raw()]))) == answer.json()
+        assert (
+            await server.client.get(
+                "/api/object_info", headers={"If-None-Match": answer.headers["etag"]}
+            )
+        ).status_code == 304
+        async with server.client.stream(
+            "GET", "/object_info", headers={"Accept-Encoding": "gzip"}
+        ) as packed:
+            assert (
+                json.loads(gzip.decompress(b"".join([part async for part in packed.aiter_raw()])))
+                == answer.json()
+            )
         assert (await server.client.get("/object_info/None")).json() == {}
 
     run(tmp_path, scenario)
@@ -369,8 +498,13 @@ def test_object_info_is_sent_once_and_packed(tmp_path: Path) -> None:
 
 def test_metrics_count_and_tell_nothing_of_prompts(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
-        prompt = {**GRAPH, "7": {"class_type": "CLIPTextEncode", "inputs": {"text": "a very private wish"}}}
-        answer = await server.client.post("/prompt", json={"prompt": prompt, "client_id": "secret-client"})
+        prompt = {
+            **GRAPH,
+            "7": {"class_type": "CLIPTextEncode", "inputs": {"text": "a very private wish"}},
+        }
+        answer = await server.client.post(
+            "/prompt", json={"prompt": prompt, "client_id": "secret-client"}
+        )
         id = answer.json()["prompt_id"]
         server.runner.end(id)
         await server.finished(id)
@@ -391,8 +525,12 @@ def test_metrics_count_and_tell_nothing_of_prompts(tmp_path: Path) -> None:
 
 def test_a_sane_request_id_is_echoed_and_another_one_replaced(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
-        assert (await server.client.get("/queue", headers={"X-Request-ID": "abc-1.2_3"})).headers["x-request-id"] == "abc-1.2_3"
-        minted = (await server.client.get("/queue", headers={"X-Request-ID": "a b\tc"})).headers["x-request-id"]
+        assert (await server.client.get("/queue", headers={"X-Request-ID": "abc-1.2_3"})).headers[
+            "x-request-id"
+        ] == "abc-1.2_3"
+        minted = (await server.client.get("/queue", headers={"X-Request-ID": "a b\tc"})).headers[
+            "x-request-id"
+        ]
         assert len(minted) == 32 and minted.isalnum()
 
     run(tmp_path, scenario)
@@ -411,7 +549,15 @@ def test_a_front_end_is_served_from_its_folder_alone(tmp_path: Path) -> None:
         script = await server.client.get("/assets/main.js")
         assert script.headers["content-type"].startswith("text/javascript")
         assert (await server.client.get("/queue")).json()["queue_running"] == []
-        for path in ("/link.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "/%00", "/a" * 3000, "/" + "x" * 300):
+        for path in (
+            "/link.txt",
+            "/../secret.txt",
+            "/%2e%2e/secret.txt",
+            "/..%2fsecret.txt",
+            "/%00",
+            "/a" * 3000,
+            "/" + "x" * 300,
+        ):
             answer = await server.client.get(path)
             assert answer.status_code == 404 and "secret" not in answer.text, path
 
@@ -427,8 +573,14 @@ def test_packs_bring_scripts(tmp_path: Path) -> None:
         server.runner.web = {"my pack": str(tmp_path / "web")}
         (address,) = (await server.client.get("/extensions")).json()
         assert address == "/extensions/my%20pack/deep/a%20%231.js"
-        assert (await server.client.get(address)).headers["content-type"].startswith("text/javascript")
-        for path in ("/extensions/my pack/../pack.py", "/extensions/my pack/%2e%2e/pack.py", "/extensions/none/a.js"):
+        assert (
+            (await server.client.get(address)).headers["content-type"].startswith("text/javascript")
+        )
+        for path in (
+            "/extensions/my pack/../pack.py",
+            "/extensions/my pack/%2e%2e/pack.py",
+            "/extensions/none/a.js",
+        ):
             assert (await server.client.get(path)).status_code == 404
 
     run(tmp_path, scenario)
@@ -446,16 +598,27 @@ def test_the_shipped_workflows_are_templates_of_the_stock_dialog(tmp_path: Path)
         found = [template for category in listed.json() for template in category["templates"]]
         assert "txt2img" in [template["name"] for template in found]
         for template in found:
-            picture = await server.client.get(f"/templates/{template['name']}-1.{template['mediaSubtype']}")
-            assert picture.headers["content-type"] == "image/webp" and picture.content[8:12] == b"WEBP"
+            picture = await server.client.get(
+                f"/templates/{template['name']}-1.{template['mediaSubtype']}"
+            )
+            assert (
+                picture.headers["content-type"] == "image/webp" and picture.content[8:12] == b"WEBP"
+            )
         workflow = await server.client.get("/templates/txt2img.json")
-        assert workflow.json() == {"nodes": []} and workflow.headers["content-type"] == "application/json"
+        assert (
+            workflow.json() == {"nodes": []}
+            and workflow.headers["content-type"] == "application/json"
+        )
         assert (await server.client.get("/templates/index_logo.json")).json() == {}
         outside = ("__init__.py", "../__init__.py", "%2e%2e/__init__.py", "..%2ftxt2img.json")
         for path in ("none.json", "index.zh.json", "none-1.webp", *outside):
             assert (await server.client.get(f"/templates/{path}")).status_code == 404, path
         style = await server.client.get("/user.css")
-        assert style.status_code == 200 and style.content == b"" and style.headers["content-type"].startswith("text/css")
+        assert (
+            style.status_code == 200
+            and style.content == b""
+            and style.headers["content-type"].startswith("text/css")
+        )
 
     run(tmp_path, scenario)
     run(tmp_path, scenario, frontend=built)
@@ -474,8 +637,16 @@ def test_what_the_stock_front_end_asks_at_start_is_answered_with_json(tmp_path: 
             "global_subgraphs",
             "node_replacements",
         ]
-        asked += ["workflow_templates", "experiment/models", "jobs?status=in_progress,pending&limit=200&offset=0", "queue"]
-        asked += ["history?max_items=64", "userdata?dir=workflows&recurse=true&split=false&full_info=true"]
+        asked += [
+            "workflow_templates",
+            "experiment/models",
+            "jobs?status=in_progress,pending&limit=200&offset=0",
+            "queue",
+        ]
+        asked += [
+            "history?max_items=64",
+            "userdata?dir=workflows&recurse=true&split=false&full_info=true",
+        ]
         for path in asked:
             answer = await server.client.get(f"/api/{path}")
             assert answer.status_code in (200, 404), (path, answer.text)
@@ -496,7 +667,11 @@ def test_a_failing_part_is_one_line_and_no_traceback(tmp_path: Path) -> None:
 
         server.runner.object_info = broken  # type: ignore[method-assign]
         answer = await server.client.get("/object_info")
-        assert answer.status_code == 503 and str(tmp_path) not in answer.text and "Traceback" not in answer.text
+        assert (
+            answer.status_code == 503
+            and str(tmp_path) not in answer.text
+            and "Traceback" not in answer.text
+        )
 
     run(tmp_path, scenario)
 
@@ -504,12 +679,22 @@ def test_a_failing_part_is_one_line_and_no_traceback(tmp_path: Path) -> None:
 def test_every_route_is_described(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         schema = (await server.client.get("/openapi.json")).json()
-        assert {"/prompt", "/queue", "/history", "/history/{id}", "/api/jobs", "/view", "/upload/image", "/object_info"} <= set(
-            schema["paths"]
-        )
+        assert {
+            "/prompt",
+            "/queue",
+            "/history",
+            "/history/{id}",
+            "/api/jobs",
+            "/view",
+            "/upload/image",
+            "/object_info",
+        } <= set(schema["paths"])
         for path, operations in schema["paths"].items():
             for method, operation in operations.items():
-                assert "422" not in operation["responses"] and "400" in operation["responses"], (method, path)
+                assert "422" not in operation["responses"] and "400" in operation["responses"], (
+                    method,
+                    path,
+                )
                 if method == "post" and path in ("/prompt", "/queue", "/history", "/interrupt"):
                     assert "application/json" in operation["requestBody"]["content"], path
 
@@ -535,7 +720,9 @@ def test_long_histories_and_queues_come_in_whole(tmp_path: Path) -> None:
         }.items():
             assert list((await server.client.get(f"/history?{query}")).json()) == wanted, query
         queue = (await server.client.get("/queue")).json()
-        assert [[item[1] for item in queue[name]] for name in ("queue_running", "queue_pending")] == [[running], waiting]
+        assert [
+            [item[1] for item in queue[name]] for name in ("queue_running", "queue_pending")
+        ] == [[running], waiting]
 
     run(tmp_path, scenario)
 
@@ -545,7 +732,10 @@ def test_a_job_may_hold_only_so_much(tmp_path: Path) -> None:
         large = {"prompt": GRAPH, "extra_data": {"note": "x" * 2000}}
         answer = await server.client.post("/prompt", json=large)
         assert (answer.status_code, answer.json()["error"]["type"]) == (413, "too_large")
-        form = {"workflow": (None, json.dumps(GRAPH)), "extra_data": (None, json.dumps(large["extra_data"]))}
+        form = {
+            "workflow": (None, json.dumps(GRAPH)),
+            "extra_data": (None, json.dumps(large["extra_data"])),
+        }
         assert (await server.client.post("/prompt", files=form)).status_code == 413
         assert (await server.client.post("/prompt", json={"prompt": GRAPH})).status_code == 200
         assert not server.state.jobs.pending

@@ -41,11 +41,48 @@ CONNECTIONS = 20
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 CLOSE = "Connection: close"
 NAMES = (
-    *("..", "%2e%2e", "%252e%252e", "..%2f", "..%5c", "/", "//", "%2f", "%00", "%0d%0a", "%c0%ae", "etc/passwd", "secret.txt", "out"),
-    *("C:", "~root", "%ff", "%u002e", ";", "x" * 300, "%F0%9F%90%88", "%E2%80%AE", "file:%2f%2f", "proc/self/environ", "+", "&", "=", "%"),
+    *(
+        "..",
+        "%2e%2e",
+        "%252e%252e",
+        "..%2f",
+        "..%5c",
+        "/",
+        "//",
+        "%2f",
+        "%00",
+        "%0d%0a",
+        "%c0%ae",
+        "etc/passwd",
+        "secret.txt",
+        "out",
+    ),
+    *(
+        "C:",
+        "~root",
+        "%ff",
+        "%u002e",
+        ";",
+        "x" * 300,
+        "%F0%9F%90%88",
+        "%E2%80%AE",
+        "file:%2f%2f",
+        "proc/self/environ",
+        "+",
+        "&",
+        "=",
+        "%",
+    ),
 )
 STARTS = (
-    *("/", "/view?filename=", "/view?type=input&filename=a&subfolder=", "/userdata/", "/api/userdata/", "/userdata?dir="),
+    *(
+        "/",
+        "/view?filename=",
+        "/view?type=input&filename=a&subfolder=",
+        "/userdata/",
+        "/api/userdata/",
+        "/userdata?dir=",
+    ),
     *(
         "/v2/userdata?path=",
         "/extensions/",
@@ -83,7 +120,10 @@ class Attacked:
         a request without end is given up.
         """
         answer = b""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection, contextlib.suppress(ConnectionError):
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection,
+            contextlib.suppress(ConnectionError),
+        ):
             connection.sendall(data)
             if half:
                 with contextlib.suppress(OSError):  # it has hung up already
@@ -92,9 +132,17 @@ class Attacked:
                 answer += piece
         return answer
 
-    def ask(self, target: str, *headers: str, method: str = "GET", token: bool = True, body: bytes = b"") -> tuple[int, bytes]:
+    def ask(
+        self, target: str, *headers: str, method: str = "GET", token: bool = True, body: bytes = b""
+    ) -> tuple[int, bytes]:
         """Status and whole answer of a request whose target is sent as it is."""
-        told = [f"{method} {target} HTTP/1.1", f"Host: {self.host}", *headers, CLOSE, f"Content-Length: {len(body)}"]
+        told = [
+            f"{method} {target} HTTP/1.1",
+            f"Host: {self.host}",
+            *headers,
+            CLOSE,
+            f"Content-Length: {len(body)}",
+        ]
         told += [f"Authorization: Bearer {TOKEN}"] if token else []
         answer = self.send("\r\n".join([*told, "", ""]).encode() + body)
         match = STATUS.match(answer)
@@ -107,7 +155,13 @@ class Attacked:
 
 async def _serve(folder: Path, started: Future[int], end: Future[None]) -> None:
     limits = Limits(body_bytes=BODY_LIMIT)
-    options = ServeOptions(data=folder / "data", input=folder / "input", output=folder / "output", token=TOKEN, limits=limits)
+    options = ServeOptions(
+        data=folder / "data",
+        input=folder / "input",
+        output=folder / "output",
+        token=TOKEN,
+        limits=limits,
+    )
     store = JobStore.open(options.data)
     state = assemble(options, store, ScriptedRunner)  # type: ignore[arg-type]
     listening = listen("127.0.0.1", 0)
@@ -144,7 +198,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 @pytest.fixture(autouse=True)
 def nothing_unexpected_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+    ] == []
     assert TOKEN not in caplog.text
 
 
@@ -156,7 +212,11 @@ def test_names(server: Attacked) -> None:
         status, answer = server.ask(target)
         statuses[status] += 1
         assert status < 500, (target, answer)
-        assert SECRET.encode() not in answer and b"root:x:" not in answer and str(server.folder).encode() not in answer
+        assert (
+            SECRET.encode() not in answer
+            and b"root:x:" not in answer
+            and str(server.folder).encode() not in answer
+        )
     assert statuses[404] and statuses[400]
     assert server.ask("/view?filename=out/secret.txt")[0] == 403
 
@@ -168,7 +228,9 @@ def test_broken_bytes(server: Attacked) -> None:
         data = bytearray(whole)
         for _ in range(generator.randint(1, 8)):
             place = generator.randrange(len(data))
-            data[place : place + generator.randint(0, 2)] = generator.randbytes(generator.randint(0, 3))
+            data[place : place + generator.randint(0, 2)] = generator.randbytes(
+                generator.randint(0, 3)
+            )
         assert not server.send(bytes(data), half=True).startswith(b"HTTP/1.1 5"), data
     for noise in (
         b"",
@@ -185,17 +247,40 @@ def test_broken_bytes(server: Attacked) -> None:
 def test_one_request_is_not_taken_for_two(server: Attacked, headers: str) -> None:
     known = f"Host: {server.host}\r\nAuthorization: Bearer {TOKEN}\r\n"
     inner = f"GET /queue HTTP/1.1\r\n{known}\r\n"
-    answer = server.send(f"POST /queue HTTP/1.1\r\n{known}{headers}\r\n\r\n0\r\n\r\n{inner}".encode(), half=True)
+    answer = server.send(
+        f"POST /queue HTTP/1.1\r\n{known}{headers}\r\n\r\n0\r\n\r\n{inner}".encode(), half=True
+    )
     assert b"queue_running" not in answer
     assert not answer.startswith((b"HTTP/1.1 5", b"HTTP/1.1 2")), answer
 
 
-@pytest.mark.parametrize("path", ["/", "/queue", "/object_info", "/livez", "/metrics", "/openapi.json", "/nowhere", "/view?filename=a"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/queue",
+        "/object_info",
+        "/livez",
+        "/metrics",
+        "/openapi.json",
+        "/nowhere",
+        "/view?filename=a",
+    ],
+)
 def test_other_names_and_pages_of_other_sites(server: Attacked, path: str) -> None:
     evil = f"HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {TOKEN}\r\n{CLOSE}\r\n\r\n"
     assert server.send(f"GET {path} {evil}".encode()).startswith(b"HTTP/1.1 403 ")
-    assert server.send(f"GET http://{server.host}{path} {evil}".encode())[9:12] in (b"400", b"403", b"404")
-    for origin in ("null", "http://evil.example", f"https://{server.host}", f"http://{server.host}.evil.example"):
+    assert server.send(f"GET http://{server.host}{path} {evil}".encode())[9:12] in (
+        b"400",
+        b"403",
+        b"404",
+    )
+    for origin in (
+        "null",
+        "http://evil.example",
+        f"https://{server.host}",
+        f"http://{server.host}.evil.example",
+    ):
         assert server.ask(path, f"Origin: {origin}")[0] == 403
     for site in ("cross-site", "same-site"):
         assert server.ask(path, f"Sec-Fetch-Site: {site}")[0] == 403
@@ -214,7 +299,9 @@ def test_nothing_without_the_token(server: Attacked) -> None:
     assert len(described) > 30
     for path, operations in described.items():
         for method in operations:
-            status, answer = server.ask(re.sub(r"\{\w+\}", "x", path), method=method.upper(), token=False)
+            status, answer = server.ask(
+                re.sub(r"\{\w+\}", "x", path), method=method.upper(), token=False
+            )
             assert status == (200 if path in ("/livez", "/readyz") else 401), (method, path)
             assert TOKEN.encode() not in answer
 
@@ -222,7 +309,9 @@ def test_nothing_without_the_token(server: Attacked) -> None:
 def test_websockets_of_strangers(server: Attacked) -> None:
     async def status(origin: str | None, token: str) -> int:
         try:
-            async with connect(f"ws://{server.host}/ws?clientId=a&token={token}", origin=origin) as opened:  # type: ignore[arg-type]
+            async with connect(
+                f"ws://{server.host}/ws?clientId=a&token={token}", origin=origin
+            ) as opened:  # type: ignore[arg-type]
                 assert json.loads(await opened.recv())["type"] == "status"
                 return 101
         except InvalidStatus as refused:
@@ -244,15 +333,26 @@ def test_websockets_of_strangers(server: Attacked) -> None:
 def test_bodies_without_end_and_without_sense(server: Attacked) -> None:
     assert server.post("/prompt", b"[" * 500_000) == 400
     assert server.post("/prompt", b'{"prompt":' + b'{"a":' * 100_000) == 400
-    assert server.post("/prompt", b'{"prompt":{"1":{"class_type":"X","inputs":{"a":' + b"9" * 10_000 + b"}}}}") == 400
+    assert (
+        server.post(
+            "/prompt", b'{"prompt":{"1":{"class_type":"X","inputs":{"a":' + b"9" * 10_000 + b"}}}}"
+        )
+        == 400
+    )
     assert server.post("/prompt", b"x" * (BODY_LIMIT + 1)) == 413
     head = f"POST /prompt HTTP/1.1\r\nHost: {server.host}\r\nAuthorization: Bearer {TOKEN}\r\n"
-    assert server.send(f"{head}{CLOSE}\r\nContent-Length: {10**15}\r\n\r\n{{".encode()).startswith(b"HTTP/1.1 413 ")
+    assert server.send(f"{head}{CLOSE}\r\nContent-Length: {10**15}\r\n\r\n{{".encode()).startswith(
+        b"HTTP/1.1 413 "
+    )
     piece = b"10000\r\n" + b"x" * 2**16 + b"\r\n"
-    assert server.send(f"{head}{CLOSE}\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + piece * 17).startswith(b"HTTP/1.1 413 ")
+    assert server.send(
+        f"{head}{CLOSE}\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + piece * 17
+    ).startswith(b"HTTP/1.1 413 ")
 
 
-def test_requests_that_never_become_whole(server: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_never_become_whole(
+    server: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "ASKING", 0.5)
     known = f"Host: {server.host}\r\nAuthorization: Bearer {TOKEN}\r\n"
     whole = f"GET /queue HTTP/1.1\r\n{known}\r\n".encode()
@@ -278,7 +378,9 @@ def test_requests_that_never_become_whole(server: Attacked, monkeypatch: pytest.
             assert answer.startswith(b"HTTP/1.1 ") == (beginning not in (b"", b"GET /queue HT"))
 
 
-def test_a_websocket_lasts_longer_than_a_request_may_take(server: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_websocket_lasts_longer_than_a_request_may_take(
+    server: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "ASKING", 0.2)
 
     async def stay() -> None:
@@ -291,7 +393,10 @@ def test_a_websocket_lasts_longer_than_a_request_may_take(server: Attacked, monk
 
 def test_there_are_only_so_many_connections(server: Attacked) -> None:
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5)) for _ in range(CONNECTIONS + 5)]
+        opened = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+            for _ in range(CONNECTIONS + 5)
+        ]
         for late in opened[CONNECTIONS:]:
             with contextlib.suppress(ConnectionError):
                 assert late.recv(1) == b""
@@ -303,13 +408,27 @@ def test_there_are_only_so_many_connections(server: Attacked) -> None:
 
 
 def test_codecs_that_python_has_and_forms_have_not(server: Attacked) -> None:
-    body = b'--x\r\nContent-Disposition: form-data; name="workflow"\r\n\r\n' + b"a-" * 200_000 + b"\r\n--x--\r\n"
+    body = (
+        b'--x\r\nContent-Disposition: form-data; name="workflow"\r\n\r\n'
+        + b"a-" * 200_000
+        + b"\r\n--x--\r\n"
+    )
     for codec in ("punycode", "idna", "unicode_escape", "undefined"):
-        assert server.post("/prompt", body, f"Content-Type: multipart/form-data; boundary=x; charset={codec}") == 415
+        assert (
+            server.post(
+                "/prompt", body, f"Content-Type: multipart/form-data; boundary=x; charset={codec}"
+            )
+            == 415
+        )
 
 
 def test_it_works_afterwards_and_nothing_lies_outside(server: Attacked) -> None:
     assert server.post("/prompt", json.dumps({"prompt": GRAPH}).encode()) == 200
-    assert {path.name for path in server.folder.iterdir()} <= {"secret.txt", "data", "input", "output"}
+    assert {path.name for path in server.folder.iterdir()} <= {
+        "secret.txt",
+        "data",
+        "input",
+        "output",
+    }
     assert (server.folder / "secret.txt").read_text() == SECRET
     assert sorted(path.name for path in (server.folder / "output").iterdir()) == ["out"]

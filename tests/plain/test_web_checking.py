@@ -44,15 +44,23 @@ FOLDERS = Folders(paths=False)
 LIMITS = Limits()
 
 
-def checked(document: Any, targets: list[str] | None = None, types: Any = TYPES, limits: Limits = LIMITS) -> CheckedPrompt:
+def checked(
+    document: Any, targets: list[str] | None = None, types: Any = TYPES, limits: Limits = LIMITS
+) -> CheckedPrompt:
     found = check_prompt(document, targets, types, FOLDERS, limits)
-    json.dumps(Check.answer.dump_python(found), allow_nan=False)  # it crosses the pipe, and parts of it go to clients
+    # it crosses the pipe, and parts of it go to clients
+    json.dumps(Check.answer.dump_python(found), allow_nan=False)
     assert (found.error is None) == (found.prompt is not None) == bool(found.targets)
     return found
 
 
 def kind(found: CheckedPrompt) -> str:
-    assert found.error is not None and set(found.error) == {"type", "message", "details", "extra_info"}
+    assert found.error is not None and set(found.error) == {
+        "type",
+        "message",
+        "details",
+        "extra_info",
+    }
     return str(found.error["type"])
 
 
@@ -71,12 +79,18 @@ def only(document: dict[str, Any], class_type: str) -> dict[str, Any]:
 
 def test_a_sound_prompt_gets_the_types_of_its_inputs() -> None:
     found = checked({"1": node("Number", value="5"), "2": save()})
-    assert found.prompt == {"1": node("Number", value=5), "2": save()} and found.targets == ("2",) and found.refused == ()
+    assert (
+        found.prompt == {"1": node("Number", value=5), "2": save()}
+        and found.targets == ("2",)
+        and found.refused == ()
+    )
     assert found.node_errors == {} and found.workflow is None
 
 
 def test_a_sound_output_runs_although_another_one_cannot() -> None:
-    found = checked({"1": node("Number"), "2": save(), "3": node("Number", value=99_999), "4": save("3")})
+    found = checked(
+        {"1": node("Number"), "2": save(), "3": node("Number", value=99_999), "4": save("3")}
+    )
     assert (found.targets, found.refused) == (("2",), ("4",))
     assert found.node_errors["3"]["dependent_outputs"] == ["4"]
 
@@ -125,7 +139,10 @@ def test_an_editors_workflow_runs_and_is_kept() -> None:
 
 def test_katz_graphs_own_wrapper_runs() -> None:
     workflow = read_workflow(ROOT / "workflows" / "txt2img.json", REGISTRY)
-    assert checked(to_native(workflow), types=REGISTRY).prompt == checked(to_api(workflow.graph), types=REGISTRY).prompt
+    assert (
+        checked(to_native(workflow), types=REGISTRY).prompt
+        == checked(to_api(workflow.graph), types=REGISTRY).prompt
+    )
 
 
 def picture(kind: str = "PNG", **texts: Any) -> bytes:
@@ -148,13 +165,21 @@ def picture(kind: str = "PNG", **texts: Any) -> bytes:
 def test_a_picture_runs_as_its_graph_and_keeps_the_editors_document(container: str) -> None:
     graph = from_api(stock())
     editors = json.loads(json.dumps(to_ui(Workflow(graph), signatures(REGISTRY))))
-    both = checked(workflow_from_picture(picture(container, prompt=stock(), workflow=editors)), types=REGISTRY)
+    both = checked(
+        workflow_from_picture(picture(container, prompt=stock(), workflow=editors)), types=REGISTRY
+    )
     assert both.prompt == checked(stock(), types=REGISTRY).prompt and both.workflow == editors
     alone = checked(workflow_from_picture(picture(container, workflow=editors)), types=REGISTRY)
     assert alone.prompt == both.prompt and alone.workflow == editors
-    assert checked(workflow_from_picture(picture(container, prompt=stock())), types=REGISTRY).workflow is None
+    assert (
+        checked(workflow_from_picture(picture(container, prompt=stock())), types=REGISTRY).workflow
+        is None
+    )
     native = to_native(Workflow(graph))
-    assert workflow_from_picture(picture(container, prompt={"1": node("Other")}, workflow=native)) == native
+    assert (
+        workflow_from_picture(picture(container, prompt={"1": node("Other")}, workflow=native))
+        == native
+    )
 
 
 def test_pictures_that_carry_nothing_are_refused_in_a_line() -> None:
@@ -173,40 +198,68 @@ def test_many_compressed_texts_are_limited_together() -> None:
         return len(data).to_bytes(4, "big") + kind + data + b"\0\0\0\0"
 
     packed = zlib.compress(b" " * (30 * 2**20), 1)
-    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(b"zTXt", b"text%d\0\0" % number + packed) for number in range(5))
+    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
+        chunk(b"zTXt", b"text%d\0\0" % number + packed) for number in range(5)
+    )
     with pytest.raises(InputError, match="more than"):
         workflow_from_picture(bomb)
 
 
 def test_names_of_files_do_not_tell_where_folders_lie(tmp_path: Path) -> None:
     folders = Folders((tmp_path / "models",), tmp_path / "input", tmp_path / "output", paths=False)
-    names = ["nope.safetensors", "/etc/passwd", "../../x", "old.ckpt", "https://a.b/c.safetensors", "owner/name", "a\0b", str(tmp_path)]
+    names = [
+        "nope.safetensors",
+        "/etc/passwd",
+        "../../x",
+        "old.ckpt",
+        "https://a.b/c.safetensors",
+        "owner/name",
+        "a\0b",
+        str(tmp_path),
+    ]
     for name in names:
         document = stock()
         only(document, "CheckpointLoaderSimple")["ckpt_name"] = name
         found = check_prompt(document, None, REGISTRY, folders, LIMITS)
         assert kind(found) == "prompt_outputs_failed_validation"
         (problem,) = found.node_errors["1"]["errors"]
-        assert problem["type"] == "value_not_in_list" and problem["extra_info"].pop("received_value") == name
+        assert (
+            problem["type"] == "value_not_in_list"
+            and problem["extra_info"].pop("received_value") == name
+        )
         assert str(tmp_path) not in json.dumps(found.node_errors).replace(f'\\"{name}\\"', "")
 
 
 LIMIT_CASES = [
     ("KSampler", {"steps": 1001}, "steps", "1,000 (steps)"),
-    ("EmptyLatentImage", {"width": 16384, "height": 1032}, "width", "16,777,216 in a picture (pixels)"),
+    (
+        "EmptyLatentImage",
+        {"width": 16384, "height": 1032},
+        "width",
+        "16,777,216 in a picture (pixels)",
+    ),
     ("EmptyLatentImage", {"batch_size": 65}, "batch_size", "64 (batch)"),
-    ("EmptyLatentImage", {"width": 2048, "height": 2048, "batch_size": 17}, "batch_size", "67,108,864 in a batch (batch_pixels)"),
+    (
+        "EmptyLatentImage",
+        {"width": 2048, "height": 2048, "batch_size": 17},
+        "batch_size",
+        "67,108,864 in a batch (batch_pixels)",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("class_type", "inputs", "name", "limit"), LIMIT_CASES)
-def test_literals_over_a_limit(class_type: str, inputs: dict[str, Any], name: str, limit: str) -> None:
+def test_literals_over_a_limit(
+    class_type: str, inputs: dict[str, Any], name: str, limit: str
+) -> None:
     document = stock()
     only(document, class_type).update(inputs)
     found = checked(document, types=REGISTRY)
     (node_error,) = found.node_errors.values()
     (problem,) = node_error["errors"]
-    assert problem["type"] == "value_bigger_than_max" and problem["extra_info"]["input_name"] == name
+    assert (
+        problem["type"] == "value_bigger_than_max" and problem["extra_info"]["input_name"] == name
+    )
     assert limit in problem["details"]
 
 
@@ -235,9 +288,21 @@ def test_more_nodes_than_the_limit() -> None:
     wrapper = to_native(Workflow(from_api(document)))
     assert kind(checked(wrapper, limits=few)) == "invalid_prompt"
     spread = {"1": node("Number", **{f"spare{number}": 1 for number in range(50)}), "2": save()}
-    assert "52 inputs" not in str(checked(spread).error) and "51 inputs" in checked(spread, limits=few).error["details"]  # type: ignore[index]
-    inner = {"id": "s", "name": "s", "nodes": [{"id": number, "type": "Number"} for number in range(3)], "links": []}
-    editors = {"nodes": [{"id": 1, "type": "s"}], "links": [], "definitions": {"subgraphs": [inner]}}
+    assert (
+        "52 inputs" not in str(checked(spread).error)
+        and "51 inputs" in checked(spread, limits=few).error["details"]
+    )  # type: ignore[index]
+    inner = {
+        "id": "s",
+        "name": "s",
+        "nodes": [{"id": number, "type": "Number"} for number in range(3)],
+        "links": [],
+    }
+    editors = {
+        "nodes": [{"id": 1, "type": "s"}],
+        "links": [],
+        "definitions": {"subgraphs": [inner]},
+    }
     nested = checked(editors, limits=few)
     assert kind(nested) == "invalid_prompt" and "4 nodes" in nested.error["details"]  # type: ignore[index]
 
@@ -249,7 +314,13 @@ class Tensor:
     shape: tuple[int, ...]
 
 
-def made(result: Any, socket: str, inputs: dict[str, Input] | None = None, name: str = "Make", is_async: bool = False) -> NodeType:
+def made(
+    result: Any,
+    socket: str,
+    inputs: dict[str, Input] | None = None,
+    name: str = "Make",
+    is_async: bool = False,
+) -> NodeType:
     async def run_async(context: Any, values: Any) -> Any:
         return (result(values),)
 
@@ -258,8 +329,12 @@ def made(result: Any, socket: str, inputs: dict[str, Input] | None = None, name:
 
 
 def failure(kind: NodeType, document: dict[str, Any], *others: NodeType) -> str:
-    registry = limited(Registry({**TYPES, **{other.name: other for other in (kind, *others)}}), LIMITS)
-    result = run_graph(from_api(document), RecordingContext(types=registry), ResultCache.parse("none"))
+    registry = limited(
+        Registry({**TYPES, **{other.name: other for other in (kind, *others)}}), LIMITS
+    )
+    result = run_graph(
+        from_api(document), RecordingContext(types=registry), ResultCache.parse("none")
+    )
     return "\n".join(map(str, result.failures.values()))
 
 
@@ -277,8 +352,12 @@ def failure(kind: NodeType, document: dict[str, Any], *others: NodeType) -> str:
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_node_made_is_held_to_the_limits(value: Any, socket: str, expected: str, is_async: bool) -> None:
-    message = failure(made(lambda values: value, socket, is_async=is_async), {"1": node("Make"), "2": save()})
+def test_what_a_node_made_is_held_to_the_limits(
+    value: Any, socket: str, expected: str, is_async: bool
+) -> None:
+    message = failure(
+        made(lambda values: value, socket, is_async=is_async), {"1": node("Make"), "2": save()}
+    )
     assert expected in message and bool(message) == bool(expected)
     assert not expected or "node 1 (Make)" in message
 
@@ -288,17 +367,33 @@ def test_what_a_node_would_make_of_its_picture_is_refused_before_it_does() -> No
     calls = []
 
     def scaled(**values: Any) -> str:
-        wanted = {name: replace(REGISTRY["ImageScaleBy"].inputs["image"], name=name) for name in ("image",)}
-        wanted |= {name: Input(name, "FLOAT" if name in ("scale_by", "megapixels") else "INT", True, True) for name in values}
+        wanted = {
+            name: replace(REGISTRY["ImageScaleBy"].inputs["image"], name=name)
+            for name in ("image",)
+        }
+        wanted |= {
+            name: Input(name, "FLOAT" if name in ("scale_by", "megapixels") else "INT", True, True)
+            for name in values
+        }
         target = made(lambda given: calls.append(given), "IMAGE", wanted, name="Scale")
-        return failure(target, {"1": node("Source"), "2": node("Scale", image=["1", 0], **values), "3": save("2")}, source)
+        return failure(
+            target,
+            {"1": node("Source"), "2": node("Scale", image=["1", 0], **values), "3": save("2")},
+            source,
+        )
 
     assert "scale_by: comes to 4,096 x 8,192 pixels" in scaled(scale_by=4.0)
     assert "width: comes to 4,096 x 8,192 pixels" in scaled(width=4096, height=0)
     assert "largest_size: comes to 4,096 x 8,192 pixels" in scaled(largest_size=8192)
     assert "megapixels: comes to 17,825,792 x 1 pixels" in scaled(megapixels=17.0)
     assert "amount: comes to a batch of 68" in scaled(amount=17)
-    for values in ({"scale_by": 1e308}, {"width": 10**400, "height": 0}, {"megapixels": 1e308}, {"amount": 10**400}, {"steps": 10**400}):
+    for values in (
+        {"scale_by": 1e308},
+        {"width": 10**400, "height": 0},
+        {"megapixels": 1e308},
+        {"amount": 10**400},
+        {"steps": 10**400},
+    ):
         assert f"{next(iter(values))}: is too large" in scaled(**values)
     assert calls == []
     assert "made" not in scaled(scale_by=2.0) and len(calls) == 1  # 4 pictures of 8,388,608 pixels
@@ -306,8 +401,13 @@ def test_what_a_node_would_make_of_its_picture_is_refused_before_it_does() -> No
 
 def test_cutting_makes_nothing_larger() -> None:
     document = stock()
-    crop = {"class_type": "LatentCrop", "inputs": {"samples": ["3", 0], "width": 16384, "height": 16384}}
-    (latent,) = (name for name, call in document.items() if call["class_type"] == "EmptyLatentImage")
+    crop = {
+        "class_type": "LatentCrop",
+        "inputs": {"samples": ["3", 0], "width": 16384, "height": 16384},
+    }
+    (latent,) = (
+        name for name, call in document.items() if call["class_type"] == "EmptyLatentImage"
+    )
     crop["inputs"]["samples"] = [latent, 0]  # type: ignore[index]
     only(document, "KSampler")["latent_image"] = ["crop", 0]
     assert checked(document | {"crop": crop}, types=REGISTRY).error is None
@@ -315,28 +415,66 @@ def test_cutting_makes_nothing_larger() -> None:
 
 def test_an_awaited_node_stays_awaited() -> None:
     registry = limited(Registry({"Make": made(lambda values: 1, "INT", is_async=True)}), LIMITS)
-    assert asyncio.iscoroutinefunction(registry["Make"].run) and asyncio.run(registry["Make"].run(None, {})) == (1,)  # type: ignore[arg-type]
+    assert asyncio.iscoroutinefunction(registry["Make"].run) and asyncio.run(
+        registry["Make"].run(None, {})
+    ) == (1,)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_chain_of_ten_thousand_nodes(broken: bool) -> None:
     """Far above what a recursive walk could do, and linear: a quadratic one takes minutes."""
-    middle = {str(number): node("Echo" if not broken or number % 2 else "Ecko", value=[str(number - 1), 0]) for number in range(1, 9_999)}
+    middle = {
+        str(number): node(
+            "Echo" if not broken or number % 2 else "Ecko", value=[str(number - 1), 0]
+        )
+        for number in range(1, 9_999)
+    }
     began = time.perf_counter()
     found = checked({"0": node("Number"), **middle, "9999": save("9998")})
     assert time.perf_counter() - began < 30
     assert found.targets == (() if broken else ("9999",))
 
 
-KEYS = st.sampled_from(["1", "2", "class_type", "inputs", "_meta", "nodes", "links", "format", "graph", "workflow", "definitions", "value"])
-PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4) | st.sampled_from(["Save", "katz"])
+KEYS = st.sampled_from(
+    [
+        "1",
+        "2",
+        "class_type",
+        "inputs",
+        "_meta",
+        "nodes",
+        "links",
+        "format",
+        "graph",
+        "workflow",
+        "definitions",
+        "value",
+    ]
+)
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["Save", "katz"])
+)
 ANY_JSON = st.recursive(
-    PLAIN, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(max_size=3), inner, max_size=5), max_leaves=25
+    PLAIN,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(max_size=3), inner, max_size=5)
+    ),
+    max_leaves=25,
 )
 VALUE = ANY_JSON | st.tuples(st.sampled_from(["1", "2", "9"]), st.integers(-2, 9)).map(list)
-NAME = st.sampled_from(["value", "a", "b", "count", "steps", "width", "name", "mode", "thing", "image"])
+NAME = st.sampled_from(
+    ["value", "a", "b", "count", "steps", "width", "name", "mode", "thing", "image"]
+)
 CALL = st.fixed_dictionaries(
-    {"class_type": st.sampled_from([*TYPES, "KSampler", "ImageScaleBy", "LoadImage"]), "inputs": st.dictionaries(NAME, VALUE, max_size=4)}
+    {
+        "class_type": st.sampled_from([*TYPES, "KSampler", "ImageScaleBy", "LoadImage"]),
+        "inputs": st.dictionaries(NAME, VALUE, max_size=4),
+    }
 )
 DOCUMENT = ANY_JSON | st.dictionaries(st.sampled_from(["1", "2", "3"]), CALL | ANY_JSON, max_size=3)
 
@@ -344,16 +482,25 @@ DOCUMENT = ANY_JSON | st.dictionaries(st.sampled_from(["1", "2", "3"]), CALL | A
 @settings(max_examples=300, deadline=None)
 @given(DOCUMENT, st.none() | st.lists(st.sampled_from(["1", "2", "", "9"]), max_size=3))
 def test_no_document_comes_to_an_exception(document: Any, targets: list[str] | None) -> None:
-    checked(document, targets, types={**TYPES, **{name: REGISTRY[name] for name in ("KSampler", "ImageScaleBy", "LoadImage")}})
+    checked(
+        document,
+        targets,
+        types={
+            **TYPES,
+            **{name: REGISTRY[name] for name in ("KSampler", "ImageScaleBy", "LoadImage")},
+        },
+    )
 
 
 def test_checking_imports_no_model_library() -> None:
     code = (
-        "import sys, json\nfrom katz_graph.web.runner.checking import check_prompt\nfrom katz_graph.web.options import Limits\n"
+        "import sys, json\nfrom katz_graph.web.runner.checking import check_prompt\nfrom "
+        "katz_graph.web.options import Limits\n"
         "from katz_graph.packs import load_registry\nfrom katz_graph.files.folders import Folders\n"
         "from katz_graph.formats.object_info_write import object_info_json\n"
         "types = load_registry()[0]\nassert object_info_json(types, Folders())\n"
-        "assert check_prompt(json.load(open(sys.argv[1])), None, types, Folders(paths=False), Limits()).targets\n"
+        "assert check_prompt(json.load(open(sys.argv[1])), None, types, Folders(paths=False), "
+        "Limits()).targets\n"
         "print(*sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"
     )
     arguments = [sys.executable, "-c", code, str(ROOT / "workflows" / "txt2img.json")]

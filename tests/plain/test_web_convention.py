@@ -14,7 +14,16 @@ from typing import Any
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
 
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobError, PlanMade, Started, Wrote
+from katz_graph.web.events import (
+    Cached,
+    ClientEvent,
+    EncodedPicture,
+    Ended,
+    JobError,
+    PlanMade,
+    Started,
+    Wrote,
+)
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import JobState, QueueView
 from katz_graph.web.live.comfy_channel import ConventionChannel
@@ -53,7 +62,12 @@ class Client:
         for event in events:
             self.now += 0.0 if at_once else 1.0
             self.state.hear(event)
-            frames += [frame.data for frame in self.channel.event(self.job, event, self.state, lambda: QueueView(0, 3, False))]
+            frames += [
+                frame.data
+                for frame in self.channel.event(
+                    self.job, event, self.state, lambda: QueueView(0, 3, False)
+                )
+            ]
         return [json.loads(frame) if isinstance(frame, str) else frame for frame in frames]
 
 
@@ -66,7 +80,16 @@ def test_the_messages_of_a_job_come_in_the_order_of_the_convention() -> None:
     assert kinds(messages) == [
         "execution_start",
         "execution_cached",
-        *("progress_state", "executing", "progress", "progress_state", "picture", "progress", "progress_state", "progress_state"),
+        *(
+            "progress_state",
+            "executing",
+            "progress",
+            "progress_state",
+            "picture",
+            "progress",
+            "progress_state",
+            "progress_state",
+        ),
         *("progress_state", "executing", "executed", "progress_state"),
         *("execution_success", "status", "executing"),
     ]
@@ -101,17 +124,39 @@ def test_progress_state_tells_of_every_node_that_has_begun() -> None:
 def test_a_node_of_an_expansion_is_shown_as_the_one_that_it_came_from() -> None:
     inner = [NodeStarted("7.0.0.1", "7", "Tile"), Progress("7.0.0.1", 1, 4, display="7")]
     messages = Client().hear([Started(0), NodeStarted("7", "7", "Tiles"), *inner])
-    assert kinds(messages) == ["execution_start", "progress_state", "executing", "progress_state", "progress", "progress_state"]
+    assert kinds(messages) == [
+        "execution_start",
+        "progress_state",
+        "executing",
+        "progress_state",
+        "progress",
+        "progress_state",
+    ]
     assert messages[2]["data"] == {"node": "7", "display_node": "7", "prompt_id": "job"}
     assert messages[4]["data"]["node"] == "7"
     node = messages[5]["data"]["nodes"]["7.0.0.1"]
-    assert (node["display_node_id"], node["parent_node_id"], node["real_node_id"]) == ("7", "7", "7")
+    assert (node["display_node_id"], node["parent_node_id"], node["real_node_id"]) == (
+        "7",
+        "7",
+        "7",
+    )
 
 
 def test_a_cached_output_is_executed_without_executing() -> None:
-    events: list[ClientEvent] = [Started(0), Cached(("9",), 0), NodeDone("9", "9", "SaveImage", cached=True, ui=UI)]
+    events: list[ClientEvent] = [
+        Started(0),
+        Cached(("9",), 0),
+        NodeDone("9", "9", "SaveImage", cached=True, ui=UI),
+    ]
     messages = Client().hear([*events, Ended("completed", 1)])
-    assert kinds(messages) == ["execution_start", "execution_cached", "executed", "execution_success", "status", "executing"]
+    assert kinds(messages) == [
+        "execution_start",
+        "execution_cached",
+        "executed",
+        "execution_success",
+        "status",
+        "executing",
+    ]
     assert messages[2]["data"]["output"] == UI
 
 
@@ -137,14 +182,26 @@ def test_an_error_names_the_node_and_ends_like_any_job() -> None:
 def test_an_interrupted_job() -> None:
     messages = Client().hear([*RUNS[:6], Ended("cancelled", 5.0, executed=("4",))])
     assert kinds(messages)[-3:] == ["execution_interrupted", "status", "executing"]
-    assert messages[-3]["data"] == {"prompt_id": "job", "timestamp": 5000, "node_id": "3", "node_type": "KSampler", "executed": ["4"]}
+    assert messages[-3]["data"] == {
+        "prompt_id": "job",
+        "timestamp": 5000,
+        "node_id": "3",
+        "node_type": "KSampler",
+        "executed": ["4"],
+    }
 
 
 def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() -> None:
     prompt = {"7": {"class_type": "Tiles", "inputs": {}}}
-    begun: list[ClientEvent] = [Started(0), NodeStarted("7", "7", "Tiles"), NodeStarted("7.1", "7", "Tile")]
+    begun: list[ClientEvent] = [
+        Started(0),
+        NodeStarted("7", "7", "Tiles"),
+        NodeStarted("7.1", "7", "Tile"),
+    ]
     messages = Client(replace(make_job(), prompt=prompt)).hear([*begun, Ended("cancelled", 5.0)])
-    interrupted = next(message["data"] for message in messages if message["type"] == "execution_interrupted")
+    interrupted = next(
+        message["data"] for message in messages if message["type"] == "execution_interrupted"
+    )
     assert (interrupted["node_id"], interrupted["node_type"]) == ("7", "Tiles")
 
 
@@ -159,8 +216,14 @@ def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:
 
 def test_a_large_graph_does_not_send_its_nodes_again_and_again() -> None:
     def sent(nodes: int) -> tuple[list[Any], int]:
-        steps = [event for id in map(str, range(nodes)) for event in (NodeStarted(id, id, "Noop"), NodeDone(id, id, "Noop"))]
-        messages = Client().hear([Started(0), Cached((), 0), *steps, Ended("completed", 1)], at_once=True)
+        steps = [
+            event
+            for id in map(str, range(nodes))
+            for event in (NodeStarted(id, id, "Noop"), NodeDone(id, id, "Noop"))
+        ]
+        messages = Client().hear(
+            [Started(0), Cached((), 0), *steps, Ended("completed", 1)], at_once=True
+        )
         return messages, sum(len(json.dumps(message)) for message in messages)
 
     messages, bytes_of_500 = sent(500)
@@ -194,11 +257,15 @@ def test_the_latest_state_comes_late_rather_than_never() -> None:
 
 def test_pictures_carry_metadata_for_clients_that_understand_it() -> None:
     plain, able = Client(), Client()
-    (answer,) = able.channel.read(json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}}))
+    (answer,) = able.channel.read(
+        json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}})
+    )
     assert json.loads(answer.data) == {"type": "feature_flags", "data": FEATURES}
     picture = EncodedPicture("3.0.0.1", "3", b"JPEG")
     assert plain.hear([picture]) == [bytes.fromhex("0000000100000001") + b"JPEG"]
-    assert plain.hear([EncodedPicture("3", "3", b"PNG", "image/png", lasting=True)]) == [bytes.fromhex("0000000100000002") + b"PNG"]
+    assert plain.hear([EncodedPicture("3", "3", b"PNG", "image/png", lasting=True)]) == [
+        bytes.fromhex("0000000100000002") + b"PNG"
+    ]
     (frame,) = able.hear([picture])
     kind, length = struct.unpack(">II", frame[:8])
     assert kind == 4
@@ -215,7 +282,16 @@ def test_pictures_carry_metadata_for_clients_that_understand_it() -> None:
 
 def test_only_the_first_text_of_a_client_is_read() -> None:
     flags = json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}})
-    for hostile in ("", "{", "[]", "null", '"feature_flags"', '{"type": "feature_flags", "data": 3}', "[" * 100_000, '{"a":1,"a":2}'):
+    for hostile in (
+        "",
+        "{",
+        "[]",
+        "null",
+        '"feature_flags"',
+        '{"type": "feature_flags", "data": 3}',
+        "[" * 100_000,
+        '{"a":1,"a":2}',
+    ):
         channel = Client().channel
         assert list(channel.read(hostile)) == []
         assert list(channel.read(flags)) == []
@@ -227,11 +303,18 @@ def test_what_json_has_no_word_for_is_null() -> None:
 
     data = {"a": float("nan"), "b": b"bytes", "c": [float("inf"), "\udc80"], "d": 2**70}
     channel = Client().channel
-    frames = list(channel.event(make_job(), PackMessage("my.pack", data), JobState(), lambda: QueueView(0, 0, False)))
+    frames = list(
+        channel.event(
+            make_job(), PackMessage("my.pack", data), JobState(), lambda: QueueView(0, 0, False)
+        )
+    )
     text = str(frames[0].data)
     text.encode()
     message = json.loads(text, parse_constant=refuse)
-    assert message == {"type": "my.pack", "data": {"a": None, "b": None, "c": [None, "?"], "d": 2**70}}
+    assert message == {
+        "type": "my.pack",
+        "data": {"a": None, "b": None, "c": [None, "?"], "d": 2**70},
+    }
 
 
 def test_a_client_that_returns_is_shown_what_runs() -> None:
@@ -245,7 +328,13 @@ def test_a_client_that_returns_is_shown_what_runs() -> None:
         return [json.loads(message) for message in messages], picture
 
     messages, picture = asyncio.run(run())
-    assert kinds(messages) == ["status", "execution_start", "execution_cached", "progress_state", "executing"]
+    assert kinds(messages) == [
+        "status",
+        "execution_start",
+        "execution_cached",
+        "progress_state",
+        "executing",
+    ]
     assert messages[0]["data"] == {"status": {"exec_info": {"queue_remaining": 1}}, "sid": "ann"}
     assert messages[2]["data"]["nodes"] == ["4"]
     assert messages[3]["data"]["nodes"]["3"]["value"] == 1

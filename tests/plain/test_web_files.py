@@ -25,23 +25,38 @@ def server(tmp_path: Path) -> TestClient:
     return file_server(tmp_path)
 
 
-def upload(server: TestClient, content: bytes, name: str = "a.png", route: str = "/upload/image", **fields: str) -> Any:
+def upload(
+    server: TestClient,
+    content: bytes,
+    name: str = "a.png",
+    route: str = "/upload/image",
+    **fields: str,
+) -> Any:
     return server.post(route, files={"image": (name, content)}, data=fields)
 
 
-def test_an_uploaded_picture_is_stored_as_it_came_and_shown(server: TestClient, tmp_path: Path) -> None:
+def test_an_uploaded_picture_is_stored_as_it_came_and_shown(
+    server: TestClient, tmp_path: Path
+) -> None:
     content = picture(workflow='{"nodes":[]}')
     answer = upload(server, content, "cat.png", subfolder="pets/indoor")
     assert answer.json() == {"name": "cat.png", "subfolder": "pets/indoor", "type": "input"}
     assert (tmp_path / "input/pets/indoor/cat.png").read_bytes() == content
-    shown = server.get("/api/view", params={"filename": "cat.png", "subfolder": "pets/indoor", "type": "input", "rand": "0.5"})
+    shown = server.get(
+        "/api/view",
+        params={"filename": "cat.png", "subfolder": "pets/indoor", "type": "input", "rand": "0.5"},
+    )
     assert shown.content == content
     assert shown.headers["content-type"] == "image/png"
-    assert server.get("/view", params={"filename": "pets/indoor/cat.png [input]"}).content == content
+    assert (
+        server.get("/view", params={"filename": "pets/indoor/cat.png [input]"}).content == content
+    )
     assert everything_below(tmp_path / "input") == {"pets/indoor/cat.png"}
 
 
-def test_same_name_and_content_is_one_file_and_other_content_gets_a_number(server: TestClient, tmp_path: Path) -> None:
+def test_same_name_and_content_is_one_file_and_other_content_gets_a_number(
+    server: TestClient, tmp_path: Path
+) -> None:
     red, green = picture(colour=(255, 0, 0, 255)), picture(colour=(0, 255, 0, 255))
     names = [upload(server, content).json()["name"] for content in (red, red, green, green, red)]
     assert names == ["a.png", "a.png", "a (1).png", "a (1).png", "a.png"]
@@ -72,20 +87,29 @@ def test_uploads_go_where_the_type_says(server: TestClient, tmp_path: Path, plac
         ("ü" * 200 + ".png", "png", "ü" * ((255 - 16 - 4) // 2) + ".png"),
     ],
 )
-def test_names_become_harmless_and_end_like_pictures(server: TestClient, tmp_path: Path, given: str, kind: str, kept: str) -> None:
+def test_names_become_harmless_and_end_like_pictures(
+    server: TestClient, tmp_path: Path, given: str, kind: str, kept: str
+) -> None:
     answer = upload(server, picture(kind), given)
     assert answer.json()["name"] == kept
     assert everything_below(tmp_path / "input") == {kept}
 
 
-@pytest.mark.parametrize("name", ["../a.png", "/etc/a.png", "..\\a.png", "x/a.png", "..", "C:/a.png"])
+@pytest.mark.parametrize(
+    "name", ["../a.png", "/etc/a.png", "..\\a.png", "x/a.png", "..", "C:/a.png"]
+)
 def test_names_with_folders_are_refused(server: TestClient, tmp_path: Path, name: str) -> None:
     assert upload(server, picture(), name).status_code == 400
     assert everything_below(tmp_path) == set()
 
 
-@pytest.mark.parametrize("subfolder", ["..", "../output", "/tmp", "a/../../b", "C:/x", "a\\b", "a\0b", "x" * 300, ".git", "a/" * 40])
-def test_subfolders_that_lead_out_are_refused(server: TestClient, tmp_path: Path, subfolder: str) -> None:
+@pytest.mark.parametrize(
+    "subfolder",
+    ["..", "../output", "/tmp", "a/../../b", "C:/x", "a\\b", "a\0b", "x" * 300, ".git", "a/" * 40],
+)
+def test_subfolders_that_lead_out_are_refused(
+    server: TestClient, tmp_path: Path, subfolder: str
+) -> None:
     assert upload(server, picture(), subfolder=subfolder).status_code == 400
     assert everything_below(tmp_path) == set()
 
@@ -161,12 +185,18 @@ def test_bytes_are_capped_with_and_without_an_announced_length(tmp_path: Path) -
             sent += 2**16
             yield b"\0" * 2**16
 
-    answer = server.post("/upload/image", content=pieces(), headers={"Content-Type": "multipart/form-data; boundary=x"})
+    answer = server.post(
+        "/upload/image",
+        content=pieces(),
+        headers={"Content-Type": "multipart/form-data; boundary=x"},
+    )
     assert answer.status_code == 413
     assert everything_below(tmp_path) == set()
 
 
-def test_a_full_disk_is_507_and_leaves_nothing(server: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_507_and_leaves_nothing(
+    server: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -191,7 +221,9 @@ def test_a_full_disk_is_507_and_leaves_nothing(server: TestClient, tmp_path: Pat
     ],
 )
 @pytest.mark.parametrize("route", ["/upload/image", "/upload/mask"])
-def test_bodies_that_hold_no_picture_are_400(server: TestClient, body: bytes, kind: str, route: str) -> None:
+def test_bodies_that_hold_no_picture_are_400(
+    server: TestClient, body: bytes, kind: str, route: str
+) -> None:
     answer = server.post(route, content=body, headers={"Content-Type": kind})
     assert answer.status_code == 400
     assert "error" in answer.json()
@@ -199,7 +231,12 @@ def test_bodies_that_hold_no_picture_are_400(server: TestClient, body: bytes, ki
 
 def test_a_text_where_a_file_belongs_is_400(server: TestClient) -> None:
     assert server.post("/upload/image", files={"image": (None, "text")}).status_code == 400
-    assert server.post("/upload/image", files={"image": ("a.png", picture()), "type": ("x", b"input")}).status_code == 400
+    assert (
+        server.post(
+            "/upload/image", files={"image": ("a.png", picture()), "type": ("x", b"input")}
+        ).status_code
+        == 400
+    )
     assert upload(server, picture(), type="models").status_code == 400
 
 
@@ -207,8 +244,19 @@ def test_a_mask_becomes_the_alpha_of_its_picture(server: TestClient, tmp_path: P
     upload(server, picture(colour=(200, 10, 30, 255), workflow="kept"), "cat.png", type="output")
     mask = picture(colour=(0, 0, 0, 77))
     reference = json.dumps({"filename": "cat.png", "subfolder": "", "type": "output"})
-    answer = upload(server, mask, "clipspace-mask.png", "/upload/mask", original_ref=reference, subfolder="clipspace")
-    assert answer.json() == {"name": "clipspace-mask.png", "subfolder": "clipspace", "type": "input"}
+    answer = upload(
+        server,
+        mask,
+        "clipspace-mask.png",
+        "/upload/mask",
+        original_ref=reference,
+        subfolder="clipspace",
+    )
+    assert answer.json() == {
+        "name": "clipspace-mask.png",
+        "subfolder": "clipspace",
+        "type": "input",
+    }
     with Image.open(tmp_path / "input/clipspace/clipspace-mask.png") as stored:
         assert stored.getpixel((1, 1)) == (200, 10, 30, 77)
         assert stored.text["workflow"] == "kept"  # type: ignore[attr-defined]
@@ -227,9 +275,14 @@ def test_a_mask_becomes_the_alpha_of_its_picture(server: TestClient, tmp_path: P
         ('{"filename": "other.png"}', 400),
     ],
 )
-def test_a_mask_needs_a_picture_of_its_size(server: TestClient, reference: str, status: int) -> None:
+def test_a_mask_needs_a_picture_of_its_size(
+    server: TestClient, reference: str, status: int
+) -> None:
     upload(server, picture(size=(9, 9)), "other.png", type="output")
-    assert upload(server, picture(), "mask.png", "/upload/mask", original_ref=reference).status_code == status
+    assert (
+        upload(server, picture(), "mask.png", "/upload/mask", original_ref=reference).status_code
+        == status
+    )
 
 
 def view(server: TestClient, **parameters: str) -> Any:
@@ -257,7 +310,9 @@ def test_previews_and_channels(server: TestClient) -> None:
 def test_a_bomb_in_the_output_folder_is_not_decoded(server: TestClient, tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
     (tmp_path / "output/bomb.png").write_bytes(bomb(30_000, 30_000))
-    assert server.get("/view", params={"filename": "bomb.png", "preview": "webp"}).status_code == 413
+    assert (
+        server.get("/view", params={"filename": "bomb.png", "preview": "webp"}).status_code == 413
+    )
     (tmp_path / "output/text.png").write_bytes(b"no picture")
     assert server.get("/view", params={"filename": "text.png", "channel": "rgb"}).status_code == 400
 
@@ -270,17 +325,43 @@ def test_ranges_and_tags(server: TestClient) -> None:
     assert (part.status_code, part.content) == (206, content[2:6])
     for parameters in ({}, {"preview": "webp;90"}, {"channel": "a"}):
         tag = view(server, **parameters).headers["etag"]
-        again = server.get("/view", params={"filename": "a.png", "type": "input", **parameters}, headers={"If-None-Match": f'"x", W/{tag}'})
+        again = server.get(
+            "/view",
+            params={"filename": "a.png", "type": "input", **parameters},
+            headers={"If-None-Match": f'"x", W/{tag}'},
+        )
         assert (again.status_code, again.content) == (304, b"")
     upload(server, picture(colour=(9, 9, 9, 9)), overwrite="true")
-    changed = server.get("/view?filename=a.png&type=input", headers={"If-None-Match": whole.headers["etag"]})
+    changed = server.get(
+        "/view?filename=a.png&type=input", headers={"If-None-Match": whole.headers["etag"]}
+    )
     assert changed.status_code == 200
     assert server.head("/view?filename=a.png&type=input").status_code == 200
-    assert server.get("/view?filename=a.png&type=input", headers={"Range": "bytes=900-"}).status_code == 416
+    assert (
+        server.get("/view?filename=a.png&type=input", headers={"Range": "bytes=900-"}).status_code
+        == 416
+    )
 
 
-@pytest.mark.parametrize("name", ["x.svg", "x.html", "x.htm", "x.xhtml", "x.js", "x.mjs", "x.xml", "x.pdf", "x.swf", "x", "x.SVG"])
-def test_what_could_run_is_never_shown_inline(server: TestClient, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.svg",
+        "x.html",
+        "x.htm",
+        "x.xhtml",
+        "x.js",
+        "x.mjs",
+        "x.xml",
+        "x.pdf",
+        "x.swf",
+        "x",
+        "x.SVG",
+    ],
+)
+def test_what_could_run_is_never_shown_inline(
+    server: TestClient, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "output").mkdir()
     (tmp_path / "output" / name).write_bytes(SVG)
     answer = server.get("/view", params={"filename": name})
@@ -317,7 +398,9 @@ def test_what_could_run_is_never_shown_inline(server: TestClient, tmp_path: Path
         ("\ud800.png", 404),
     ],
 )
-def test_views_stay_in_their_folder(server: TestClient, tmp_path: Path, name: str, status: int) -> None:
+def test_views_stay_in_their_folder(
+    server: TestClient, tmp_path: Path, name: str, status: int
+) -> None:
     output = tmp_path / "output"
     (output / "folder").mkdir(parents=True)
     (tmp_path / "secret.txt").write_text("secret")
@@ -325,7 +408,10 @@ def test_views_stay_in_their_folder(server: TestClient, tmp_path: Path, name: st
     (output / "out").symlink_to(tmp_path)
     (output / "loop").symlink_to(output / "loop")
     os.mkfifo(output / "pipe.png")
-    answer = server.get("/view", params={"filename": name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")})
+    answer = server.get(
+        "/view",
+        params={"filename": name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")},
+    )
     assert answer.status_code == status
     assert "secret" not in answer.text.replace("secret.txt", "")
     assert str(tmp_path) not in answer.text
@@ -339,7 +425,12 @@ def test_pictures_of_the_package_can_be_seen(server: TestClient) -> None:
 
 
 def safetensors(notes: dict[str, str] | None) -> bytes:
-    header = json.dumps({**({"__metadata__": notes} if notes else {}), "w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
+    header = json.dumps(
+        {
+            **({"__metadata__": notes} if notes else {}),
+            "w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        }
+    ).encode()
     return len(header).to_bytes(8, "little") + header + b"\0"
 
 
@@ -352,7 +443,9 @@ def test_notes_and_lists_of_models(server: TestClient, tmp_path: Path) -> None:
     (loras / "ink.preview.png").write_bytes(picture())
     (tmp_path / "models/embeddings").mkdir()
     (tmp_path / "models/embeddings/bad.hands.safetensors").write_bytes(safetensors(None))
-    assert server.get("/view_metadata/loras", params={"filename": "style/ink.safetensors"}).json() == {"ss_tag": "ink"}
+    assert server.get(
+        "/view_metadata/loras", params={"filename": "style/ink.safetensors"}
+    ).json() == {"ss_tag": "ink"}
     for name in (
         "style/plain.safetensors",
         "style/broken.safetensors",
@@ -362,28 +455,53 @@ def test_notes_and_lists_of_models(server: TestClient, tmp_path: Path) -> None:
     ):
         answer = server.get("/view_metadata/loras", params={"filename": name})
         assert (answer.status_code, str(tmp_path) in answer.text) == (404, False)
-    assert server.get("/view_metadata/nothing", params={"filename": "a.safetensors"}).status_code == 404
+    assert (
+        server.get("/view_metadata/nothing", params={"filename": "a.safetensors"}).status_code
+        == 404
+    )
     assert server.get("/embeddings").json() == ["bad.hands"]
-    assert {"checkpoints", "loras", "text_encoders", "diffusion_models"} <= set(server.get("/models").json())
+    assert {"checkpoints", "loras", "text_encoders", "diffusion_models"} <= set(
+        server.get("/models").json()
+    )
     assert "style/ink.safetensors" in server.get("/api/models/loras").json()
     assert server.get("/models/clip").json() == server.get("/models/text_encoders").json()
     assert server.get("/models/input").status_code == 404
     assert {"name": "loras", "folders": ["loras"]} in server.get("/experiment/models").json()
-    entry = next(entry for entry in server.get("/experiment/models/loras").json() if entry["name"] == "style/ink.safetensors")
+    entry = next(
+        entry
+        for entry in server.get("/experiment/models/loras").json()
+        if entry["name"] == "style/ink.safetensors"
+    )
     assert (entry["pathIndex"], entry["size"]) == (0, len(safetensors({"ss_tag": "ink"})))
-    assert server.get("/experiment/models/preview/loras/0/style/ink.safetensors").content == picture()
-    assert server.get("/experiment/models/preview/loras/0/style/plain.safetensors").status_code == 404
-    assert server.get("/experiment/models/preview/loras/0/..%2f..%2finput%2fa.png").status_code == 404
+    assert (
+        server.get("/experiment/models/preview/loras/0/style/ink.safetensors").content == picture()
+    )
+    assert (
+        server.get("/experiment/models/preview/loras/0/style/plain.safetensors").status_code == 404
+    )
+    assert (
+        server.get("/experiment/models/preview/loras/0/..%2f..%2finput%2fa.png").status_code == 404
+    )
 
 
 def test_a_front_ends_page_may_run_the_scripts_that_stand_in_it(tmp_path: Path) -> None:
     (tmp_path / "built").mkdir()
     script = b'{"imports": {"vue": "./vue.js"}}\n'
-    page = b'<!doctype html><script type="importmap">' + script + b'</script><script type="module" src="./index.js"></script>'
+    page = (
+        b'<!doctype html><script type="importmap">'
+        + script
+        + b'</script><script type="module" src="./index.js"></script>'
+    )
     (tmp_path / "built/index.html").write_bytes(page.replace(b"\n", b"\r\n"))
     server = file_server(tmp_path, frontend=tmp_path / "built")
     digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
     first = server.get("/")
-    assert f"script-src 'self' 'wasm-unsafe-eval' 'sha256-{digest}';" in first.headers["content-security-policy"]
+    assert (
+        f"script-src 'self' 'wasm-unsafe-eval' 'sha256-{digest}';"
+        in first.headers["content-security-policy"]
+    )
     again = server.get("/", headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.headers["content-security-policy"]) == (304, first.headers["content-security-policy"])
+    assert (again.status_code, again.headers["content-security-policy"]) == (
+        304,
+        first.headers["content-security-policy"],
+    )

@@ -60,7 +60,9 @@ def address(tmp_path: Path) -> Iterator[str]:
         store = JobStore.open(folders["data"])
         state = assemble(replace(ServeOptions(), **folders), store, CheckingRunner)  # type: ignore[arg-type]
         await state.jobs.start()
-        servers.append((asyncio.get_running_loop(), HttpServer(build(state), state.options.limits.connections)))
+        servers.append(
+            (asyncio.get_running_loop(), HttpServer(build(state), state.options.limits.connections))
+        )
         await servers[0][1].serve(sockets=[listening])
         await state.jobs.close()
         await store.close()
@@ -88,7 +90,12 @@ def test_no_request_is_a_server_s_error(address: str, tmp_path: Path, mode: Gene
             continue  # wrong parameters are tested by hand: making them up takes most of a minute
         asked += 1
 
-        @hypothesis.settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck))
+        @hypothesis.settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
         @hypothesis.seed(5)
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         def never_fails(case: schemathesis.Case) -> None:

@@ -31,7 +31,9 @@ def on_a_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], N
 async def test_events_reach_every_socket_of_the_owner_and_nobody_else() -> None:
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
-    first, second, other = (connect(hub, NativeChannel(), client) for client in ("ann", "ann", "bob"))
+    first, second, other = (
+        connect(hub, NativeChannel(), client) for client in ("ann", "ann", "bob")
+    )
     hub.publish(jobs.running[0], Started(1.0))
     assert [frame["type"] for frame in unpacked(drained(first))] == ["snapshot", "event"]
     assert [frame["type"] for frame in unpacked(drained(second))] == ["snapshot", "event"]
@@ -115,7 +117,13 @@ async def test_there_are_only_so_many_sockets() -> None:
 
 @on_a_loop
 async def test_the_queue_is_told_to_all_and_many_changes_at_once_in_few_messages() -> None:
-    jobs = FakeJobs(pending=[make_job("a", "ann", "pending"), make_job("b", "bob", "pending"), make_job("c", "ann", "pending")])
+    jobs = FakeJobs(
+        pending=[
+            make_job("a", "ann", "pending"),
+            make_job("b", "bob", "pending"),
+            make_job("c", "ann", "pending"),
+        ]
+    )
     hub = make_hub(jobs)
     ann, bob = connect(hub, NativeChannel(), "ann"), connect(hub, NativeChannel(), "bob")
     drained(ann), drained(bob)
@@ -136,10 +144,17 @@ async def test_the_end_of_a_job_is_told_to_a_client_that_was_away() -> None:
     hub = make_hub(jobs)
     connect(hub, NativeChannel()).close()
     hub.publish(jobs.running[0], Started(1.0))
-    hub.publish(jobs.running.pop(), Ended("completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}))
+    hub.publish(
+        jobs.running.pop(),
+        Ended("completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}),
+    )
     (snapshot,) = unpacked(drained(connect(hub, NativeChannel())))
     (job,) = snapshot["jobs"]
-    assert (job["status"], job["ended"], job["result"]["outputs"]["9"]["images"]) == ("completed", 2.0, [{"filename": "a.png"}])
+    assert (job["status"], job["ended"], job["result"]["outputs"]["9"]["images"]) == (
+        "completed",
+        2.0,
+        [{"filename": "a.png"}],
+    )
 
 
 @on_a_loop
@@ -184,7 +199,9 @@ async def test_close_ends_every_session() -> None:
     hub = make_hub(FakeJobs())
     sessions = [connect(hub, NativeChannel(), client) for client in "abc"]
     hub.close()
-    assert [await session.outbox.closed() for session in sessions] == [(1001, "the server is shutting down")] * 3
+    assert [await session.outbox.closed() for session in sessions] == [
+        (1001, "the server is shutting down")
+    ] * 3
 
 
 @on_a_loop
@@ -249,6 +266,16 @@ def test_pace() -> None:
     assert pace.wait() == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("text, fine", [("a b", True), ("x" * 200, True), ("x" * 201, False), ("", False), ("a\nb", False), ("\0", False)])
+@pytest.mark.parametrize(
+    "text, fine",
+    [
+        ("a b", True),
+        ("x" * 200, True),
+        ("x" * 201, False),
+        ("", False),
+        ("a\nb", False),
+        ("\0", False),
+    ],
+)
 def test_client_ids(text: str, fine: bool) -> None:
     assert bool(CLIENT_ID.fullmatch(text)) == fine

@@ -45,18 +45,38 @@ def with_store(folder: Path, use: Callable[[JobStore], Coroutine[Any, Any, Any]]
 
 
 async def add_finished(store: JobStore, count: int, **given: Any) -> None:
-    jobs = [job(f"job-{index}", index, index, created=1000.0 + index, **given) for index in range(count)]
+    jobs = [
+        job(f"job-{index}", index, index, created=1000.0 + index, **given) for index in range(count)
+    ]
     await asyncio.gather(*(store.add(each) for each in jobs))
     await asyncio.gather(*(store.finish(ended(each, 2000.0 + each.order), []) for each in jobs))
 
 
 def test_a_job_comes_back_as_it_was(tmp_path: Path) -> None:
-    prompt = graph(seed=2**64 - 1, whole=1, exact=1.0, flag=True, text="ä\0 \u2028", broken=math.inf, nothing=None, link=["2", 0])
+    prompt = graph(
+        seed=2**64 - 1,
+        whole=1,
+        exact=1.0,
+        flag=True,
+        text="ä\0 \u2028",
+        broken=math.inf,
+        nothing=None,
+        link=["2", 0],
+    )
     submitted = job(
-        "a", 2.5, 7, prompt=prompt, client="ann", extra={"extra_pnginfo": {"workflow": {"id": "w"}}}, deadline=5.0, predicted=1.5
+        "a",
+        2.5,
+        7,
+        prompt=prompt,
+        client="ann",
+        extra={"extra_pnginfo": {"workflow": {"id": "w"}}},
+        deadline=5.0,
+        predicted=1.5,
     )
     outputs = {"1": {"images": [{"filename": "a.png", "score": math.nan}]}}
-    finished = ended(submitted, error=None, outputs=outputs, executed=("1",), seconds={"total": 1.0})
+    finished = ended(
+        submitted, error=None, outputs=outputs, executed=("1",), seconds={"total": 1.0}
+    )
 
     async def write(store: JobStore) -> None:
         await store.add(submitted)
@@ -65,11 +85,19 @@ def test_a_job_comes_back_as_it_was(tmp_path: Path) -> None:
 
     with_store(tmp_path, write)
     read = with_store(tmp_path, lambda store: store.job("a"))
-    assert read.prompt == prompt and [type(value) for value in read.prompt["1"]["inputs"].values()] == [
-        type(value) for value in prompt["1"]["inputs"].values()
-    ]
-    assert (read.status, read.ended, read.number, read.order, read.client) == ("completed", 1010.0, 2.5, 7, "ann")
-    assert math.isnan(read.result.outputs["1"]["images"][0]["score"]) and read.result.executed == ("1",)
+    assert read.prompt == prompt and [
+        type(value) for value in read.prompt["1"]["inputs"].values()
+    ] == [type(value) for value in prompt["1"]["inputs"].values()]
+    assert (read.status, read.ended, read.number, read.order, read.client) == (
+        "completed",
+        1010.0,
+        2.5,
+        7,
+        "ann",
+    )
+    assert math.isnan(read.result.outputs["1"]["images"][0]["score"]) and read.result.executed == (
+        "1",
+    )
 
 
 def test_a_result_is_kept_in_the_words_of_every_server_that_wrote_to_the_folder() -> None:
@@ -88,7 +116,9 @@ def test_a_job_has_one_result_and_the_first_one_stays(tmp_path: Path) -> None:
     async def use(store: JobStore) -> None:
         await store.add(job("a"))
         assert await store.finish(ended(job("a")), [])
-        assert not await store.finish(ended(job("a"), status="failed", error=JobError("RunError", "again")), [])
+        assert not await store.finish(
+            ended(job("a"), status="failed", error=JobError("RunError", "again")), []
+        )
         await store.begin("a", 1.0)
         await store.retry("a", 1)
         found = await store.job("a")
@@ -100,10 +130,25 @@ def test_a_job_has_one_result_and_the_first_one_stays(tmp_path: Path) -> None:
 
 def test_an_operation_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
     async def use(store: JobStore) -> None:
-        jobs = [job(f"{index}", prompt=graph(text="\ud800") if index == 5 else graph()) for index in range(10)]
+        jobs = [
+            job(f"{index}", prompt=graph(text="\ud800") if index == 5 else graph())
+            for index in range(10)
+        ]
         answers = await asyncio.gather(*(store.add(each) for each in jobs), return_exceptions=True)
-        assert [index for index, answer in enumerate(answers) if isinstance(answer, Exception)] == [5]
-        assert {each.id for each in await store.unfinished()} == {"0", "1", "2", "3", "4", "6", "7", "8", "9"}
+        assert [index for index, answer in enumerate(answers) if isinstance(answer, Exception)] == [
+            5
+        ]
+        assert {each.id for each in await store.unfinished()} == {
+            "0",
+            "1",
+            "2",
+            "3",
+            "4",
+            "6",
+            "7",
+            "8",
+            "9",
+        }
 
     with_store(tmp_path, use)
 
@@ -121,7 +166,9 @@ def test_a_transaction_that_cannot_even_be_undone_does_not_end_the_writing() -> 
     def broken(connection: sqlite3.Connection) -> None:
         connection.execute("release one")  # and so the writer's own bookkeeping fails
 
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=Failing)
+    connection = sqlite3.connect(
+        ":memory:", isolation_level=None, check_same_thread=False, factory=Failing
+    )
     connection.execute("create table t (a)")
     writer = Writer(connection)
     for operation in (broken, lambda connection: connection.execute("insert into t values (1)")):
@@ -130,7 +177,9 @@ def test_a_transaction_that_cannot_even_be_undone_does_not_end_the_writing() -> 
     with suppress(sqlite3.Error):  # finds the transaction open, and undoes it
         writer.ask(lambda connection: None).result(5)
     writer.ask(lambda connection: connection.execute("insert into t values (2)")).result(5)
-    assert writer.ask(lambda connection: connection.execute("select a from t").fetchall()).result(5) == [(2,)]
+    assert writer.ask(lambda connection: connection.execute("select a from t").fetchall()).result(
+        5
+    ) == [(2,)]
     writer.close()
 
 
@@ -146,7 +195,9 @@ def test_an_idempotency_key_belongs_to_one_client_and_one_body(tmp_path: Path) -
         assert (await store.add(job("a"))).taken == "id"
         await store.finish(ended(job("a")), [])
         await store.forget(["a"])
-        assert (await store.add(job("e", client="ann"), "key", "body")).taken == "forgotten", "a retry must not paint it again"
+        assert (await store.add(job("e", client="ann"), "key", "body")).taken == "forgotten", (
+            "a retry must not paint it again"
+        )
         await store.forget_keys(2000.0)
         assert (await store.add(job("e", client="ann"), "key", "body")).job is not None
 
@@ -174,18 +225,29 @@ def test_jobs_are_listed_by_status_workflow_and_duration(tmp_path: Path) -> None
     async def use(store: JobStore) -> None:
         document = {"extra_pnginfo": {"workflow": {"id": "w", "nodes": list(range(1000))}}}
         for index, seconds in enumerate((3.0, 1.0, 2.0)):
-            each = job(f"{index}", created=1000.0 + index, started=1100.0, extra=document if index else {})
+            each = job(
+                f"{index}", created=1000.0 + index, started=1100.0, extra=document if index else {}
+            )
             await store.add(each)
-            await store.finish(ended(each, 1100.0 + seconds, "failed" if index == 2 else "completed"), [])
+            await store.finish(
+                ended(each, 1100.0 + seconds, "failed" if index == 2 else "completed"), []
+            )
         await store.add(job("waits", created=1003.0))
         found, total = await store.listed((), None, "created_at", True, 2, 1)
         assert ([each.id for each in found], total) == (["2", "1"], 4)
-        assert found[0].prompt == {} and found[0].extra == {"extra_pnginfo": {"workflow": {"id": "w"}}}
-        found, total = await store.listed(("completed", "failed"), None, "execution_duration", False, None, 0)
+        assert found[0].prompt == {} and found[0].extra == {
+            "extra_pnginfo": {"workflow": {"id": "w"}}
+        }
+        found, total = await store.listed(
+            ("completed", "failed"), None, "execution_duration", False, None, 0
+        )
         assert ([each.id for each in found], total) == (["1", "2", "0"], 3)
         found, total = await store.listed(("completed",), "w", "created_at", False, 10, 0)
         assert ([each.id for each in found], total) == (["1"], 1)
-        assert await store.listed(("cancelled",), None, "created_at", True, 10**30, 10**30) == ([], 0)
+        assert await store.listed(("cancelled",), None, "created_at", True, 10**30, 10**30) == (
+            [],
+            0,
+        )
 
     with_store(tmp_path, use)
 
@@ -224,7 +286,9 @@ def test_a_second_server_is_kept_off(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("katz_graph.web.jobs.store.PATIENCE", 0.05)
 
     async def use(store: JobStore) -> None:
-        with pytest.raises(RunError, match=r"another katz serve uses this data folder; .*--data") as raised:
+        with pytest.raises(
+            RunError, match=r"another katz serve uses this data folder; .*--data"
+        ) as raised:
             JobStore.open(tmp_path)
         assert "\n" not in str(raised.value)
 
@@ -232,19 +296,31 @@ def test_a_second_server_is_kept_off(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with_store(tmp_path, lambda store: store.unfinished())
 
 
-def test_the_runner_of_a_killed_server_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runner_of_a_killed_server_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from filelock import FileLock
 
     monkeypatch.setattr("katz_graph.web.jobs.store.RUNNER_PATIENCE", 0.05)
-    with FileLock(tmp_path / "runner.lock"), pytest.raises(RunError, match="runner of an earlier katz serve still runs"):
+    with (
+        FileLock(tmp_path / "runner.lock"),
+        pytest.raises(RunError, match="runner of an earlier katz serve still runs"),
+    ):
         JobStore.open(tmp_path)
     with_store(tmp_path, lambda store: store.unfinished())
 
 
-@pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 100, b"SQLite format 3\0" + bytes(4096)])
-def test_a_damaged_file_is_left_as_it_is_and_named_in_one_line(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"no database at all, but long enough to be one" * 100, b"SQLite format 3\0" + bytes(4096)],
+)
+def test_a_damaged_file_is_left_as_it_is_and_named_in_one_line(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(RunError, match=rf"{FILE}: the job store is damaged .*move it away") as raised:
+    with pytest.raises(
+        RunError, match=rf"{FILE}: the job store is damaged .*move it away"
+    ) as raised:
         JobStore.open(tmp_path)
     assert "\n" not in str(raised.value)
     assert (tmp_path / FILE).read_bytes() == content
@@ -285,7 +361,9 @@ def test_a_full_disk_refuses_one_job_and_loses_none(tmp_path: Path) -> None:
                 accepted.append(f"{index}")
         assert sorted(each.id for each in await store.unfinished()) == sorted(accepted) and accepted
         opened.writing.execute(f"pragma max_page_count = {pages + 1000}")
-        assert (await store.add(job("later", prompt=graph(text="y" * 4000)))).job is not None, "room again"
+        assert (await store.add(job("later", prompt=graph(text="y" * 4000)))).job is not None, (
+            "room again"
+        )
         await store.close()
 
     asyncio.run(run())
@@ -293,7 +371,11 @@ def test_a_full_disk_refuses_one_job_and_loses_none(tmp_path: Path) -> None:
 
 def test_prompts_are_for_the_owner_of_the_folder_alone(tmp_path: Path) -> None:
     with_store(tmp_path, lambda store: store.add(job("a")))
-    assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir() if path.name.startswith(FILE)} == {FILE: 0}
+    assert {
+        path.name: path.stat().st_mode & 0o077
+        for path in tmp_path.iterdir()
+        if path.name.startswith(FILE)
+    } == {FILE: 0}
 
 
 def work_until_killed(folder: Path, log: int, first: int) -> None:
@@ -301,7 +383,9 @@ def work_until_killed(folder: Path, log: int, first: int) -> None:
 
     async def one(store: JobStore, index: int) -> None:
         id = f"{first}-{index}"
-        await store.add(job(id, prompt=graph(text="x" * random.randrange(6000))), f"key-{id}", "body")
+        await store.add(
+            job(id, prompt=graph(text="x" * random.randrange(6000))), f"key-{id}", "body"
+        )
         os.write(log, json.dumps(["added", id]).encode() + b"\n")
         if index % 5:
             await store.begin(id, 1.0)
@@ -345,7 +429,12 @@ def crash(folder: Path, kills: int) -> tuple[list[str], list[str], list[Job], li
         return await store.unfinished(), await store.history()
 
     waiting, finished = with_store(folder, read)
-    return [id for what, id in said if what == "added"], [id for what, id in said if what == "finished"], waiting, finished
+    return (
+        [id for what, id in said if what == "added"],
+        [id for what, id in said if what == "finished"],
+        waiting,
+        finished,
+    )
 
 
 def test_what_was_accepted_survives_kills_at_random_moments(tmp_path: Path) -> None:
@@ -354,7 +443,10 @@ def test_what_was_accepted_survives_kills_at_random_moments(tmp_path: Path) -> N
     there = [each.id for each in (*waiting, *finished)]
     assert len(there) == len(set(there)) and set(added) <= set(there)
     assert set(done) <= {each.id for each in finished}
-    assert all(each.result is not None and each.result.outputs == {"1": {"text": [each.id]}} for each in finished)
+    assert all(
+        each.result is not None and each.result.outputs == {"1": {"text": [each.id]}}
+        for each in finished
+    )
 
 
 def test_only_abandoned_files_are_taken_for_what_a_killed_process_left(tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ def test_jobs_run_in_order_and_so_many_at_once(tmp_path: Path) -> None:
         service.runner.end("d")
         await service.all_ended("a", "b", "c", "d")
         assert await service.statuses() == dict.fromkeys("bacd", "completed")
-        assert service.runner.safe == ["b", "a", "c", "d"] and service.running() == service.pending() == []
+        assert (
+            service.runner.safe == ["b", "a", "c", "d"]
+            and service.running() == service.pending() == []
+        )
 
     run(tmp_path, use, jobs_at_once=2)
 
@@ -69,18 +72,28 @@ def test_an_end_is_told_only_when_it_is_on_disk(tmp_path: Path) -> None:
         await service.until(lambda: service.runner.names == ["a"])
         service.runner.tell("a", Progress("1", 1, 2))
         service.runner.end("a", outputs={"1": {"images": []}})
-        assert not any(isinstance(event, Ended) for _, event in service.events) and service.running() == ["a"]
+        assert not any(
+            isinstance(event, Ended) for _, event in service.events
+        ) and service.running() == ["a"]
         while not any(isinstance(event, Ended) for _, event in service.events):
             await asyncio.sleep(0)
         assert on_disk(tmp_path) == {"a": "completed"}
         assert [type(event) for _, event in service.events] == [Started, Progress, Ended]
-        assert [job.status for job, _ in service.events] == ["in_progress", "in_progress", "completed"]
+        assert [job.status for job, _ in service.events] == [
+            "in_progress",
+            "in_progress",
+            "completed",
+        ]
         service.runner.tell("a", Progress("1", 2, 2))
         service.runner.end("a", outputs={"1": {"images": ["another"]}})
         await asyncio.sleep(0.05)
         assert len(service.events) == 3, "what comes after the end is not the job's"
         kept = await service.jobs.job("a")
-        assert kept is not None and kept.result is not None and kept.result.outputs == {"1": {"images": []}}
+        assert (
+            kept is not None
+            and kept.result is not None
+            and kept.result.outputs == {"1": {"images": []}}
+        )
 
     run(tmp_path, use)
 
@@ -104,7 +117,9 @@ def test_priorities_front_and_moves_decide_who_is_next(tmp_path: Path) -> None:
     run(tmp_path, use)
 
     async def later(service: Service) -> None:
-        assert service.jobs.paused and service.pending() == ["c", "b", "first", "a", "urgent"], "places and the pause survive a restart"
+        assert service.jobs.paused and service.pending() == ["c", "b", "first", "a", "urgent"], (
+            "places and the pause survive a restart"
+        )
         assert service.runner.names == []
         (new,) = await submit(service, "new")
         assert new.number == 6.0
@@ -121,7 +136,9 @@ def test_cancelling_stops_what_waits_and_what_runs(tmp_path: Path) -> None:
         await submit(service, "runs", "waits", "other", "more")
         await service.until(lambda: service.runner.names == ["runs"])
         assert await service.jobs.cancel(["waits", "nobody"]) == {"waits": True, "nobody": False}
-        assert on_disk(tmp_path)["waits"] == "cancelled", "the answer means that it will not run, whatever happens"
+        assert on_disk(tmp_path)["waits"] == "cancelled", (
+            "the answer means that it will not run, whatever happens"
+        )
         await service.jobs.interrupt("other")
         assert service.runner.cancelled == [] and service.pending() == ["other", "more"]
         assert await service.jobs.cancel(["runs"]) == {"runs": True}
@@ -132,7 +149,9 @@ def test_cancelling_stops_what_waits_and_what_runs(tmp_path: Path) -> None:
         await service.until(lambda: service.running() == ["more"])
         assert await service.jobs.cancel_all() == 1
         await service.all_ended("more")
-        assert await service.statuses() == dict.fromkeys(("waits", "runs", "other", "more"), "cancelled")
+        assert await service.statuses() == dict.fromkeys(
+            ("waits", "runs", "other", "more"), "cancelled"
+        )
         assert await service.jobs.cancel(["runs"]) == {"runs": False}
 
     run(tmp_path, use)
@@ -149,7 +168,9 @@ def test_a_full_queue_refuses_with_the_time_until_there_is_room(tmp_path: Path) 
         with pytest.raises(Refused, match="the queue is full: 2 jobs wait") as refused:
             await service.jobs.submit(submission("c"))
         assert (refused.value.status, refused.value.kind) == (429, "queue_full")
-        assert refused.value.retry_after == pytest.approx(4.0, abs=0.5), "the running job takes as long as the one before"
+        assert refused.value.retry_after == pytest.approx(4.0, abs=0.5), (
+            "the running job takes as long as the one before"
+        )
         with pytest.raises(Refused):
             await service.jobs.admit(None, "unknown key")
         assert service.pending() == ["a", "b"] and await service.jobs.job("c") is None
@@ -162,7 +183,9 @@ def test_a_full_queue_refuses_with_the_time_until_there_is_room(tmp_path: Path) 
 def test_many_at_once_never_get_beyond_the_limit(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         await service.jobs.pause()
-        answers = await asyncio.gather(*(service.jobs.submit(submission()) for _ in range(50)), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(service.jobs.submit(submission()) for _ in range(50)), return_exceptions=True
+        )
         assert sum(isinstance(answer, Job) for answer in answers) == 5 == len(service.pending())
         assert all(isinstance(answer, Job | Refused) for answer in answers)
 
@@ -176,7 +199,9 @@ def test_a_repeated_submission_gives_the_job_of_then(tmp_path: Path) -> None:
         jobs = await asyncio.gather(*(service.jobs.submit(same) for _ in range(3)))
         assert {job.id for job in jobs} == {jobs[0].id} and len(service.pending()) == 1
         later = submission(key="k", client="ann", deadline=time.time() + 2000)
-        assert (await service.jobs.submit(later)).id == jobs[0].id, "a deadline is counted from the arrival"
+        assert (await service.jobs.submit(later)).id == jobs[0].id, (
+            "a deadline is counted from the arrival"
+        )
         with pytest.raises(Refused, match="exists already"):
             await service.jobs.submit(submission(jobs[0].id))
         await submit(service, "b", "c")
@@ -217,7 +242,9 @@ def test_the_first_crash_puts_a_job_back_and_the_second_one_sets_it_aside(tmp_pa
         service.jobs.lost(["bad", "good"], "signal 11")
         await service.until(lambda: service.runner.names[2:] == ["bad"])
         assert not left.exists(), "nothing of the attempt is left"
-        assert service.running() == ["bad"] and service.pending() == ["good", "next"], "a suspect runs alone"
+        assert service.running() == ["bad"] and service.pending() == ["good", "next"], (
+            "a suspect runs alone"
+        )
         left.touch()
         service.runner.write("bad", left)
         service.jobs.lost(["bad"], "signal 11")
@@ -227,11 +254,23 @@ def test_the_first_crash_puts_a_job_back_and_the_second_one_sets_it_aside(tmp_pa
         await service.until(lambda: service.runner.names[4:] == ["next"])
         service.runner.end("next")
         await service.all_ended("good", "next")
-        assert await service.statuses() == {"bad": "failed", "good": "completed", "next": "completed"}
+        assert await service.statuses() == {
+            "bad": "failed",
+            "good": "completed",
+            "next": "completed",
+        }
         bad = await service.jobs.job("bad")
-        assert bad is not None and bad.crashes == 2 and bad.result is not None and bad.result.error is not None
+        assert (
+            bad is not None
+            and bad.crashes == 2
+            and bad.result is not None
+            and bad.result.error is not None
+        )
         assert bad.result.error.kind == "WorkerLost"
-        assert bad.result.error.message == "set aside: what ran it died 2 times under it, the last time: signal 11"
+        assert (
+            bad.result.error.message
+            == "set aside: what ran it died 2 times under it, the last time: signal 11"
+        )
         assert not left.exists()
 
     run(tmp_path, use, jobs_at_once=2)
@@ -247,13 +286,23 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
             service.jobs.heard(JobEvent("a", Ended("failed", time.time(), gone)))
         await service.all_ended("a")
         kept = await service.jobs.job("a")
-        assert kept is not None and kept.crashes == 2 and kept.result is not None and kept.result.error is not None
-        assert kept.result.error.message == f"set aside: what ran it died 2 times under it, the last time: {gone.message}"
+        assert (
+            kept is not None
+            and kept.crashes == 2
+            and kept.result is not None
+            and kept.result.error is not None
+        )
+        assert (
+            kept.result.error.message
+            == f"set aside: what ran it died 2 times under it, the last time: {gone.message}"
+        )
 
     run(tmp_path, use)
 
 
-def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_aside(tmp_path: Path) -> None:
+def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_aside(
+    tmp_path: Path,
+) -> None:
     class Silent(FakeRunner):
         def tell(self, job_id: str, event: ClientEvent) -> None: ...
 
@@ -319,7 +368,9 @@ def test_a_job_that_is_cancelled_when_its_runner_dies_does_not_come_back(tmp_pat
     run(tmp_path, use)
 
 
-def test_a_job_that_is_cancelled_when_its_server_is_killed_does_not_come_back(tmp_path: Path) -> None:
+def test_a_job_that_is_cancelled_when_its_server_is_killed_does_not_come_back(
+    tmp_path: Path,
+) -> None:
     async def before(service: Service) -> None:
         service.runner.obedient = False
         await submit(service, "a", "b")
@@ -327,7 +378,9 @@ def test_a_job_that_is_cancelled_when_its_server_is_killed_does_not_come_back(tm
         service.runner.write("a", service.output / "half.png")
         assert await service.jobs.cancel(["a"]) == {"a": True}
         assert on_disk(tmp_path)["a"] == "cancelled"
-        assert await service.jobs.finished() == 0, "it is still being stopped: the last of the history is another one"
+        assert await service.jobs.finished() == 0, (
+            "it is still being stopped: the last of the history is another one"
+        )
 
     async def after(service: Service) -> None:
         await service.all_ended("a")
@@ -343,16 +396,24 @@ def test_a_killed_servers_jobs_are_taken_up_once(tmp_path: Path) -> None:
         await submit(service, "done", "broken off", "waits")
         await service.until(lambda: service.running() == ["done"])
         service.runner.write("done", service.output / "done.png")
-        service.runner.end("done", outputs={"1": {"images": [{"filename": "done.png", "type": "output"}]}})
+        service.runner.end(
+            "done", outputs={"1": {"images": [{"filename": "done.png", "type": "output"}]}}
+        )
         await service.until(lambda: service.running() == ["broken off"])
         service.runner.write("broken off", service.output / "half.png")
         service.runner.write("broken off", service.temp / "look.png", "temp")
 
     run(tmp_path, before)
-    assert on_disk(tmp_path) == {"done": "completed", "broken off": "in_progress", "waits": "pending"}
+    assert on_disk(tmp_path) == {
+        "done": "completed",
+        "broken off": "in_progress",
+        "waits": "pending",
+    }
 
     async def after(service: Service) -> None:
-        assert not (service.output / "half.png").exists() and not (service.temp / "look.png").exists()
+        assert (
+            not (service.output / "half.png").exists() and not (service.temp / "look.png").exists()
+        )
         assert (service.output / "done.png").exists()
         await service.until(lambda: service.runner.names == ["broken off"])
         assert service.jobs.running[0].crashes == 0 and service.pending() == ["waits"]
@@ -361,8 +422,15 @@ def test_a_killed_servers_jobs_are_taken_up_once(tmp_path: Path) -> None:
         service.runner.end("waits")
         await service.all_ended("waits")
         done = await service.jobs.history()
-        assert [(job.id, job.status) for job in done] == [("done", "completed"), ("broken off", "completed"), ("waits", "completed")]
-        assert done[0].result is not None and done[0].result.outputs["1"]["images"][0]["filename"] == "done.png"
+        assert [(job.id, job.status) for job in done] == [
+            ("done", "completed"),
+            ("broken off", "completed"),
+            ("waits", "completed"),
+        ]
+        assert (
+            done[0].result is not None
+            and done[0].result.outputs["1"]["images"][0]["filename"] == "done.png"
+        )
 
     run(tmp_path, after)
 
@@ -377,7 +445,10 @@ def test_draining_waits_then_gives_back(tmp_path: Path) -> None:
         await service.jobs.drain(0.2)
         assert 0.2 <= time.monotonic() - started < 2.0
         assert service.runner.names == ["quick", "slow"] and service.runner.cancelled == ["slow"]
-        assert await service.statuses() == {"quick": "completed"} and service.pending() == ["slow", "waits"]
+        assert await service.statuses() == {"quick": "completed"} and service.pending() == [
+            "slow",
+            "waits",
+        ]
         assert not (service.output / "half.png").exists()
         with pytest.raises(Refused, match="shutting down") as refused:
             await service.jobs.submit(submission())
@@ -402,12 +473,20 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> 
         await service.all_ended("teaches")
         await submit(service, "runs")
         await service.until(lambda: service.running() == ["runs"])
-        with pytest.raises(Refused, match=r"the deadline in 5\.0 s cannot be met: the job takes 10\.0 s") as refused:
+        with pytest.raises(
+            Refused, match=r"the deadline in 5\.0 s cannot be met: the job takes 10\.0 s"
+        ) as refused:
             await service.jobs.submit(submission("short", deadline=time.time() + 5.0))
-        assert (refused.value.status, refused.value.kind, refused.value.retry_after) == (409, "deadline", None)
+        assert (refused.value.status, refused.value.kind, refused.value.retry_after) == (
+            409,
+            "deadline",
+            None,
+        )
         with pytest.raises(Refused, match=r"waits for (10\.0|9\.9) s and takes 10\.0 s") as refused:
             await service.jobs.submit(submission("late", deadline=time.time() + 15.0))
-        assert refused.value.status == 429 and refused.value.retry_after == pytest.approx(5.0, abs=0.3)
+        assert refused.value.status == 429 and refused.value.retry_after == pytest.approx(
+            5.0, abs=0.3
+        )
         await service.jobs.submit(submission("fits", deadline=time.time() + 21.0))
         with pytest.raises(Refused) as refused:
             await service.jobs.submit(submission("odd", deadline=float("nan")))
@@ -425,13 +504,17 @@ def test_a_job_whose_deadline_passed_ends_without_running(tmp_path: Path) -> Non
         await service.all_ended("late")
         kept = await service.jobs.job("late")
         assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.status == "failed" and kept.result.error.message.startswith("its deadline passed ")
+        assert kept.status == "failed" and kept.result.error.message.startswith(
+            "its deadline passed "
+        )
         assert service.runner.names == []
 
     run(tmp_path, use)
 
 
-def test_results_wait_for_a_full_disk_and_nothing_is_started_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_wait_for_a_full_disk_and_nothing_is_started_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("katz_graph.web.jobs.dispatch.AGAIN", 0.05)
     opened = open_folder(tmp_path)
 
@@ -446,7 +529,11 @@ def test_results_wait_for_a_full_disk_and_nothing_is_started_meanwhile(tmp_path:
         await asyncio.sleep(0.1)
         service.runner.end("b", outputs={"1": {"text": ["x" * 100_000]}})
         await asyncio.sleep(0.1)
-        assert service.runner.names == ["a", "b"] and service.running() == ["a", "b"] and service.pending() == ["c"]
+        assert (
+            service.runner.names == ["a", "b"]
+            and service.running() == ["a", "b"]
+            and service.pending() == ["c"]
+        )
         with pytest.raises(Refused, match="the disk is full") as refused:
             await service.jobs.submit(submission("d", prompt=graph(text="x" * 100_000)))
         assert refused.value.status == 503 and refused.value.retry_after is not None
@@ -480,13 +567,17 @@ def test_a_result_that_is_too_large_fails_its_job_and_others_go_on(tmp_path: Pat
         await service.until(lambda: service.running() == ["b"])
         kept = await service.jobs.job("a")
         assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.status == "failed" and "cannot be kept: it has 68,1" in kept.result.error.message
+        assert (
+            kept.status == "failed" and "cannot be kept: it has 68,1" in kept.result.error.message
+        )
 
     run(tmp_path, use)
 
 
 @pytest.mark.parametrize(("faults", "status"), [(1, "failed"), (2, "in_progress")])
-def test_a_fault_of_ours_holds_up_no_other_job(faults: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_holds_up_no_other_job(
+    faults: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A result that cannot be kept fails its job; one of which not even that can be kept is left to
     the next start.
     """
@@ -510,7 +601,9 @@ def test_a_fault_of_ours_holds_up_no_other_job(faults: int, status: str, tmp_pat
     assert on_disk(tmp_path) == {"a": status, "b": "completed"}
 
 
-def test_a_move_that_cannot_be_written_down_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_cannot_be_written_down_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def full(store: JobStore, jobs: Any) -> None:
         raise RunError("the disk is full")
 
@@ -555,7 +648,12 @@ def test_files_are_in_somebodys_care_at_every_moment(tmp_path: Path) -> None:
     class Watching(FakeRunner):
         def kept(self, job_id: str) -> None:
             with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
-                seen.append((on_disk(tmp_path), connection.execute("select place, path from files").fetchall()))
+                seen.append(
+                    (
+                        on_disk(tmp_path),
+                        connection.execute("select place, path from files").fetchall(),
+                    )
+                )
 
     async def use(service: Service) -> None:
         await submit(service, "a")
@@ -594,7 +692,9 @@ def test_a_listener_that_fails_does_not_stop_the_jobs(tmp_path: Path) -> None:
         (Retention(), Limits(), {"old", "new"}),
     ],
 )
-def test_cleaning_forgets_jobs_and_their_temporary_files(tmp_path: Path, retention: Retention, limits: Limits, left: set[str]) -> None:
+def test_cleaning_forgets_jobs_and_their_temporary_files(
+    tmp_path: Path, retention: Retention, limits: Limits, left: set[str]
+) -> None:
     async def before(service: Service) -> None:
         for id, at in (("old", time.time() - 100_000), ("new", time.time())):
             await submit(service, id)
@@ -613,7 +713,9 @@ def test_cleaning_forgets_jobs_and_their_temporary_files(tmp_path: Path, retenti
             await asyncio.sleep(0.1)
         assert set(await service.statuses()) == left
         assert {path.stem for path in service.temp.iterdir()} == left
-        assert {path.stem for path in service.output.iterdir()} == {"old", "new"}, "outputs are the person's"
+        assert {path.stem for path in service.output.iterdir()} == {"old", "new"}, (
+            "outputs are the person's"
+        )
 
     run(tmp_path, after, retention=retention, limits=limits)
 
@@ -627,8 +729,14 @@ def test_forgetting_leaves_running_jobs_alone(tmp_path: Path) -> None:
         await service.all_ended("a")
         await service.jobs.forget_all()
         await service.jobs.forget(["b", "c", "nobody"])
-        assert await service.jobs.history() == [] and service.running() == ["b"] and service.pending() == ["c"]
-        found, total = await service.jobs.listed(("pending", "in_progress"), sort_by="created_at", descending=False)
+        assert (
+            await service.jobs.history() == []
+            and service.running() == ["b"]
+            and service.pending() == ["c"]
+        )
+        found, total = await service.jobs.listed(
+            ("pending", "in_progress"), sort_by="created_at", descending=False
+        )
         assert ([job.id for job in found], total) == (["b", "c"], 2)
 
     run(tmp_path, use)

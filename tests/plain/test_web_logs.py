@@ -19,7 +19,9 @@ def record(message: str, level: int = logging.INFO, **more: object) -> logging.L
 def test_json_lines_are_one_object_each_with_the_request() -> None:
     token = REQUEST.set("r-1")
     try:
-        line = JsonLines().format(record('two\nlines "quoted"', logging.WARNING, created=1_700_000_000.25, msecs=250.0))
+        line = JsonLines().format(
+            record('two\nlines "quoted"', logging.WARNING, created=1_700_000_000.25, msecs=250.0)
+        )
     finally:
         REQUEST.reset(token)
     assert "\n" not in line

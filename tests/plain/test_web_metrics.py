@@ -22,7 +22,9 @@ def test_each_evaluation_is_timed_also_those_that_were_not_told_singly() -> None
         clock.now = now
         metrics.heard("j", Progress("3", value, 20, evaluations=True))
     text = generate_latest(metrics.registry).decode()
-    assert 'katz_step_seconds_bucket{le="0.25"} 5.0' in text and "katz_step_seconds_count 5.0" in text
+    assert (
+        'katz_step_seconds_bucket{le="0.25"} 5.0' in text and "katz_step_seconds_count 5.0" in text
+    )
     assert 'katz_step_seconds_bucket{le="0.1"} 4.0' in text  # the four that shared 0.4 s
 
 

@@ -48,10 +48,13 @@ EVERY_KIND: list[ClientEvent] = [
     PackMessage("my.pack", {"a": [1]}),
     Warned("careful"),
     Wrote("a.png", "output"),
-    Ended("completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}, seconds={"total": 1.0}),
+    Ended(
+        "completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}, seconds={"total": 1.0}
+    ),
 ]
 
-AS_DATA: list[dict[str, Any]] = [  # what clients are told, in this order of fields: they may depend on it
+# what clients are told, in this order of fields: they may depend on it
+AS_DATA: list[dict[str, Any]] = [
     {"job": "job", "at": 1.0, "kind": "started"},
     {"job": "job", "nodes": ["4"], "at": 1.0, "kind": "cached"},
     {"job": "job", "node": "3", "display": "3", "type": "KSampler", "kind": "node_started"},
@@ -88,7 +91,9 @@ AS_DATA: list[dict[str, Any]] = [  # what clients are told, in this order of fie
     {
         "job": "job",
         "node": "3",
-        "segments": [{"device": "cpu:0", "name": "unet", "start": 0.1, "seconds": 0.02, "evaluation": 4}],
+        "segments": [
+            {"device": "cpu:0", "name": "unet", "start": 0.1, "seconds": 0.02, "evaluation": 4}
+        ],
         "kind": "timeline",
     },
     {"job": "job", "type": "my.pack", "data": {"a": [1]}, "client": None, "kind": "pack_message"},
@@ -116,7 +121,14 @@ events = st.one_of(
     st.builds(Cached, st.lists(nodes, max_size=3).map(tuple), st.just(1.0)),
     st.builds(NodeStarted, nodes, st.just("1"), st.sampled_from(["KSampler", "VAEDecode"])),
     st.builds(Progress, nodes, st.integers(0, 20), st.just(20), display=st.just("1")),
-    st.builds(NodeDone, nodes, st.just("1"), st.just("KSampler"), st.booleans(), ui=st.none() | st.just({"text": ["a"]})),
+    st.builds(
+        NodeDone,
+        nodes,
+        st.just("1"),
+        st.just("KSampler"),
+        st.booleans(),
+        ui=st.none() | st.just({"text": ["a"]}),
+    ),
     st.builds(EncodedPicture, nodes, st.just("1"), st.binary(max_size=3), lasting=st.booleans()),
     st.builds(PlanMade, nodes, st.dictionaries(st.sampled_from("ab"), st.integers(0, 9))),
     st.builds(Timeline, nodes, st.just((Span("cpu:0", "unet", 0.1, 0.02),))),
@@ -133,7 +145,9 @@ class Watcher:
 
     def read(self, frame: dict[str, Any]) -> None:
         if frame["type"] == "snapshot":
-            self.jobs = {job["id"]: {"status": job["status"], "state": job["state"]} for job in frame["jobs"]}
+            self.jobs = {
+                job["id"]: {"status": job["status"], "state": job["state"]} for job in frame["jobs"]
+            }
         elif frame["type"] == "event":
             self._hear(frame["event"])
 
@@ -141,7 +155,10 @@ class Watcher:
         kind, node = event["kind"], event.get("node")
         if kind == "started":
             empty = {"nodes": {}, "plans": {}, "timeline": [], "warnings": [], "preview": None}
-            self.jobs[event["job"]] = {"status": "in_progress", "state": {"started": event["at"], **empty}}
+            self.jobs[event["job"]] = {
+                "status": "in_progress",
+                "state": {"started": event["at"], **empty},
+            }
             return
         if kind == "ended":
             self.jobs[event["job"]] = {"status": event["status"], "state": None}
@@ -159,10 +176,14 @@ class Watcher:
             known.update(display=event["display"], value=event["value"], maximum=event["maximum"])
         elif kind == "node_done":
             known = self._node(state, node, event["display"], event["type"])
-            known.update({key: event[key] for key in ("display", "type", "cached", "seconds", "why", "ui")})
+            known.update(
+                {key: event[key] for key in ("display", "type", "cached", "seconds", "why", "ui")}
+            )
             known.update(status="finished", value=known["maximum"])
         elif kind == "previewed" and not event["lasting"]:
-            state["preview"] = {key: event[key] for key in ("node", "display", "image", "media_type")}
+            state["preview"] = {
+                key: event[key] for key in ("node", "display", "image", "media_type")
+            }
         elif kind == "plan_made":
             state["plans"][node] = event["plan"]
         elif kind == "timeline":
@@ -172,14 +193,26 @@ class Watcher:
 
     @staticmethod
     def _node(state: dict[str, Any], node: str, display: str, type: str) -> dict[str, Any]:
-        fresh = {"status": "running", "value": 0, "maximum": 1, "cached": False, "seconds": 0.0, "why": "", "ui": None}
-        known: dict[str, Any] = state["nodes"].setdefault(node, {"display": display, "type": type, **fresh})
+        fresh = {
+            "status": "running",
+            "value": 0,
+            "maximum": 1,
+            "cached": False,
+            "seconds": 0.0,
+            "why": "",
+            "ui": None,
+        }
+        known: dict[str, Any] = state["nodes"].setdefault(
+            node, {"display": display, "type": type, **fresh}
+        )
         return known
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events, max_size=30), st.integers(0, 30), st.booleans())
-def test_who_returns_knows_what_who_stayed_knows(happening: list[ClientEvent], returns: int, ends: bool) -> None:
+def test_who_returns_knows_what_who_stayed_knows(
+    happening: list[ClientEvent], returns: int, ends: bool
+) -> None:
     async def run() -> None:
         jobs = FakeJobs([make_job()])
         hub = make_hub(jobs)
@@ -213,7 +246,9 @@ def test_every_kind_of_event_arrives_as_it_was() -> None:
 
     frames = asyncio.run(run())
     assert [frame["seq"] for frame in frames] == list(range(len(EVERY_KIND) + 1))
-    assert [msgpack.packb(frame["event"]) for frame in frames[1:]] == [msgpack.packb(data) for data in AS_DATA]
+    assert [msgpack.packb(frame["event"]) for frame in frames[1:]] == [
+        msgpack.packb(data) for data in AS_DATA
+    ]
     told = [JOB_EVENT.validate_python(frame["event"]) for frame in frames[1:]]
     assert told == [JobEvent("job", event) for event in EVERY_KIND]
 
@@ -242,8 +277,12 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    jobs = FakeJobs([make_job()], ended=[make_job("old", status="completed"), make_job("hers", "eve", "failed")])
-    state = SimpleNamespace(jobs=jobs, hub=make_hub(jobs, Limits(sockets=3)), options=SimpleNamespace(limits=Limits()))
+    jobs = FakeJobs(
+        [make_job()], ended=[make_job("old", status="completed"), make_job("hers", "eve", "failed")]
+    )
+    state = SimpleNamespace(
+        jobs=jobs, hub=make_hub(jobs, Limits(sockets=3)), options=SimpleNamespace(limits=Limits())
+    )
     with TestClient(Starlette(routes=router(state).routes)) as client:  # type: ignore[arg-type]
         yield Server(client, jobs)
 
@@ -257,7 +296,12 @@ def test_the_first_frame_is_the_whole_state(server: Server) -> None:
     with server.native() as socket:
         assert socket.accepted_subprotocol == SUBPROTOCOL
         frame = received(socket)
-    assert (frame["type"], frame["seq"], frame["client"], frame["server"]) == ("snapshot", 0, "ann", FACTS)
+    assert (frame["type"], frame["seq"], frame["client"], frame["server"]) == (
+        "snapshot",
+        0,
+        "ann",
+        FACTS,
+    )
     assert frame["queue"] == {"running": 1, "pending": 0, "paused": False, "places": {}}
     assert [(job["id"], job["status"], job["status"] in FINISHED) for job in frame["jobs"]] == [
         ("old", "completed", True),
@@ -299,7 +343,9 @@ def test_ping_and_watch(server: Server) -> None:
         ("text", 1003),
     ],
 )
-def test_a_malformed_frame_ends_its_connection_only(server: Server, frame: bytes | str, code: int) -> None:
+def test_a_malformed_frame_ends_its_connection_only(
+    server: Server, frame: bytes | str, code: int
+) -> None:
     with server.native() as neighbour, server.native("eve") as socket:
         received(neighbour), received(socket)
         if isinstance(frame, str):

@@ -49,7 +49,9 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServeOption
         (["--output", "/dev/null/x"], "--output"),
     ],
 )
-def test_wrong_options_are_one_line(started: list[ServeOptions], options: list[str], expected: str) -> None:
+def test_wrong_options_are_one_line(
+    started: list[ServeOptions], options: list[str], expected: str
+) -> None:
     with pytest.raises(InputError) as error:
         app(["serve", *options], standalone_mode=False)
     assert expected in str(error.value)
@@ -60,23 +62,79 @@ def test_wrong_options_are_one_line(started: list[ServeOptions], options: list[s
 def test_the_convention_s_names_mean_the_same(started: list[ServeOptions]) -> None:
     Path("paths.yaml").write_text("")
     app(
-        ["serve", "--cpu", "--output-directory", "o", "--extra-model-paths-config", "paths.yaml", "--cache-lru", "9"], standalone_mode=False
+        [
+            "serve",
+            "--cpu",
+            "--output-directory",
+            "o",
+            "--extra-model-paths-config",
+            "paths.yaml",
+            "--cache-lru",
+            "9",
+        ],
+        standalone_mode=False,
     )
-    app(["serve", "--devices", "cpu", "--output", "o", "--extra-model-paths", "paths.yaml", "--cache", "lru:9"], standalone_mode=False)
+    app(
+        [
+            "serve",
+            "--devices",
+            "cpu",
+            "--output",
+            "o",
+            "--extra-model-paths",
+            "paths.yaml",
+            "--cache",
+            "lru:9",
+        ],
+        standalone_mode=False,
+    )
     assert started[0] == started[1]
     assert started[0].cache == "lru:9"
     app(["serve", "--cache-none"], standalone_mode=False)
-    app(["serve", "--cache-classic", "--no-previews", "--max-upload-size", "2.5", "--queue-limit", "3"], standalone_mode=False)
+    app(
+        [
+            "serve",
+            "--cache-classic",
+            "--no-previews",
+            "--max-upload-size",
+            "2.5",
+            "--queue-limit",
+            "3",
+        ],
+        standalone_mode=False,
+    )
     assert (started[2].cache, started[3].cache, started[3].previews) == ("none", "classic", False)
     assert (started[3].limits.upload_bytes, started[3].limits.queue) == (2_621_440, 3)
 
 
 def test_how_devices_and_their_memory_are_shared_out(started: list[ServeOptions]) -> None:
-    shared = ["--devices-per-job", "1", "--model-gb", "6", "--control-net-gb", "1.5", "--control-net-policy", "lfu", "--no-spare"]
+    shared = [
+        "--devices-per-job",
+        "1",
+        "--model-gb",
+        "6",
+        "--control-net-gb",
+        "1.5",
+        "--control-net-policy",
+        "lfu",
+        "--no-spare",
+    ]
     app(["serve", "--devices", "cpu*2", *shared], standalone_mode=False)
     app(["serve"], standalone_mode=False)
-    found = [(one.devices_per_job, one.model_bytes, one.control_net_bytes, one.control_net_policy, one.spare) for one in started]
-    assert found == [(1, 6_442_450_944, 1_610_612_736, "lfu", False), (None, None, None, "lru", True)]
+    found = [
+        (
+            one.devices_per_job,
+            one.model_bytes,
+            one.control_net_bytes,
+            one.control_net_policy,
+            one.spare,
+        )
+        for one in started
+    ]
+    assert found == [
+        (1, 6_442_450_944, 1_610_612_736, "lfu", False),
+        (None, None, None, "lru", True),
+    ]
 
 
 def test_a_token_comes_from_a_file_or_the_environment(
@@ -102,6 +160,9 @@ def test_an_address_that_others_reach_needs_a_token(host: str, tmp_path: Path) -
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="taken by another process"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(InputError, match="taken by another process"),
+    ):
         server.serve(ServeOptions(port=taken.getsockname()[1], data=tmp_path / "data"), print)
     assert not (tmp_path / "data").exists()

@@ -24,12 +24,95 @@ NAMES = 10_000
 ASKED = 1_200  # of them over HTTP, on every route that takes a name
 SECRET = b"the secret"
 PIECES = (
-    *("..", "...", ". .", ".. ", " ..", "..\0", "..;", "%2e%2e", "%252e%252e", "..%2f", "..%5c", "%c0%ae%c0%ae"),
-    *("\uff0e\uff0e", "\u2025", "\u202e..", ".\u200b.", "\ud800", "\udcff", "e\u0301", "\u2028", "\ufeff", "\U0001f408"),
-    *("/", "//", "\\", "\\\\", "\uff0f", "\u2215", "%2f", "%5c", "%00", "\0", "\n", "\r\n", "\t", " ", ";", ":", "|", "*", "?", "#", "&"),
-    *("etc", "passwd", "/etc/passwd", "proc", "self", "/proc/self/environ", "C:", "C:\\", "c:/windows", "$HOME", "~", "~root"),
-    *("\\\\host\\share", "file://", "//host/x", "secret.txt", "out", "loop", "deep", "file.png", "desktop.ini", "::$DATA", "<script>"),
-    *("CON", "nul.txt", "aux", "lpt1", "COM¹.png", ".git", ".ssh", "", " [output]", " [temp]", "[input]"),
+    *(
+        "..",
+        "...",
+        ". .",
+        ".. ",
+        " ..",
+        "..\0",
+        "..;",
+        "%2e%2e",
+        "%252e%252e",
+        "..%2f",
+        "..%5c",
+        "%c0%ae%c0%ae",
+    ),
+    *(
+        "\uff0e\uff0e",
+        "\u2025",
+        "\u202e..",
+        ".\u200b.",
+        "\ud800",
+        "\udcff",
+        "e\u0301",
+        "\u2028",
+        "\ufeff",
+        "\U0001f408",
+    ),
+    *(
+        "/",
+        "//",
+        "\\",
+        "\\\\",
+        "\uff0f",
+        "\u2215",
+        "%2f",
+        "%5c",
+        "%00",
+        "\0",
+        "\n",
+        "\r\n",
+        "\t",
+        " ",
+        ";",
+        ":",
+        "|",
+        "*",
+        "?",
+        "#",
+        "&",
+    ),
+    *(
+        "etc",
+        "passwd",
+        "/etc/passwd",
+        "proc",
+        "self",
+        "/proc/self/environ",
+        "C:",
+        "C:\\",
+        "c:/windows",
+        "$HOME",
+        "~",
+        "~root",
+    ),
+    *(
+        "\\\\host\\share",
+        "file://",
+        "//host/x",
+        "secret.txt",
+        "out",
+        "loop",
+        "deep",
+        "file.png",
+        "desktop.ini",
+        "::$DATA",
+        "<script>",
+    ),
+    *(
+        "CON",
+        "nul.txt",
+        "aux",
+        "lpt1",
+        "COM¹.png",
+        ".git",
+        ".ssh",
+        "",
+        " [output]",
+        " [temp]",
+        "[input]",
+    ),
     *("x" * 256, "y" * 3000, "a/" * 50),
 )
 
@@ -48,7 +131,11 @@ def folder(tmp_path: Path) -> Path:
     output = tmp_path / "output"
     for path in (output / "deep/deeper", tmp_path / "input", tmp_path / "data/users"):
         path.mkdir(parents=True)
-    for path in (tmp_path / "secret.txt", tmp_path / "input/secret.txt", tmp_path / "data/secret.txt"):
+    for path in (
+        tmp_path / "secret.txt",
+        tmp_path / "input/secret.txt",
+        tmp_path / "data/secret.txt",
+    ):
         path.write_bytes(SECRET)
     (output / "file.png").write_bytes(picture())
     (output / "out").symlink_to(tmp_path)
@@ -78,7 +165,9 @@ def test_no_name_becomes_a_path_outside(folder: Path) -> None:
         except Refusal as refused:
             assert refused.status in (400, 403, 404)
         else:
-            assert found.is_relative_to(folder.resolve()) or found.is_relative_to((folder.parent / "input").resolve())
+            assert found.is_relative_to(folder.resolve()) or found.is_relative_to(
+                (folder.parent / "input").resolve()
+            )
     assert set(statuses) == {200, 400, 403}  # the generator reaches links too
 
 
@@ -88,14 +177,42 @@ def test_links_within_a_folder_are_followed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.png", "sub/a b.png", "ComfyUI_00001_.png", "日本語.png", "🐈.png", "a..b", "(1).png", "e\u0301.png", "x" * 255]
+    "name",
+    [
+        "a.png",
+        "sub/a b.png",
+        "ComfyUI_00001_.png",
+        "日本語.png",
+        "🐈.png",
+        "a..b",
+        "(1).png",
+        "e\u0301.png",
+        "x" * 255,
+    ],
 )
 def test_ordinary_names_are_ordinary(name: str) -> None:
     assert "/".join(parts_of(name)) == name
 
 
 @pytest.mark.parametrize(
-    "name", ["../a", "a/..", "/a", "~/a", "c:a", "a\\b", "a\0", ".a", "a.", "a ", "nul", "NUL.txt", "x" * 256, "é" * 128, "a/" * 33]
+    "name",
+    [
+        "../a",
+        "a/..",
+        "/a",
+        "~/a",
+        "c:a",
+        "a\\b",
+        "a\0",
+        ".a",
+        "a.",
+        "a ",
+        "nul",
+        "NUL.txt",
+        "x" * 256,
+        "é" * 128,
+        "a/" * 33,
+    ],
 )
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(Refusal) as refused:
@@ -111,7 +228,9 @@ def test_over_http_hostile_names_get_nothing_and_break_nothing(folder: Path) -> 
 
     attempts: tuple[Callable[[Any, str, str], httpx.Request], ...] = (
         lambda build, told, sent: build("GET", "/view", params={"filename": told}),
-        lambda build, told, sent: build("GET", "/view", params={"filename": "secret.txt", "subfolder": told}),
+        lambda build, told, sent: build(
+            "GET", "/view", params={"filename": "secret.txt", "subfolder": told}
+        ),
         lambda build, told, sent: build("GET", f"/userdata/{sent}"),
         lambda build, told, sent: build("GET", "/userdata", params={"dir": told}),
         lambda build, told, sent: build("GET", "/v2/userdata", params={"path": told}),
@@ -120,8 +239,12 @@ def test_over_http_hostile_names_get_nothing_and_break_nothing(folder: Path) -> 
         lambda build, told, sent: build("GET", f"/models/{sent}"),
         lambda build, told, sent: build("POST", f"/userdata/{sent}", content=b"x"),
         lambda build, told, sent: build("DELETE", f"/userdata/{sent}"),
-        lambda build, told, sent: build("POST", "/upload/image", files={"image": (told, picture())}, data={"type": "temp"}),
-        lambda build, told, sent: build("POST", "/upload/image", files={"image": ("a.png", picture())}, data={"subfolder": told}),
+        lambda build, told, sent: build(
+            "POST", "/upload/image", files={"image": (told, picture())}, data={"type": "temp"}
+        ),
+        lambda build, told, sent: build(
+            "POST", "/upload/image", files={"image": ("a.png", picture())}, data={"subfolder": told}
+        ),
     )
 
     async def ask_all() -> None:
@@ -139,6 +262,10 @@ def test_over_http_hostile_names_get_nothing_and_break_nothing(folder: Path) -> 
 
     asyncio.run(ask_all())
     made = everything_below(root) - outside
-    assert made and all(name.startswith(("data/users/default/", "input/", "output/temp/")) for name in made)
+    assert made and all(
+        name.startswith(("data/users/default/", "input/", "output/temp/")) for name in made
+    )
     assert {200, 400, 404} <= set(answers)
-    assert {path.read_bytes() for path in root.rglob("secret.txt") if not path.is_symlink()} == {SECRET}
+    assert {path.read_bytes() for path in root.rglob("secret.txt") if not path.is_symlink()} == {
+        SECRET
+    }

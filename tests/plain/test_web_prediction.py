@@ -10,10 +10,26 @@ import pytest
 from web_jobs import ended, job
 
 from katz_graph.web.jobs.queue import JobQueue, NotWaiting
-from katz_graph.web.jobs.runtime_estimate import PIXELS, Forecast, JobFeatures, Predictor, features_of, learned, left, starts
+from katz_graph.web.jobs.runtime_estimate import (
+    PIXELS,
+    Forecast,
+    JobFeatures,
+    Predictor,
+    features_of,
+    learned,
+    left,
+    starts,
+)
 
 
-def painting(seed: int = 1, text: str = "a cat", steps: Any = 20, width: int = 512, batch: int = 1, denoise: float = 1.0) -> dict[str, Any]:
+def painting(
+    seed: int = 1,
+    text: str = "a cat",
+    steps: Any = 20,
+    width: int = 512,
+    batch: int = 1,
+    denoise: float = 1.0,
+) -> dict[str, Any]:
     return {
         "3": {
             "class_type": "KSampler",
@@ -26,7 +42,10 @@ def painting(seed: int = 1, text: str = "a cat", steps: Any = 20, width: int = 5
                 "positive": ["6", 0],
             },
         },
-        "5": {"class_type": "EmptyLatentImage", "inputs": {"width": width, "height": 512, "batch_size": batch}},
+        "5": {
+            "class_type": "EmptyLatentImage",
+            "inputs": {"width": width, "height": 512, "batch_size": batch},
+        },
         "6": {"class_type": "CLIPTextEncode", "inputs": {"text": text}},
         "9": {"class_type": "SaveImage", "inputs": {"filename_prefix": text, "images": ["3", 0]}},
     }
@@ -36,13 +55,17 @@ def features(prompt: dict[str, Any]) -> JobFeatures:
     return features_of(prompt, ("9",))
 
 
-def test_seeds_texts_and_names_of_files_do_not_change_a_shape_but_sizes_steps_and_choices_do() -> None:
+def test_seeds_texts_and_names_of_files_do_not_change_a_shape_but_sizes_steps_and_choices_do() -> (
+    None
+):
     shape = features(painting()).shape
     assert features(painting(seed=2, text="a dog with a long leash")).shape == shape
     other = [painting(steps=21), painting(width=1024), painting(batch=2), painting(denoise=0.5)]
     euler_a = painting()
     euler_a["3"]["inputs"]["sampler_name"] = "euler_ancestral"
-    shapes = [features(prompt).shape for prompt in (*other, euler_a)] + [features_of(painting(), ("3",)).shape]
+    shapes = [features(prompt).shape for prompt in (*other, euler_a)] + [
+        features_of(painting(), ("3",)).shape
+    ]
     assert len({shape, *shapes}) == 7
 
 
@@ -58,16 +81,25 @@ def test_work_is_evaluations_times_pixels_times_pictures() -> None:
 
 
 def test_features_of_a_large_or_odd_graph_are_quick() -> None:
-    chain: dict[str, Any] = {"0": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64}}}
+    chain: dict[str, Any] = {
+        "0": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64}}
+    }
     for index in range(1, 5_000):
         chain[str(index)] = {
             "class_type": "KSampler",
-            "inputs": {"steps": 2, "latent_image": [str(index - 1), 0], "again": [str(index - 1), 0]},
+            "inputs": {
+                "steps": 2,
+                "latent_image": [str(index - 1), 0],
+                "again": [str(index - 1), 0],
+            },
         }
     started = time.perf_counter()
     assert features(chain).work == 4_999 * 2 * 64 * 64
     assert time.perf_counter() - started < 2.0
-    loop = {"a": {"inputs": {"x": ["b", 0], "steps": 1}}, "b": {"inputs": {"x": ["a", 0], "y": ["a", 1], "z": ["gone", 0]}}}
+    loop = {
+        "a": {"inputs": {"x": ["b", 0], "steps": 1}},
+        "b": {"inputs": {"x": ["a", 0], "y": ["a", 1], "z": ["gone", 0]}},
+    }
     assert features(loop).work == PIXELS
 
 
@@ -91,7 +123,9 @@ def test_relations_that_make_no_sense_are_not_carried_on() -> None:
     falling = Predictor()
     for steps, seconds in ((10, 5.0), (20, 4.0), (30, 3.0)):
         falling.learn(features(painting(steps=steps)), seconds)
-    assert falling.seconds(features(painting(steps=1000))) == 4.0, "more work never takes less: the median"
+    assert falling.seconds(features(painting(steps=1000))) == 4.0, (
+        "more work never takes less: the median"
+    )
     steep = Predictor()
     for steps, seconds in ((10, 0.5), (20, 3.5)):
         steep.learn(features(painting(steps=steps)), seconds)
@@ -100,10 +134,16 @@ def test_relations_that_make_no_sense_are_not_carried_on() -> None:
 
 def test_a_job_whose_results_were_there_teaches_nothing() -> None:
     painted = features(painting())
-    assert learned(ended(job("a", started=1000.0), 1003.0, seconds={"denoise": 2.5}), painted) == 3.0
-    assert learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), painted) is None
+    assert (
+        learned(ended(job("a", started=1000.0), 1003.0, seconds={"denoise": 2.5}), painted) == 3.0
+    )
+    assert (
+        learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), painted) is None
+    )
     assert learned(ended(job("a", started=1000.0), 1003.0, status="failed"), painted) is None
-    assert learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), JobFeatures("x", 0.0)) == pytest.approx(0.1)
+    assert learned(
+        ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), JobFeatures("x", 0.0)
+    ) == pytest.approx(0.1)
 
 
 def test_waiting_times_add_up_over_the_places() -> None:
@@ -158,4 +198,6 @@ def test_moving_before_another_job_changes_nothing_else() -> None:
         order.remove(moved)
         order.insert(order.index(target), moved)
         assert [each.id for each in queue] == order
-        assert [each.id for each in sorted(stored.values(), key=lambda each: (each.number, each.order))] == order
+        assert [
+            each.id for each in sorted(stored.values(), key=lambda each: (each.number, each.order))
+        ] == order

@@ -47,18 +47,34 @@ async def greet(websocket: WebSocket) -> None:
 
 
 def guarded(address: str = ADDRESS, **options: Any) -> TestClient:
-    paths = ("/", "/queue", "/prompt", "/api/prompt", "/upload/image", "/settings/x", "/livez", "/api/readyz", "/metrics", "/view")
+    paths = (
+        "/",
+        "/queue",
+        "/prompt",
+        "/api/prompt",
+        "/upload/image",
+        "/settings/x",
+        "/livez",
+        "/api/readyz",
+        "/metrics",
+        "/view",
+    )
     routes = [Route(path, read, methods=["GET", "POST", "DELETE"]) for path in paths]
     app = Starlette(
-        routes=[*routes, Route("/ignore", ignore, methods=["POST"]), WebSocketRoute("/ws", greet)], exception_handlers={Refusal: refused}
+        routes=[*routes, Route("/ignore", ignore, methods=["POST"]), WebSocketRoute("/ws", greet)],
+        exception_handlers={Refusal: refused},
     )
-    return TestClient(Security(app, ServeOptions(**options)), base_url=address, follow_redirects=False)
+    return TestClient(
+        Security(app, ServeOptions(**options)), base_url=address, follow_redirects=False
+    )
 
 
 def greeting(client: TestClient, path: str = "/ws", **headers: str) -> str:
     """What a websocket says, or the status that refused it."""
     try:
-        with client.websocket_connect(path, headers={"host": "127.0.0.1:8188", **headers}) as socket:
+        with client.websocket_connect(
+            path, headers={"host": "127.0.0.1:8188", **headers}
+        ) as socket:
             return str(socket.receive_text())
     except WebSocketDenialResponse as refused:
         return str(refused.status_code)
@@ -101,9 +117,12 @@ def test_a_page_that_lets_its_name_point_here_gets_nothing(host: str, status: in
 def test_hosts_of_a_server_that_others_reach() -> None:
     def status(host: str, **options: Any) -> int:
         client = guarded(host="0.0.0.0", token=TOKEN, **options)
-        return client.get("/queue", headers={"Host": host, "Authorization": f"Bearer {TOKEN}"}).status_code
+        return client.get(
+            "/queue", headers={"Host": host, "Authorization": f"Bearer {TOKEN}"}
+        ).status_code
 
-    assert status("192.168.1.7:8188") == 200  # no page can have an address as its own name without being served from it
+    # no page can have an address as its own name without being served from it
+    assert status("192.168.1.7:8188") == 200
     assert status("[2001:db8::1]:8188") == 200
     assert status("evil.example") == 403
     assert status("pictures.example", allowed_hosts=("Pictures.Example",)) == 200
@@ -129,7 +148,14 @@ def test_hosts_of_a_server_that_others_reach() -> None:
 )
 def test_pages_of_other_origins_are_refused_on_routes_and_websockets(origin: str) -> None:
     client = guarded()
-    for method, path in [("GET", "/queue"), ("POST", "/prompt"), ("GET", "/livez"), ("GET", "/"), ("OPTIONS", "/prompt"), ("GET", "/none")]:
+    for method, path in [
+        ("GET", "/queue"),
+        ("POST", "/prompt"),
+        ("GET", "/livez"),
+        ("GET", "/"),
+        ("OPTIONS", "/prompt"),
+        ("GET", "/none"),
+    ]:
         answer = client.request(method, path, headers={"Origin": origin})
         assert answer.status_code == 403, (method, path)
         assert "access-control-allow-origin" not in answer.headers
@@ -138,7 +164,13 @@ def test_pages_of_other_origins_are_refused_on_routes_and_websockets(origin: str
 
 def test_own_pages_and_scripts_are_served() -> None:
     client = guarded()
-    for headers in ({}, OWN, {**OWN, "Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": ADDRESS.upper()}):
+    for headers in (
+        {},
+        OWN,
+        {**OWN, "Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": ADDRESS.upper()},
+    ):
         assert client.get("/queue", headers=headers).status_code == 200
     assert greeting(client) == "hello"
     assert greeting(client, origin=ADDRESS) == "hello"
@@ -163,19 +195,45 @@ def test_headers_that_come_twice_are_refused() -> None:
 
 
 def test_default_ports_need_not_be_named() -> None:
-    assert guarded("http://localhost").get("/queue", headers={"Origin": "http://localhost"}).status_code == 200
-    assert guarded("http://localhost").get("/queue", headers={"Host": "localhost:80", "Origin": "http://localhost"}).status_code == 200
-    assert guarded("https://localhost").get("/queue", headers={"Origin": "https://localhost"}).status_code == 200
-    assert guarded("https://localhost").get("/queue", headers={"Origin": "http://localhost"}).status_code == 403
+    assert (
+        guarded("http://localhost")
+        .get("/queue", headers={"Origin": "http://localhost"})
+        .status_code
+        == 200
+    )
+    assert (
+        guarded("http://localhost")
+        .get("/queue", headers={"Host": "localhost:80", "Origin": "http://localhost"})
+        .status_code
+        == 200
+    )
+    assert (
+        guarded("https://localhost")
+        .get("/queue", headers={"Origin": "https://localhost"})
+        .status_code
+        == 200
+    )
+    assert (
+        guarded("https://localhost")
+        .get("/queue", headers={"Origin": "http://localhost"})
+        .status_code
+        == 403
+    )
 
 
 def test_origins_that_the_operator_allows() -> None:
     client = guarded(allowed_origins=("https://studio.example/",))
     guest = {"Origin": "https://studio.example", "Sec-Fetch-Site": "cross-site"}
     answer = client.post("/prompt", headers=guest, json={})
-    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://studio.example")
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (
+        200,
+        "https://studio.example",
+    )
     asked = client.options("/prompt", headers={**guest, "Access-Control-Request-Method": "POST"})
-    assert (asked.status_code, "Content-Type" in asked.headers["access-control-allow-headers"]) == (200, True)
+    assert (asked.status_code, "Content-Type" in asked.headers["access-control-allow-headers"]) == (
+        200,
+        True,
+    )
     assert "access-control-allow-credentials" not in asked.headers
     assert greeting(client, origin="https://studio.example") == "hello"
     assert client.post("/prompt", headers={"Origin": "http://studio.example"}).status_code == 403
@@ -183,14 +241,26 @@ def test_origins_that_the_operator_allows() -> None:
     assert client.get("/queue", headers={**guest, "Host": "evil.example"}).status_code == 403
 
 
-@pytest.mark.parametrize("option", [{"allowed_origins": ("studio.example",)}, {"allowed_origins": ("null",)}, {"allowed_hosts": ("a b",)}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"allowed_origins": ("studio.example",)},
+        {"allowed_origins": ("null",)},
+        {"allowed_hosts": ("a b",)},
+    ],
+)
 def test_what_cannot_be_allowed_is_said_at_the_start(option: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="--allowed-"):
         guarded(**option)
 
 
 def test_an_allowed_host_may_be_written_with_a_port() -> None:
-    assert guarded(allowed_hosts=("pictures.example:8188",)).get("/queue", headers={"Host": "pictures.example"}).status_code == 200
+    assert (
+        guarded(allowed_hosts=("pictures.example:8188",))
+        .get("/queue", headers={"Host": "pictures.example"})
+        .status_code
+        == 200
+    )
 
 
 BODIES = {
@@ -214,17 +284,31 @@ def test_a_form_of_a_page_cannot_queue_anything(kind: str, status: int) -> None:
         for path in ("/prompt", "/queue"):
             assert client.post(path, content=b"{}", headers=sent).status_code == status
         assert client.post("/queue", content=iter([b"{}"]), headers=sent).status_code == status
-    assert client.post("/prompt", content=b"{}", headers={"Content-Type": kind} if kind else {}).status_code == 200  # a script
+    # a script
+    assert (
+        client.post(
+            "/prompt", content=b"{}", headers={"Content-Type": kind} if kind else {}
+        ).status_code
+        == 200
+    )
 
 
 def test_bodies_besides_json_that_pages_may_send() -> None:
     client = guarded()
     png = {**OWN, "Content-Type": "image/png"}
-    assert [client.post(path, content=b"x", headers=png).status_code for path in ("/prompt", "/api/prompt", "/queue")] == [200, 200, 415]
+    assert [
+        client.post(path, content=b"x", headers=png).status_code
+        for path in ("/prompt", "/api/prompt", "/queue")
+    ] == [200, 200, 415]
     assert client.post("/queue", headers=OWN).status_code == 200  # an empty body
     editor = {**OWN, "Content-Type": "text/plain;charset=UTF-8", "Comfy-User": ""}
     assert client.post("/settings/x", content=b"true", headers=editor).status_code == 200
-    assert client.post("/settings/x", content=b"true", headers={**editor, "Origin": "http://evil.example"}).status_code == 403
+    assert (
+        client.post(
+            "/settings/x", content=b"true", headers={**editor, "Origin": "http://evil.example"}
+        ).status_code
+        == 403
+    )
 
 
 def test_the_token_is_asked_for_everywhere_but_at_the_pulse() -> None:
@@ -242,12 +326,24 @@ def test_ways_to_give_the_token() -> None:
     client = guarded(token=TOKEN)
     for given in (f"Bearer {TOKEN}", f"bearer {TOKEN}"):
         assert client.get("/queue", headers={"Authorization": given}).status_code == 200
-    for given in (TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer ", "Bearer", "Bearer \xff"):
-        assert client.get("/queue", headers=[(b"authorization", given.encode("latin-1"))]).status_code == 401  # type: ignore[arg-type]
+    for given in (
+        TOKEN,
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        "Bearer ",
+        "Bearer",
+        "Bearer \xff",
+    ):
+        assert (
+            client.get("/queue", headers=[(b"authorization", given.encode("latin-1"))]).status_code
+            == 401
+        )  # type: ignore[arg-type]
     assert greeting(client, f"/ws?clientId=a&token={TOKEN}") == "hello"
     assert greeting(client, "/ws?token=wrong") == "401"
     assert greeting(client, authorization=f"Bearer {TOKEN}") == "hello"
-    assert client.get(f"/queue?token={TOKEN}").status_code == 401  # only a page and a websocket: they can send no header
+    # only a page and a websocket: they can send no header
+    assert client.get(f"/queue?token={TOKEN}").status_code == 401
     assert client.get("/queue", headers={"Cookie": "katz_token=wrong"}).status_code == 401
 
 
@@ -259,10 +355,22 @@ def test_a_page_takes_the_token_from_its_address_into_a_cookie() -> None:
     assert "httponly" in cookie and "samesite=strict" in cookie and "secure" not in cookie
     assert client.get("/").status_code == 200
     assert client.get("/queue", headers=OWN).status_code == 200
-    assert client.post("/prompt", json={}, headers={"Origin": "http://evil.example"}).status_code == 403
-    assert client.get("/", params={"token": "wrong"}, headers={"Cookie": ""}).status_code in (303, 401)
+    assert (
+        client.post("/prompt", json={}, headers={"Origin": "http://evil.example"}).status_code
+        == 403
+    )
+    assert client.get("/", params={"token": "wrong"}, headers={"Cookie": ""}).status_code in (
+        303,
+        401,
+    )
     assert guarded(token=TOKEN).get("/", params={"token": "wrong"}).status_code == 401
-    assert "secure" in guarded("https://localhost", token=TOKEN).get("/", params={"token": TOKEN}).headers["set-cookie"].lower()
+    assert (
+        "secure"
+        in guarded("https://localhost", token=TOKEN)
+        .get("/", params={"token": TOKEN})
+        .headers["set-cookie"]
+        .lower()
+    )
 
 
 def test_bodies_are_capped_whether_or_not_they_announce_their_length() -> None:
@@ -272,7 +380,9 @@ def test_bodies_are_capped_whether_or_not_they_announce_their_length() -> None:
     assert client.post("/queue", content=iter([b"x" * 600] * 2)).status_code == 413
     assert client.post("/upload/image", content=b"x" * 4000).status_code == 200
     assert client.post("/ignore", content=b"x" * 2000).status_code == 413
-    assert client.post("/queue", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
+    assert (
+        client.post("/queue", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
+    )
 
 
 def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,9 +402,20 @@ def posted(receive: Callable[[], Coroutine[Any, Any, Any]]) -> int:
         sent.append(message)
 
     async def ask() -> None:
-        scope = {"type": "http", "method": "POST", "path": "/prompt", "raw_path": b"/prompt", "query_string": b"", "scheme": "http"}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/prompt",
+            "raw_path": b"/prompt",
+            "query_string": b"",
+            "scheme": "http",
+        }
         headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
-        await guarded().app({**scope, "headers": headers, "http_version": "1.1", "server": ("localhost", 80)}, receive, keep)
+        await guarded().app(
+            {**scope, "headers": headers, "http_version": "1.1", "server": ("localhost", 80)},
+            receive,
+            keep,
+        )
 
     asyncio.run(ask())
     status: int = sent[0]["status"]
@@ -303,20 +424,47 @@ def posted(receive: Callable[[], Coroutine[Any, Any, Any]]) -> int:
 
 def test_every_answer_tells_browsers_to_be_careful() -> None:
     client = guarded(token=TOKEN)
-    for answer in (client.get("/livez"), client.get("/queue"), client.get("/livez", headers={"Origin": "null"}), client.get("/nowhere")):
+    for answer in (
+        client.get("/livez"),
+        client.get("/queue"),
+        client.get("/livez", headers={"Origin": "null"}),
+        client.get("/nowhere"),
+    ):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-        assert answer.headers["referrer-policy"] == "same-origin"  # with no-referrer, browsers call a page's own forms `null`
-        policy = dict(rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; "))
-        assert (policy["default-src"], policy["frame-ancestors"], policy["object-src"]) == ("'self'", "'none'", "'none'")
-        assert "'unsafe-inline'" not in policy["script-src"] and "'unsafe-eval'" not in policy["script-src"]
+        # with no-referrer, browsers call a page's own forms `null`
+        assert answer.headers["referrer-policy"] == "same-origin"
+        policy = dict(
+            rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; ")
+        )
+        assert (policy["default-src"], policy["frame-ancestors"], policy["object-src"]) == (
+            "'self'",
+            "'none'",
+            "'none'",
+        )
+        assert (
+            "'unsafe-inline'" not in policy["script-src"]
+            and "'unsafe-eval'" not in policy["script-src"]
+        )
 
 
 def test_a_page_with_scripts_inside_names_them_by_digest() -> None:
     assert "script-src 'self' 'wasm-unsafe-eval' 'sha256-abc='" in page_policy(["sha256-abc="])
 
 
-@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "utf-7", '"punycode"', "latin-1", "utf-8; charset=punycode", ""])
+@pytest.mark.parametrize(
+    "charset",
+    [
+        "punycode",
+        "idna",
+        "unicode_escape",
+        "utf-7",
+        '"punycode"',
+        "latin-1",
+        "utf-8; charset=punycode",
+        "",
+    ],
+)
 def test_forms_are_read_in_one_way_only(charset: str) -> None:
     headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
     assert guarded().post("/prompt", content=b"x", headers=headers).status_code == 415

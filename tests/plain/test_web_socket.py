@@ -33,7 +33,10 @@ def server() -> Iterator[Live]:
 
 def native(server: Live, client: str = "ann") -> ClientConnection:
     return connect(
-        f"ws://127.0.0.1:{server.port}/ws?clientId={client}", subprotocols=[Subprotocol(SUBPROTOCOL)], compression=None, max_size=None
+        f"ws://127.0.0.1:{server.port}/ws?clientId={client}",
+        subprotocols=[Subprotocol(SUBPROTOCOL)],
+        compression=None,
+        max_size=None,
     )
 
 
@@ -50,8 +53,14 @@ def unread(server: Live, more: str = "") -> socket.socket:
     """A client that connects and never reads on; `more` headers."""
     raw = socket.create_connection(("127.0.0.1", server.port))
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    head = f"GET /ws?clientId=ann HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    raw.sendall(f"{head}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n{more}\r\n".encode())
+    head = (
+        f"GET /ws?clientId=ann HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUpgrade: "
+        "websocket\r\nConnection: Upgrade\r\n"
+    )
+    raw.sendall(
+        f"{head}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: "
+        f"13\r\n{more}\r\n".encode()
+    )
     assert raw.recv(12) == b"HTTP/1.1 101"
     return raw
 
@@ -88,11 +97,17 @@ def test_an_end_that_went_down_a_dead_line_is_told_again(server: Live) -> None:
         assert eventually(server, 1)
         server.do(server.hub.publish, server.jobs.running.pop(), Ended("completed", 2.0))
         with connect(f"ws://127.0.0.1:{server.port}/ws?clientId=ann") as back:
-            assert [json.loads(back.recv(timeout=5))["type"] for _ in range(2)] == ["status", "execution_success"]
+            assert [json.loads(back.recv(timeout=5))["type"] for _ in range(2)] == [
+                "status",
+                "execution_success",
+            ]
 
 
 def test_large_and_many_messages_of_a_client_harm_nobody(server: Live) -> None:
-    with connect(f"ws://127.0.0.1:{server.port}/ws", compression=None) as loud, native(server) as neighbour:
+    with (
+        connect(f"ws://127.0.0.1:{server.port}/ws", compression=None) as loud,
+        native(server) as neighbour,
+    ):
         neighbour.recv()
         for _ in range(2_000):
             loud.send("[" * 500)
@@ -110,14 +125,21 @@ def test_large_and_many_messages_of_a_client_harm_nobody(server: Live) -> None:
 def test_pictures_reach_a_reading_client_whole(server: Live) -> None:
     with native(server) as client:
         client.recv()
-        server.do(server.hub.publish, make_job(), EncodedPicture("3", "3", bytes(range(256)) * 1000))
+        server.do(
+            server.hub.publish, make_job(), EncodedPicture("3", "3", bytes(range(256)) * 1000)
+        )
         assert msgpack.unpackb(client.recv(timeout=5))["event"]["image"] == bytes(range(256)) * 1000
 
 
-def test_a_peer_that_reads_nothing_is_dropped_by_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_reads_nothing_is_dropped_by_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """However much was sent to it: nothing of ours waits for such a peer."""
     monkeypatch.setattr("katz_graph.web.http.connections.UNREAD", 300)
-    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()) as peer:
+    with (
+        listen("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()) as peer,
+    ):
         listening.setblocking(True)
         accepted, _ = listening.accept()
         with accepted, pytest.raises(TimeoutError):

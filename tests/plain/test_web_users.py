@@ -15,7 +15,8 @@ from web_files import PAGE, everything_below, file_server
 
 from katz_graph.web.options import Limits
 
-EDITOR = {**PAGE, "Content-Type": "text/plain;charset=UTF-8", "Comfy-User": "undefined"}  # as the stock editor stores things
+# as the stock editor stores things
+EDITOR = {**PAGE, "Content-Type": "text/plain;charset=UTF-8", "Comfy-User": "undefined"}
 
 
 @pytest.fixture
@@ -24,7 +25,9 @@ def server(tmp_path: Path) -> TestClient:
 
 
 def store(server: TestClient, name: str, content: bytes = b"{}", **parameters: str) -> Any:
-    return server.post(f"/api/userdata/{quote(name, safe='')}", params=parameters, content=content, headers=EDITOR)
+    return server.post(
+        f"/api/userdata/{quote(name, safe='')}", params=parameters, content=content, headers=EDITOR
+    )
 
 
 def test_a_server_of_one_user_says_so(server: TestClient) -> None:
@@ -37,7 +40,12 @@ def test_settings_are_merged_and_outlive_the_server(server: TestClient, tmp_path
     assert server.get("/settings").json() == {}
     assert server.get("/settings/Comfy.Locale").json() is None
     assert server.post("/settings", json={"Comfy.Locale": "de", "n": 1}).status_code == 200
-    assert server.post("/api/settings/Comfy.TutorialCompleted", content=b"true", headers=EDITOR).status_code == 200
+    assert (
+        server.post(
+            "/api/settings/Comfy.TutorialCompleted", content=b"true", headers=EDITOR
+        ).status_code
+        == 200
+    )
     assert server.post("/settings/n", content=b'{"deep": [null, 2.5]}').status_code == 200
     kept = {"Comfy.Locale": "de", "n": {"deep": [None, 2.5]}, "Comfy.TutorialCompleted": True}
     assert file_server(tmp_path).get("/settings").json() == kept
@@ -45,7 +53,10 @@ def test_settings_are_merged_and_outlive_the_server(server: TestClient, tmp_path
     assert json.loads((tmp_path / "data/users/default/comfy.settings.json").read_text()) == kept
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"nan", b"NaN", b"1e999", b'{"a":1,"a":2}', b"\xff", b"[" * 5000, b'"\\ud800"'])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"nan", b"NaN", b"1e999", b'{"a":1,"a":2}', b"\xff", b"[" * 5000, b'"\\ud800"'],
+)
 def test_settings_that_are_no_json_are_refused(server: TestClient, body: bytes) -> None:
     assert server.post("/settings/a", content=body).status_code == 400
     assert server.post("/settings", content=body).status_code == 400
@@ -73,18 +84,29 @@ def test_damaged_settings_are_set_aside(server: TestClient, tmp_path: Path, dama
 
 def test_files_are_stored_listed_moved_and_deleted(server: TestClient) -> None:
     assert server.get("/userdata", params={"dir": "workflows"}).status_code == 404
-    assert store(server, "workflows/sub/ä b.json", b'{"nodes": []}').json() == "workflows/sub/ä b.json"
-    assert store(server, "workflows/.index.json", b"{}", overwrite="true", full_info="false").json() == "workflows/.index.json"
+    assert (
+        store(server, "workflows/sub/ä b.json", b'{"nodes": []}').json() == "workflows/sub/ä b.json"
+    )
+    assert (
+        store(server, "workflows/.index.json", b"{}", overwrite="true", full_info="false").json()
+        == "workflows/.index.json"
+    )
     told = store(server, "workflows/a.json", b"12345", full_info="true").json()
     assert (told["path"], told["size"]) == ("workflows/a.json", 5)
     assert server.get("/userdata/workflows%2Fsub%2F%C3%A4%20b.json").content == b'{"nodes": []}'
-    assert server.get("/api/userdata/workflows/a.json").headers["content-type"] == "application/json"
+    assert (
+        server.get("/api/userdata/workflows/a.json").headers["content-type"] == "application/json"
+    )
 
     listing = {"dir": "workflows", "recurse": "true"}
     names = [".index.json", "a.json", "sub/ä b.json"]
     assert server.get("/userdata", params=listing).json() == names
     assert server.get("/userdata", params={"dir": "workflows"}).json() == names[:2]
-    assert server.get("/userdata", params={**listing, "split": "true"}).json()[2] == ["sub/ä b.json", "sub", "ä b.json"]
+    assert server.get("/userdata", params={**listing, "split": "true"}).json()[2] == [
+        "sub/ä b.json",
+        "sub",
+        "ä b.json",
+    ]
     full = server.get("/userdata", params={**listing, "split": "false", "full_info": "true"}).json()
     assert [entry["path"] for entry in full] == names
     assert full[1]["modified"] == pytest.approx(told["modified"])
@@ -96,7 +118,9 @@ def test_files_are_stored_listed_moved_and_deleted(server: TestClient) -> None:
         ("workflows/sub/ä b.json", "file"),
     ]
 
-    moved = server.post("/userdata/workflows%2Fa.json/move/workflows%2Fnew%2Fb.json?overwrite=false", headers=PAGE)
+    moved = server.post(
+        "/userdata/workflows%2Fa.json/move/workflows%2Fnew%2Fb.json?overwrite=false", headers=PAGE
+    )
     assert moved.json() == "workflows/new/b.json"
     assert server.get("/userdata/workflows%2Fa.json").status_code == 404
     assert server.get("/userdata/workflows%2Fnew%2Fb.json").content == b"12345"
@@ -154,9 +178,15 @@ def test_files_and_folders_do_not_replace_each_other(server: TestClient, tmp_pat
 )
 def test_names_that_lead_out_are_refused(server: TestClient, tmp_path: Path, name: str) -> None:
     store(server, "mine.json")
-    sent = quote(name, safe="").replace(".", "%2E")  # else the client tidies the address before it is sent
+    # else the client tidies the address before it is sent
+    sent = quote(name, safe="").replace(".", "%2E")
     at = f"/userdata/{sent}"
-    refused = [server.get(at), server.post(at, content=b"x"), server.delete(at), server.post(f"/userdata/mine.json/move/{sent}")]
+    refused = [
+        server.get(at),
+        server.post(at, content=b"x"),
+        server.delete(at),
+        server.post(f"/userdata/mine.json/move/{sent}"),
+    ]
     assert {answer.status_code for answer in refused} == {400}
     if name not in (".", "con.json"):
         assert server.get("/userdata", params={"dir": name}).status_code == 400
@@ -178,7 +208,9 @@ def test_links_of_the_operator_lead_nobody_out(server: TestClient, tmp_path: Pat
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-def test_a_person_has_a_quota_of_bytes_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_has_a_quota_of_bytes_and_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = file_server(tmp_path, limits=Limits(user_bytes=100))
     assert store(server, "a", b"x" * 60).status_code == 200
     assert store(server, "b", b"x" * 41).status_code == 413
@@ -190,7 +222,9 @@ def test_a_person_has_a_quota_of_bytes_and_files(tmp_path: Path, monkeypatch: py
     assert everything_below(tmp_path / "data/users") == {"default/a", "default/b"}
 
 
-def test_a_full_disk_is_507_and_keeps_what_was_there(server: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_507_and_keeps_what_was_there(
+    server: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store(server, "a.json", b"old")
     server.post("/settings/a", json=1)
 
@@ -203,7 +237,10 @@ def test_a_full_disk_is_507_and_keeps_what_was_there(server: TestClient, tmp_pat
         assert server.post("/settings/a", json=2).status_code == 507
     assert server.get("/userdata/a.json").content == b"old"
     assert server.get("/settings").json() == {"a": 1}
-    assert everything_below(tmp_path / "data/users") == {"default/a.json", "default/comfy.settings.json"}
+    assert everything_below(tmp_path / "data/users") == {
+        "default/a.json",
+        "default/comfy.settings.json",
+    }
 
 
 def test_what_a_killed_server_left_half_written_goes(tmp_path: Path) -> None:
@@ -217,7 +254,10 @@ def test_what_a_killed_server_left_half_written_goes(tmp_path: Path) -> None:
 def test_stored_pages_do_not_run(server: TestClient) -> None:
     store(server, "page.html", b"<script>alert(1)</script>")
     answer = server.get("/userdata/page.html")
-    assert (answer.headers["content-type"], answer.headers["content-disposition"].split(";")[0]) == (
+    assert (
+        answer.headers["content-type"],
+        answer.headers["content-disposition"].split(";")[0],
+    ) == (
         "application/octet-stream",
         "attachment",
     )
@@ -228,7 +268,9 @@ def test_stored_pages_do_not_run(server: TestClient) -> None:
 def test_several_users_are_kept_apart(tmp_path: Path) -> None:
     server = file_server(tmp_path, multi_user=True)
     assert server.get("/users").json() == {"storage": "server", "users": {}}
-    ann, bob = (server.post("/users", json={"username": name}).json() for name in ("Ann / ../..", "Bob"))
+    ann, bob = (
+        server.post("/users", json={"username": name}).json() for name in ("Ann / ../..", "Bob")
+    )
     assert server.get("/users").json()["users"] == {ann: "Ann / ../..", bob: "Bob"}
     assert server.post("/users", json={"username": "Bob"}).status_code == 400
     for name in ("", "a\nb", "x" * 200, "   ", 7, None):
@@ -238,7 +280,16 @@ def test_several_users_are_kept_apart(tmp_path: Path) -> None:
     assert server.get("/settings", headers={"Comfy-User": bob}).json() == {}
     assert server.get("/userdata/a.json", headers={"Comfy-User": bob}).status_code == 404
     assert server.get("/userdata/a.json", headers={"Comfy-User": ann}).content == b"Ann's"
-    for nobody in ({}, {"Comfy-User": ""}, {"Comfy-User": "default"}, {"Comfy-User": f"{bob}/../{ann}"}, {"Comfy-User": ".incoming"}):
+    for nobody in (
+        {},
+        {"Comfy-User": ""},
+        {"Comfy-User": "default"},
+        {"Comfy-User": f"{bob}/../{ann}"},
+        {"Comfy-User": ".incoming"},
+    ):
         assert server.get("/settings", headers=nobody).status_code == 401
         assert server.get("/userdata/a.json", headers=nobody).status_code == 401
-    assert file_server(tmp_path, multi_user=True).get("/users").json()["users"] == {ann: "Ann / ../..", bob: "Bob"}
+    assert file_server(tmp_path, multi_user=True).get("/users").json()["users"] == {
+        ann: "Ann / ../..",
+        bob: "Bob",
+    }

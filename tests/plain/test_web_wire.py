@@ -20,22 +20,42 @@ from katz_graph.web.runner.checking import CheckedPrompt
 from katz_graph.web.runner_client import messages, wire
 from katz_graph.web.runner_client.facts import DeviceFacts, DeviceStats, RunnerFacts, Stats
 from katz_graph.web.runner_client.messages import Answer, Check, Free, GetStats, Order
-from katz_graph.web.runner_client.wire import AsyncEnd, Numbered, RunnerMessages, ThreadedEnd, WireError, packed
+from katz_graph.web.runner_client.wire import (
+    AsyncEnd,
+    Numbered,
+    RunnerMessages,
+    ThreadedEnd,
+    WireError,
+    packed,
+)
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text(st.characters()) | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**80), 2**80)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters())
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(PLAIN, max_size=3), st.integers(1, 50))
-def test_whatever_is_sent_arrives_as_it_was_in_pieces_of_any_size(bodies: list[Any], piece: int) -> None:
+def test_whatever_is_sent_arrives_as_it_was_in_pieces_of_any_size(
+    bodies: list[Any], piece: int
+) -> None:
     """Seeds beyond 64 bits and lone surrogates, which JSON can hold, included."""
     data = b"".join(packed(Answer(body), number) for number, body in enumerate(bodies))
     taken = RunnerMessages()
-    arrived = [message for start in range(0, len(data), piece) for message in taken.take(data[start : start + piece])]
+    arrived = [
+        message
+        for start in range(0, len(data), piece)
+        for message in taken.take(data[start : start + piece])
+    ]
     assert arrived == [Numbered(number, Answer(body)) for number, body in enumerate(bodies)]
 
 
@@ -64,7 +84,9 @@ def test_a_message_over_the_limit_is_refused() -> None:
         list(RunnerMessages(largest=1000).take(packed(Answer(b"x" * 2000))))
 
 
-def test_a_message_that_the_other_side_would_not_take_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_the_other_side_would_not_take_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(wire, "LARGEST", 1000)
     with pytest.raises(ValueError, match="more than the 1,000"):
         packed(Answer(b"x" * 2000))
@@ -116,7 +138,9 @@ RECORDS = {
 
 @pytest.mark.parametrize("kind", messages.KINDS.values(), ids=lambda kind: kind.__name__)
 def test_every_message_arrives_with_its_records(kind: type[Any]) -> None:
-    sent = kind(**{field.name: RECORDS.get(field.name, {"deep": [field.name]}) for field in fields(kind)})
+    sent = kind(
+        **{field.name: RECORDS.get(field.name, {"deep": [field.name]}) for field in fields(kind)}
+    )
     assert list(RunnerMessages().take(packed(sent, 3))) == [Numbered(3, sent)]
 
 

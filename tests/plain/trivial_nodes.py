@@ -100,7 +100,9 @@ class Choose(Node, category="test", lazy=("on_true", "on_false")):
     def needs(self, condition: bool, **available: object) -> tuple[str, ...]:
         return ("on_true",) if condition else ("on_false",)
 
-    def run(self, condition: Boolean, on_true: Anything = None, on_false: Anything = None) -> Anything:
+    def run(
+        self, condition: Boolean, on_true: Anything = None, on_false: Anything = None
+    ) -> Anything:
         return on_true if condition else on_false
 
 
@@ -136,7 +138,22 @@ class Countdown(Node, category="test"):
 
 
 TYPES = Registry(
-    {kind.__name__: kind.describe() for kind in (Number, Add, Knobs, LoadFile, Echo, MakeThing, UseThing, Save, Choose, Fail, Countdown)}
+    {
+        kind.__name__: kind.describe()
+        for kind in (
+            Number,
+            Add,
+            Knobs,
+            LoadFile,
+            Echo,
+            MakeThing,
+            UseThing,
+            Save,
+            Choose,
+            Fail,
+            Countdown,
+        )
+    }
 )
 
 
@@ -206,10 +223,19 @@ class Ran:
         return [event.node for event in self.events if kind_of(event) == kind]
 
     def why(self, node: str) -> str:
-        return next(event.why for event in self.events if event.node == node and not isinstance(event, NodeStarted))
+        return next(
+            event.why
+            for event in self.events
+            if event.node == node and not isinstance(event, NodeStarted)
+        )
 
 
-def run(document: Mapping[str, Any] | Graph, cache: ResultCache | None = None, types: Registry = TYPES, **options: Any) -> Ran:
+def run(
+    document: Mapping[str, Any] | Graph,
+    cache: ResultCache | None = None,
+    types: Registry = TYPES,
+    **options: Any,
+) -> Ran:
     """Run an API document, or a graph, of trivial nodes."""
     graph = document if isinstance(document, Graph) else from_api(document)
     events: list[NodeEvent] = []

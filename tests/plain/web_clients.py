@@ -30,10 +30,15 @@ class FakeJobs:
         return [job for job in reversed(self.ended) if job.client == client][:limit]
 
     async def job(self, identifier: str) -> Job | None:
-        return next((job for job in (*self.running, *self.pending, *self.ended) if job.id == identifier), None)
+        return next(
+            (job for job in (*self.running, *self.pending, *self.ended) if job.id == identifier),
+            None,
+        )
 
 
-def make_job(identifier: str = "job", client: str | None = "ann", status: Status = "in_progress") -> Job:
+def make_job(
+    identifier: str = "job", client: str | None = "ann", status: Status = "in_progress"
+) -> Job:
     return Job(identifier, 1.0, {}, ("9",), client, {}, status, 1000.0)
 
 

@@ -20,28 +20,42 @@ from katz_graph.web.options import ServeOptions
 from katz_graph.web.state import State
 
 ADDRESS = "http://127.0.0.1:8188"
-PAGE = {"Origin": ADDRESS, "Sec-Fetch-Site": "same-origin"}  # what a browser says of this server's own pages
+# what a browser says of this server's own pages
+PAGE = {"Origin": ADDRESS, "Sec-Fetch-Site": "same-origin"}
 
 
 def file_server(folder: Path, **options: Any) -> TestClient:
     """Folders `models`, `input`, `output` and `data` below `folder`. Asking for what needs jobs or
     a runner fails.
     """
-    settings = ServeOptions(data=folder / "data", input=folder / "input", output=folder / "output", **options)
+    settings = ServeOptions(
+        data=folder / "data", input=folder / "input", output=folder / "output", **options
+    )
     folders = Folders((folder / "models",), folder / "input", folder / "output", paths=False)
     nothing: Any = None
-    state = State(settings, folders, PathRedactor.of(settings, folders), nothing, nothing, nothing, Metrics())
-    return TestClient(build(state), base_url=ADDRESS, raise_server_exceptions=False, follow_redirects=False)
+    state = State(
+        settings, folders, PathRedactor.of(settings, folders), nothing, nothing, nothing, Metrics()
+    )
+    return TestClient(
+        build(state), base_url=ADDRESS, raise_server_exceptions=False, follow_redirects=False
+    )
 
 
-def picture(kind: str = "png", size: tuple[int, int] = (4, 3), colour: Any = (200, 10, 30, 128), **texts: str) -> bytes:
+def picture(
+    kind: str = "png",
+    size: tuple[int, int] = (4, 3),
+    colour: Any = (200, 10, 30, 128),
+    **texts: str,
+) -> bytes:
     """A picture file of one colour; `texts` are chunks of a PNG."""
     file = io.BytesIO()
     chunks = PngInfo()
     for key, text in texts.items():
         chunks.add_text(key, text)
     image = Image.new("RGBA", size, colour)
-    (image.convert("RGB") if kind == "jpeg" else image).save(file, kind, **({"pnginfo": chunks} if kind == "png" else {}))
+    (image.convert("RGB") if kind == "jpeg" else image).save(
+        file, kind, **({"pnginfo": chunks} if kind == "png" else {})
+    )
     return file.getvalue()
 
 
@@ -49,10 +63,17 @@ def bomb(width: int, height: int) -> bytes:
     """A PNG of few bytes whose header promises many pixels."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 100))
+        + chunk(b"IEND", b"")
+    )
 
 
 def everything_below(folder: Path) -> set[str]:

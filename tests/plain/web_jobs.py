@@ -27,12 +27,16 @@ def submission(id: str | None = None, **given: Any) -> Submission:
 
 
 def job(id: str, number: float = 1.0, order: int = 1, **given: Any) -> Job:
-    return replace(Job(id, number, graph(seed=1), ("1",), None, {}, "pending", 1000.0, order=order), **given)
+    return replace(
+        Job(id, number, graph(seed=1), ("1",), None, {}, "pending", 1000.0, order=order), **given
+    )
 
 
 def ended(job: Job, at: float = 1010.0, status: str = "completed", **given: Any) -> Job:
     result = Ended(status, at, **given)  # type: ignore[arg-type]
-    return replace(job, status=result.status, started=job.started or at - 1.0, ended=at, result=result)
+    return replace(
+        job, status=result.status, started=job.started or at - 1.0, ended=at, result=result
+    )
 
 
 @dataclass(slots=True)
@@ -111,7 +115,9 @@ class Service:
             await asyncio.sleep(0.002)
 
     async def all_ended(self, *ids: str) -> None:
-        await self.until(lambda: set(ids) <= {job.id for job, event in self.events if isinstance(event, Ended)})
+        await self.until(
+            lambda: set(ids) <= {job.id for job, event in self.events if isinstance(event, Ended)}
+        )
 
 
 @contextlib.asynccontextmanager

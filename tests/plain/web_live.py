@@ -43,11 +43,15 @@ class Live:
 
 
 @contextlib.contextmanager
-def live(more: Callable[[Live], Sequence[BaseRoute]] = lambda live: (), graceful: int = 1) -> Iterator[Live]:
+def live(
+    more: Callable[[Live], Sequence[BaseRoute]] = lambda live: (), graceful: int = 1
+) -> Iterator[Live]:
     """`more`: routes beside `/ws`."""
     jobs = FakeJobs()
     server = Live(jobs, make_hub(jobs))
-    state: Any = SimpleNamespace(jobs=jobs, hub=server.hub, options=SimpleNamespace(limits=Limits()))
+    state: Any = SimpleNamespace(
+        jobs=jobs, hub=server.hub, options=SimpleNamespace(limits=Limits())
+    )
     app = Starlette(routes=[*router(state).routes, *more(server)])
     config = uvicorn.Config(
         app,
@@ -60,7 +64,9 @@ def live(more: Callable[[Live], Sequence[BaseRoute]] = lambda live: (), graceful
         timeout_graceful_shutdown=graceful,
     )
     running = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: server.loop.run_until_complete(running.serve()), daemon=True)
+    thread = threading.Thread(
+        target=lambda: server.loop.run_until_complete(running.serve()), daemon=True
+    )
     thread.start()
     try:
         while not running.started:

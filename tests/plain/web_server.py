@@ -24,13 +24,21 @@ from katz_graph.web.serve import assemble
 from katz_graph.web.state import State
 
 ADDRESS = "http://127.0.0.1:8188"
-GRAPH = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}}}
+GRAPH = {
+    "1": {"class_type": "EmptyImage", "inputs": {"width": 8}},
+    "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}},
+}
 
 
 class ScriptedRunner:
     """Takes jobs and keeps them until `end`. `refusal`: what `check` answers instead of accepting."""
 
-    def __init__(self, options: ServeOptions, heard: Callable[[JobEvent], None], lost: Callable[[Sequence[str], str], None]) -> None:
+    def __init__(
+        self,
+        options: ServeOptions,
+        heard: Callable[[JobEvent], None],
+        lost: Callable[[Sequence[str], str], None],
+    ) -> None:
         self._heard = heard
         self.ready, self.restarts = True, 0
         self.facts = RunnerFacts((DeviceFacts("cpu", "cpu"),), 3, torch="2.11.0")
@@ -56,22 +64,36 @@ class ScriptedRunner:
     def kept(self, job_id: str) -> None: ...
 
     def end(
-        self, job_id: str, error: JobError | None = None, outputs: Mapping[str, Any] | None = None, cached: tuple[str, ...] = ()
+        self,
+        job_id: str,
+        error: JobError | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        cached: tuple[str, ...] = (),
     ) -> None:
         """The job is over, with files or with an error."""
         status: EndStatus = "failed" if error else "completed"
-        ended = Ended(status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached)
+        ended = Ended(
+            status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached
+        )
         self._heard(JobEvent(job_id, ended))
 
     async def check(self, document: Any, targets: Sequence[str] | None) -> CheckedPrompt:
         self.checked.append(document)
         return self.refusal or CheckedPrompt(
-            prompt=document, targets=tuple(targets or ["2"]), refused=(), error=None, node_errors={}, notes=(), workflow=None
+            prompt=document,
+            targets=tuple(targets or ["2"]),
+            refused=(),
+            error=None,
+            node_errors={},
+            notes=(),
+            workflow=None,
         )
 
     async def object_info(self, name: str | None = None) -> bytes:
         info = {"EmptyImage": {"name": "EmptyImage"}, "SaveImage": {"name": "SaveImage"}}
-        return json.dumps(info if name is None else {name: info[name]} if name in info else {}).encode()
+        return json.dumps(
+            info if name is None else {name: info[name]} if name in info else {}
+        ).encode()
 
     async def scripts(self) -> Mapping[str, str]:
         return self.web
@@ -83,7 +105,21 @@ class ScriptedRunner:
         self.freed.append((unload_models, free_memory))
 
     async def stats(self) -> Stats:
-        return Stats((DeviceStats("cpu", "cpu", None, 1000, 400, controlnet_hits=7, lora_merges=3, model_evictions=2),), worker_restarts=2)
+        return Stats(
+            (
+                DeviceStats(
+                    "cpu",
+                    "cpu",
+                    None,
+                    1000,
+                    400,
+                    controlnet_hits=7,
+                    lora_merges=3,
+                    model_evictions=2,
+                ),
+            ),
+            worker_restarts=2,
+        )
 
 
 class Served:
@@ -116,7 +152,9 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, limits: Limits | None = None, **options: Any) -> AsyncIterator[Served]:
+async def serving(
+    folder: Path, limits: Limits | None = None, **options: Any
+) -> AsyncIterator[Served]:
     """A server on a data folder of its own, put together as `katz serve` does it."""
     folders = {name: folder / name for name in ("data", "input", "output")}
     settings = replace(ServeOptions(**folders, limits=limits or Limits()), **options)

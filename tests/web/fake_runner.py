@@ -41,9 +41,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--descriptor", type=int)
     parser.add_argument("--fails", default="")
-    parser.add_argument("--once", type=Path, help="the runner starts while this file is not there, and makes it")
+    parser.add_argument(
+        "--once", type=Path, help="the runner starts while this file is not there, and makes it"
+    )
     parser.add_argument("--until", type=Path, help="the runner is ready once this file is there")
-    parser.add_argument("--absent", default="", help="a device without which later starts fail, unless they are told to do without it")
+    parser.add_argument(
+        "--absent",
+        default="",
+        help="a device without which later starts fail, unless they are told to do without it",
+    )
     arguments = parser.parse_args()
     later = bool(arguments.once and arguments.once.exists())
     wire = ThreadedEnd(socket.socket(fileno=arguments.descriptor))

@@ -19,17 +19,28 @@ WRITE = {"class_type": "Write", "inputs": {}}
 
 async def main(folder: Path) -> None:
     events: asyncio.Queue[JobEvent] = asyncio.Queue()
-    options = ServeOptions(data=folder / "data", packs=(folder / "packs",), input=folder / "input", output=folder / "output", threads=1)
+    options = ServeOptions(
+        data=folder / "data",
+        packs=(folder / "packs",),
+        input=folder / "input",
+        output=folder / "output",
+        threads=1,
+    )
     runner = Runner(options, events.put_nowait, lambda ids, why: None)
     await runner.start()
     prompts = {
         "kept": {"1": {**WRITE, "inputs": {"name": "kept"}}},
         "ended": {"1": {**WRITE, "inputs": {"name": "ended"}}},
-        "runs": {"1": {**WRITE, "inputs": {"name": "runs"}}, "2": {"class_type": "Wait", "inputs": {"seconds": 100, "value": ["1", 0]}}},
+        "runs": {
+            "1": {**WRITE, "inputs": {"name": "runs"}},
+            "2": {"class_type": "Wait", "inputs": {"seconds": 100, "value": ["1", 0]}},
+        },
     }
     for name, prompt in prompts.items():
         await runner.run(Job(name, 0, prompt, tuple(prompt), None, {}, "pending", time.time()))
-        while not isinstance((told := await events.get()).event, Wrote if name == "runs" else Ended):
+        while not isinstance(
+            (told := await events.get()).event, Wrote if name == "runs" else Ended
+        ):
             pass
         if name == "kept":
             runner.kept(told.job)

@@ -34,7 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Se
     with pytest.MonkeyPatch.context() as environment:
         for variable in WAITING:
             environment.delenv(variable, raising=False)
-        environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # OpenMP says what it read when torch loaded it
+        # OpenMP says what it read when torch loaded it
+        environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")
         with serving(tmp_path_factory.mktemp("server"), cache=costs) as running:
             yield running
             family = running.family()
@@ -42,27 +43,36 @@ def server(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Se
             assert running.stop()[0] == 0
             eventually(lambda: not alive(family), 60)
             assert "Traceback" not in running.log, running.log
-            looks = [line.split("'")[1] for line in running.log.splitlines() if "GOMP_SPINCOUNT" in line]
-            assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}  # the runner's and its device's
+            looks = [
+                line.split("'")[1] for line in running.log.splitlines() if "GOMP_SPINCOUNT" in line
+            ]
+            # the runner's and its device's
+            assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}
 
 
 def ask(server: Served, path: str, body: Any = None) -> Any:
     """As scripts do: no content type but urllib's own, which is that of a form."""
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", data, timeout=60) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{server.port}{path}", data, timeout=60
+    ) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 
 
 def picture(server: Served, image: dict[str, str]) -> Image.Image:
     query = urllib.parse.urlencode(image)
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/view?{query}", timeout=60) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{server.port}/view?{query}", timeout=60
+    ) as answer:
         return Image.open(io.BytesIO(answer.read()))
 
 
 def socket_of(server: Served, client: str, *protocols: str) -> ClientConnection:
     wanted = [Subprotocol(name) for name in protocols] or None
-    return connect(f"ws://127.0.0.1:{server.port}/ws?clientId={client}", subprotocols=wanted, max_size=None)
+    return connect(
+        f"ws://127.0.0.1:{server.port}/ws?clientId={client}", subprotocols=wanted, max_size=None
+    )
 
 
 def texts(socket: ClientConnection, identifier: str) -> list[dict[str, Any]]:
@@ -74,7 +84,11 @@ def texts(socket: ClientConnection, identifier: str) -> list[dict[str, Any]]:
             continue
         events.append(json.loads(message))
         data = events[-1]["data"]
-        if events[-1]["type"] == "executing" and data["node"] is None and data["prompt_id"] == identifier:
+        if (
+            events[-1]["type"] == "executing"
+            and data["node"] is None
+            and data["prompt_id"] == identifier
+        ):
             return events
 
 
@@ -83,7 +97,9 @@ def test_queue_watch_and_get_the_picture(server: Served) -> None:
         first = json.loads(socket.recv(timeout=10))
         assert first["type"] == "status"
         assert first["data"]["sid"] == "painter"
-        answer = ask(server, "/prompt", {"prompt": painting(1, EVALUATIONS), "client_id": "painter"})
+        answer = ask(
+            server, "/prompt", {"prompt": painting(1, EVALUATIONS), "client_id": "painter"}
+        )
         assert answer["node_errors"] == {}
         events = texts(socket, answer["prompt_id"])
     kinds = [event["type"] for event in events if event["type"] != "status"]
@@ -128,7 +144,12 @@ def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) ->
     with socket_of(server, "again") as socket:
         second = ask(server, "/prompt", {"prompt": graph, "client_id": "again"})["prompt_id"]
         events = texts(socket, second)
-    cached = [node for event in events if event["type"] == "execution_cached" for node in event["data"]["nodes"]]
+    cached = [
+        node
+        for event in events
+        if event["type"] == "execution_cached"
+        for node in event["data"]["nodes"]
+    ]
     assert {"1", "2", "3", "4", "5", "6", "7"} == set(cached)
     assert [event["data"]["node"] for event in events if event["type"] == "executed"] == ["7"]
     history = server.finished()
@@ -158,7 +179,10 @@ def test_a_preview_whose_file_was_deleted_is_made_again(server: Served) -> None:
 def test_a_running_job_is_interrupted_and_waiting_ones_are_taken_out(server: Served) -> None:
     with socket_of(server, "stopper") as socket:
         running, waiting = (
-            ask(server, "/prompt", {"prompt": painting(seed, 1000, 128), "client_id": "stopper"})["prompt_id"] for seed in (3, 4)
+            ask(server, "/prompt", {"prompt": painting(seed, 1000, 128), "client_id": "stopper"})[
+                "prompt_id"
+            ]
+            for seed in (3, 4)
         )
         while True:
             message = socket.recv(timeout=60)
@@ -193,13 +217,23 @@ def test_the_native_channel_tells_the_same_with_plan_and_timeline(server: Served
     with socket_of(server, "native", "katz.msgpack") as socket:
         assert socket.subprotocol == "katz.msgpack"
         assert msgpack.unpackb(socket.recv(timeout=10))["type"] == "snapshot"
-        identifier = ask(server, "/prompt", {"prompt": painting(6, EVALUATIONS), "client_id": "native"})["prompt_id"]
+        identifier = ask(
+            server, "/prompt", {"prompt": painting(6, EVALUATIONS), "client_id": "native"}
+        )["prompt_id"]
         frames = []
         while not frames or frames[-1]["event"]["kind"] != "ended":
             frame = msgpack.unpackb(socket.recv(timeout=60))
             frames += [frame] if frame["type"] == "event" else []
     kinds = {frame["event"]["kind"] for frame in frames}
-    assert {"started", "node_started", "progress", "node_done", "plan_made", "timeline", "ended"} <= kinds
+    assert {
+        "started",
+        "node_started",
+        "progress",
+        "node_done",
+        "plan_made",
+        "timeline",
+        "ended",
+    } <= kinds
     numbers = [frame["seq"] for frame in frames]
     assert numbers == sorted(set(numbers))
     assert server.finished()[identifier]["status"]["status_str"] == "success"
@@ -207,8 +241,13 @@ def test_the_native_channel_tells_the_same_with_plan_and_timeline(server: Served
 
 def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Served) -> None:
     with socket_of(server, "comes-back") as socket:
-        identifier = ask(server, "/prompt", {"prompt": painting(7, 60, 128), "client_id": "comes-back"})["prompt_id"]
-        while json.loads(m if isinstance(m := socket.recv(timeout=60), str) else "{}").get("type") != "progress":
+        identifier = ask(
+            server, "/prompt", {"prompt": painting(7, 60, 128), "client_id": "comes-back"}
+        )["prompt_id"]
+        while (
+            json.loads(m if isinstance(m := socket.recv(timeout=60), str) else "{}").get("type")
+            != "progress"
+        ):
             pass
         newer = socket_of(server, "comes-back")
     with newer:  # the older one was closed after this one had come

@@ -24,7 +24,15 @@ from processes import below, eventually, runs
 
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobEvent, PlanMade, Wrote
+from katz_graph.web.events import (
+    Cached,
+    ClientEvent,
+    EncodedPicture,
+    Ended,
+    JobEvent,
+    PlanMade,
+    Wrote,
+)
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_client.manager import Runner
@@ -32,7 +40,8 @@ from katz_graph.web.runner_client.manager import Runner
 Result = TypeVar("Result")
 PACK = Path(__file__).with_name("troublesome.py")
 LOOP = Path(__file__).parents[2] / "workflows" / "loop_by_hand.json"
-INSIDE = ("StepBegin", "UNetEncoder", "UNetMid", "UNetDecoder", "Break")  # of a step region: no outputs
+# of a step region: no outputs
+INSIDE = ("StepBegin", "UNetEncoder", "UNetMid", "UNetDecoder", "Break")
 TEXT_TO_IMAGE = Path(__file__).parents[2] / "workflows" / "txt2img.json"
 
 
@@ -52,9 +61,20 @@ class Driver:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        options = ServeOptions(data=folder / "data", packs=(folder / "packs",), input=folder / "input", output=self.output, threads=1)
+        options = ServeOptions(
+            data=folder / "data",
+            packs=(folder / "packs",),
+            input=folder / "input",
+            output=self.output,
+            threads=1,
+        )
         self._workers = ForkServer()
-        self.runner = Runner(options, self.told.append, lambda ids, why: self.lost.append((ids, why)), workers=self._workers.begin)
+        self.runner = Runner(
+            options,
+            self.told.append,
+            lambda ids, why: self.lost.append((ids, why)),
+            workers=self._workers.begin,
+        )
         self.wait(self.runner.start())
         self.origin = self.forked_from()
 
@@ -68,10 +88,20 @@ class Driver:
         self._thread.join()
         self._loop.close()
 
-    def start(self, name: str, prompt: Mapping[str, Any], client: str | None = "me", extra: Mapping[str, Any] | None = None) -> None:
+    def start(
+        self,
+        name: str,
+        prompt: Mapping[str, Any],
+        client: str | None = "me",
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
         assert not self.events(name), "the name of an earlier job"
         targets = [id for id, call in prompt.items() if call["class_type"] not in INSIDE]
-        self.wait(self.runner.run(Job(name, 0, prompt, tuple(targets), client, extra or {}, "pending", time.time())))
+        self.wait(
+            self.runner.run(
+                Job(name, 0, prompt, tuple(targets), client, extra or {}, "pending", time.time())
+            )
+        )
 
     def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -122,7 +152,9 @@ def shown(driver: Driver, ended: Ended) -> bytes:
 
 def test_it_tells_what_it_has(driver: Driver) -> None:
     facts = driver.runner.facts
-    assert [(device.name, device.device) for device in facts.devices] == [("cpu", "cpu")] and facts.nodes > 100
+    assert [(device.name, device.device) for device in facts.devices] == [
+        ("cpu", "cpu")
+    ] and facts.nodes > 100
     described = json.loads(driver.wait(driver.runner.object_info("Wait")))
     assert list(described) == ["Wait"] and described["Wait"]["output_node"] is True
     assert json.loads(driver.wait(driver.runner.object_info("Nothing"))) == {}
@@ -133,7 +165,16 @@ def test_it_tells_what_it_has(driver: Driver) -> None:
 def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
     checked = driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None))
     assert checked.error is None and checked.prompt is not None
-    job = Job("p", 0, checked.prompt, checked.targets, "me", {"extra_pnginfo": {"workflow": {"nodes": []}}}, "pending", time.time())
+    job = Job(
+        "p",
+        0,
+        checked.prompt,
+        checked.targets,
+        "me",
+        {"extra_pnginfo": {"workflow": {"nodes": []}}},
+        "pending",
+        time.time(),
+    )
     driver.wait(driver.runner.run(job))
     ended = driver.ended("p")
     assert ended.status == "completed" and ended.error is None, ended
@@ -141,9 +182,16 @@ def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
     (entry,) = shown["images"]
     with Image.open(driver.output / entry["subfolder"] / entry["filename"]) as picture:
         written = dict(picture.text)  # type: ignore[attr-defined]
-    assert json.loads(written["prompt"]) == checked.prompt and json.loads(written["workflow"]) == {"nodes": []}
+    assert json.loads(written["prompt"]) == checked.prompt and json.loads(written["workflow"]) == {
+        "nodes": []
+    }
     assert json.loads(written["katz"])["devices"] == "cpu"
-    assert ended.meta[saver] == {"node_id": saver, "display_node": saver, "parent_node": None, "real_node_id": saver}
+    assert ended.meta[saver] == {
+        "node_id": saver,
+        "display_node": saver,
+        "parent_node": None,
+        "real_node_id": saver,
+    }
     assert ended.predicted and 0 < ended.seconds["denoise"] < ended.seconds["total"]
 
     events = driver.events("p")
@@ -154,9 +202,16 @@ def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
     steps = [event for event in events if isinstance(event, Progress)]
     assert steps[-1].value == steps[-1].maximum == plan["evaluations"] == 20
     previews = [event for event in events if isinstance(event, EncodedPicture)]
-    assert previews and all(event.image.startswith(b"\xff\xd8") and not event.lasting for event in previews)
-    spans = [segment for event in events if isinstance(event, Timeline) for segment in event.segments]
-    assert all(0 <= segment.start <= segment.start + segment.seconds <= ended.seconds["total"] for segment in spans)
+    assert previews and all(
+        event.image.startswith(b"\xff\xd8") and not event.lasting for event in previews
+    )
+    spans = [
+        segment for event in events if isinstance(event, Timeline) for segment in event.segments
+    ]
+    assert all(
+        0 <= segment.start <= segment.start + segment.seconds <= ended.seconds["total"]
+        for segment in spans
+    )
     assert {segment.evaluation for segment in spans} >= set(range(20))
     started = [event.node for event in events if isinstance(event, NodeStarted)]
     done = [event.node for event in events if isinstance(event, NodeDone)]
@@ -164,12 +219,18 @@ def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
 
 
 def test_a_client_can_do_without_previews(driver: Driver) -> None:
-    prompt = json.loads(json.dumps(driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None)).prompt))
+    prompt = json.loads(
+        json.dumps(
+            driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None)).prompt
+        )
+    )
     (sampler,) = [call for call in prompt.values() if call["class_type"] == "KSampler"]
     sampler["inputs"] |= {"seed": 77, "steps": 12}
     assert driver.run("unseen", prompt, extra={"preview_method": "none"}).status == "completed"
     told = driver.events("unseen")
-    assert any(isinstance(event, Progress) for event in told) and not any(isinstance(event, EncodedPicture) for event in told)
+    assert any(isinstance(event, Progress) for event in told) and not any(
+        isinstance(event, EncodedPicture) for event in told
+    )
 
 
 def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) -> None:
@@ -180,8 +241,11 @@ def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) ->
     cached = [event for event in driver.events("again") if isinstance(event, Cached)]
     assert [set(event.nodes) for event in cached] == [{"1", "2"}]
     assert not any(isinstance(event, NodeStarted) for event in driver.events("again"))
-    shown = {event.node: event.ui for event in driver.events("again") if isinstance(event, NodeDone)}
-    assert shown == {"1": {"text": ["hello", None]}, "2": None}  # not a number is null: no client could read it
+    shown = {
+        event.node: event.ui for event in driver.events("again") if isinstance(event, NodeDone)
+    }
+    # not a number is null: no client could read it
+    assert shown == {"1": {"text": ["hello", None]}, "2": None}
 
 
 def test_what_one_user_asked_for_is_not_told_to_another(driver: Driver) -> None:
@@ -206,7 +270,9 @@ def test_jobs_run_side_by_side_and_each_is_stopped_alone(driver: Driver) -> None
     assert driver.ended("other").status == "cancelled"
 
 
-def test_progress_comes_at_a_pace_that_people_can_follow_and_the_last_always(driver: Driver) -> None:
+def test_progress_comes_at_a_pace_that_people_can_follow_and_the_last_always(
+    driver: Driver,
+) -> None:
     driver.run("counting", {"1": node("Wait", seconds=1)})
     told = [event for event in driver.events("counting") if isinstance(event, Progress)]
     assert 3 <= len(told) <= 8 and (told[-1].value, told[-1].maximum) == (100, 100)
@@ -221,17 +287,30 @@ def test_what_nodes_print_is_logged(driver: Driver, caplog: pytest.LogCaptureFix
 def test_pictures_and_messages_are_sent_to_who_asked(driver: Driver) -> None:
     driver.run("sends", {"1": node("Send")})
     (picture,) = [event for event in driver.events("sends") if isinstance(event, EncodedPicture)]
-    assert (picture.image, picture.media_type, picture.lasting, picture.node) == (b"\x89PNG", "image/png", True, "1")
+    assert (picture.image, picture.media_type, picture.lasting, picture.node) == (
+        b"\x89PNG",
+        "image/png",
+        True,
+        "1",
+    )
     (message,) = [event for event in driver.events("sends") if isinstance(event, PackMessage)]
-    assert message.type == "my.pack" and message.client is None and message.data["numbers"] == [1, 2]
+    assert (
+        message.type == "my.pack" and message.client is None and message.data["numbers"] == [1, 2]
+    )
     assert isinstance(message.data["what"], str)  # what is no data is its text
 
 
 def test_a_job_that_fails_says_where_and_keeps_what_was_made(driver: Driver) -> None:
-    prompt = {"1": node("Say", text="made"), "2": node("SaveImage", images=["1", 0], filename_prefix="x")}
+    prompt = {
+        "1": node("Say", text="made"),
+        "2": node("SaveImage", images=["1", 0], filename_prefix="x"),
+    }
     ended = driver.run("fails", prompt)
     assert ended.status == "failed" and ended.error is not None
-    assert (ended.error.node, ended.error.node_type) == ("2", "SaveImage") and "SaveImage" in ended.error.message
+    assert (ended.error.node, ended.error.node_type) == (
+        "2",
+        "SaveImage",
+    ) and "SaveImage" in ended.error.message
     assert ended.outputs["1"] == {"text": ["made", None]} and ended.executed == ("1",)
 
 
@@ -242,7 +321,8 @@ def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
     driver.wait(driver.runner.free(True, True), 5)  # does not wait for the job
     assert driver.run("waits", {"1": node("Say", text="kept")}).status == "completed"
     assert driver.ended("busy").status == "completed"
-    assert any(isinstance(event, NodeStarted) for event in driver.events("waits"))  # its result was forgotten
+    # its result was forgotten
+    assert any(isinstance(event, NodeStarted) for event in driver.events("waits"))
     assert driver.wait(driver.runner.stats()).results_kept == 1
     assert picture(driver, "after") == before  # from models that were loaded again
     assert any(isinstance(event, PlanMade) for event in driver.events("after"))
@@ -256,26 +336,38 @@ def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, An
             call["inputs"] |= {"seed": seed, "steps": 2}
         elif call["class_type"] == "CFGCombine":
             call["class_type"] = "Break"
-            call["inputs"] = {name: call["inputs"][name] for name in ("cond", "uncond")} | {"mark": str(mark), "times": times}
+            call["inputs"] = {name: call["inputs"][name] for name in ("cond", "uncond")} | {
+                "mark": str(mark),
+                "times": times,
+            }
     checked = driver.wait(driver.runner.check(document, None))
     assert checked.prompt is not None, checked
     return checked.prompt
 
 
 @pytest.mark.slow
-def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_set_aside(driver: Driver, tmp_path: Path) -> None:
+def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_set_aside(
+    driver: Driver, tmp_path: Path
+) -> None:
     """20 jobs, of which one device has four at a time and is lost three times: those that only
     stand beside are not blamed for that.
     """
     restarts = driver.wait(driver.runner.stats()).worker_restarts
     times = {f"loop {seed}": {3: 1, 11: 1000}.get(seed, 0) for seed in range(20)}
-    prompts = {name: looped(driver, seed, tmp_path / name, times[name]) for seed, name in enumerate(times)}
+    prompts = {
+        name: looped(driver, seed, tmp_path / name, times[name]) for seed, name in enumerate(times)
+    }
     with ThreadPoolExecutor(4) as pool:
         ended = dict(zip(prompts, pool.map(driver.run, prompts, prompts.values()), strict=True))
     bad = ended.pop("loop 11")
-    assert {end.status for end in ended.values()} == {"completed"}, [end.error for end in ended.values()][:3]
+    assert {end.status for end in ended.values()} == {"completed"}, [
+        end.error for end in ended.values()
+    ][:3]
     assert bad.status == "failed" and bad.error is not None and bad.error.kind == "WorkerLost"
-    assert "cpu: the device failed: CUDA error: an illegal memory access was encountered, in 2 attempts" in bad.error.message
+    assert (
+        "cpu: the device failed: CUDA error: an illegal memory access was encountered, "
+        "in 2 attempts" in bad.error.message
+    )
     assert driver.runner.restarts == 0
     assert driver.wait(driver.runner.stats()).worker_restarts == restarts + 3
     again = driver.run("undisturbed", looped(driver, 3, tmp_path / "undisturbed", 0))
@@ -294,14 +386,18 @@ def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Drive
     assert driver.forked_from() == driver.origin
 
 
-def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(tmp_path: Path, costs: Path) -> None:
+def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(
+    tmp_path: Path, costs: Path
+) -> None:
     """A job that will run again must not find its own files from before; what was put on record
     stays.
     """
     (tmp_path / "packs").mkdir()
     shutil.copy(PACK, tmp_path / "packs")
     command = [sys.executable, Path(__file__).with_name("short_server.py"), tmp_path]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KATZ_CACHE": str(costs)})
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KATZ_CACHE": str(costs)}
+    )
     try:
         assert server.stdout is not None and server.stdout.readline() == "written\n"
         family = below(server.pid)

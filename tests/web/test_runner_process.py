@@ -64,12 +64,20 @@ class Seen:
         return [one for one in self.told if isinstance(one, tuple)]
 
 
-def with_runner(test: Callable[[Seen], Coroutine[Any, Any, None]], *arguments: str, devices: str = "cpu") -> None:
+def with_runner(
+    test: Callable[[Seen], Coroutine[Any, Any, None]], *arguments: str, devices: str = "cpu"
+) -> None:
     """Run a test on an event loop with a runner, of which nothing must be left afterwards."""
 
     async def run() -> None:
         options = ServeOptions(token="secret", devices=devices)
-        runner = Runner(options, lambda event: seen.hear(event), lambda ids, why: seen.hear((ids, why)), IMPATIENT, (FAKE, *arguments))
+        runner = Runner(
+            options,
+            lambda event: seen.hear(event),
+            lambda ids, why: seen.hear((ids, why)),
+            IMPATIENT,
+            (FAKE, *arguments),
+        )
         seen = Seen(runner)
         await runner.start()
         pids = [runner.facts.pid]
@@ -106,7 +114,8 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         await seen.until(lambda: bool(seen.lost))
         assert not seen.runner.ready
         ((jobs, why),) = seen.lost
-        assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")  # and nothing that it printed: clients read that
+        # and nothing that it printed: clients read that
+        assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")
         before = seen.told[: seen.told.index((jobs, why))]  # all that it said comes first
         assert any(isinstance(one, JobEvent) and isinstance(one.event, Warned) for one in before)
         waiting = asyncio.create_task(seen.runner.run(job("b")))  # while there is none
@@ -131,7 +140,9 @@ def test_what_a_runner_had_started_ends_with_it(monkeypatch: pytest.MonkeyPatch)
     with_runner(test)
 
 
-def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What hears of its end fails, and there are no more descriptors for the first try."""
     monkeypatch.setattr("katz_graph.web.runner_client.manager.FIRST_PAUSE", 0.05)
 
@@ -209,18 +220,25 @@ def test_a_runner_that_lost_a_device_for_good_ends_its_jobs_and_is_replaced() ->
     with_runner(test)
 
 
-def test_the_next_runner_does_without_a_device_that_is_lost_for_good(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_runner_does_without_a_device_that_is_lost_for_good(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """When no device would be left, all are tried again: better one that fails now and then than
     none.
     """
 
     async def test(seen: Seen) -> None:
-        for number, (lost, left_out) in enumerate([("cpu:1", ("cpu:1",)), ("cpu:2", ("cpu:1", "cpu:2")), ("cpu:0", ())], 1):
+        for number, (lost, left_out) in enumerate(
+            [("cpu:1", ("cpu:1",)), ("cpu:2", ("cpu:1", "cpu:2")), ("cpu:0", ())], 1
+        ):
             await seen.runner.run(job(f"a{number}", f"wear out {lost}"))
             await seen.until(lambda name=f"a{number}": seen.ended(name))
             await seen.runner.run(job(f"b{number}"))  # by the next one
             assert seen.runner.restarts == number and seen.runner.facts.gone == left_out
-        assert "left out until the server is started anew: cpu:1; there are cpu:0, cpu:2" in caplog.text
+        assert (
+            "left out until the server is started anew: cpu:1; there are cpu:0, cpu:2"
+            in caplog.text
+        )
 
     with_runner(test, devices="cpu*3")
 
@@ -238,14 +256,23 @@ def test_a_device_that_does_not_come_back_with_a_new_runner_is_left_out(tmp_path
 def test_a_first_start_without_one_of_its_devices_fails(tmp_path: Path) -> None:
     (tmp_path / "started").touch()
     with pytest.raises(RunError, match=r"^device cpu:1: it is gone$"):
-        with_runner(lambda seen: asyncio.sleep(0), "--once", str(tmp_path / "started"), "--absent", "cpu:1", devices="cpu*2")
+        with_runner(
+            lambda seen: asyncio.sleep(0),
+            "--once",
+            str(tmp_path / "started"),
+            "--absent",
+            "cpu:1",
+            devices="cpu*2",
+        )
 
 
 def test_an_event_that_is_not_as_agreed_breaks_nothing() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "speak nonsense"))
         await seen.until(lambda: seen.ended("a"))
-        assert [one.event.status for one in seen.events if isinstance(one.event, Ended)] == ["failed"]
+        assert [one.event.status for one in seen.events if isinstance(one.event, Ended)] == [
+            "failed"
+        ]
         assert seen.runner.ready and seen.runner.restarts == 0
 
     with_runner(test)
@@ -260,7 +287,9 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
         await asyncio.sleep(0.05)
         await seen.runner.cancel("b")
         await waiting
-        assert [one.event.status for one in seen.events if isinstance(one.event, Ended)] == ["cancelled"]
+        assert [one.event.status for one in seen.events if isinstance(one.event, Ended)] == [
+            "cancelled"
+        ]
         await seen.runner.close()  # while the next one does not start
         with pytest.raises(RunnerDown):
             await stuck
@@ -275,7 +304,13 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
 
     async def start() -> None:
         told: list[JobEvent] = []
-        runner = Runner(ServeOptions(), told.append, lambda ids, why: None, IMPATIENT, (FAKE, "--until", str(tmp_path / "ready")))
+        runner = Runner(
+            ServeOptions(),
+            told.append,
+            lambda ids, why: None,
+            IMPATIENT,
+            (FAKE, "--until", str(tmp_path / "ready")),
+        )
         early = asyncio.create_task(runner.object_info())  # before there is a process
         starting = asyncio.create_task(runner.start())
         assert await early == b"{}" and not runner.ready and not starting.done()
@@ -299,7 +334,13 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
 
     async def start() -> None:
         hopeless = ("-c", "import time; time.sleep(1000)")
-        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, replace(IMPATIENT, waiting=0.3), hopeless)
+        runner = Runner(
+            ServeOptions(),
+            lambda event: None,
+            lambda ids, why: None,
+            replace(IMPATIENT, waiting=0.3),
+            hopeless,
+        )
         starting = asyncio.create_task(runner.start())
         with pytest.raises(RunnerDown, match=r"did not get ready within 0\.3 s") as refused:
             await runner.object_info()
@@ -317,12 +358,21 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
     asyncio.run(start())
 
 
-def test_a_fork_server_with_which_no_runner_gets_ready_is_not_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fork_server_with_which_no_runner_gets_ready_is_not_used_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     asked: list[str] = []
 
     async def start() -> None:
         program = (FAKE, "--once", str(tmp_path / "started"))
-        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, program, lambda: asked.append("again"))
+        runner = Runner(
+            ServeOptions(),
+            lambda event: None,
+            lambda ids, why: None,
+            IMPATIENT,
+            program,
+            lambda: asked.append("again"),
+        )
         await runner.start()
         await runner.run(job("kills", "die"))
         while caplog.text.count("the next try") < 2:
@@ -336,7 +386,13 @@ def test_a_fork_server_with_which_no_runner_gets_ready_is_not_used_again(tmp_pat
 
 def test_a_first_start_that_fails_says_so_in_one_line() -> None:
     async def start() -> None:
-        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, (FAKE, "--fails", "no such device"))
+        runner = Runner(
+            ServeOptions(),
+            lambda event: None,
+            lambda ids, why: None,
+            IMPATIENT,
+            (FAKE, "--fails", "no such device"),
+        )
         with pytest.raises(RunError, match=r"^no such device$"):
             await runner.start()
         assert not runner.ready
@@ -350,7 +406,13 @@ def test_a_start_that_is_given_up_leaves_nothing() -> None:
 
     async def start() -> None:
         before = below(os.getpid())
-        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, ("-c", "import time; time.sleep(1000)"))
+        runner = Runner(
+            ServeOptions(),
+            lambda event: None,
+            lambda ids, why: None,
+            IMPATIENT,
+            ("-c", "import time; time.sleep(1000)"),
+        )
         starting = asyncio.create_task(runner.start())
         while not (family := below(os.getpid()) - before):
             await asyncio.sleep(0.01)
@@ -371,7 +433,9 @@ def test_a_start_is_given_up_wherever_it_is() -> None:
 
     async def start(steps: int) -> None:
         before = below(os.getpid())
-        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, (FAKE,))
+        runner = Runner(
+            ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, (FAKE,)
+        )
         starting = asyncio.create_task(runner.start())
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -387,7 +451,13 @@ def test_a_start_is_given_up_wherever_it_is() -> None:
 
 def test_a_program_that_does_not_run_at_all_says_why() -> None:
     async def start() -> None:
-        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, ("-c", "raise SystemExit('broken')"))
+        runner = Runner(
+            ServeOptions(),
+            lambda event: None,
+            lambda ids, why: None,
+            IMPATIENT,
+            ("-c", "raise SystemExit('broken')"),
+        )
         with pytest.raises(RunError, match="did not start: exit status 1; it last printed: broken"):
             await runner.start()
         await runner.close()

@@ -22,7 +22,10 @@ def test_a_client_that_does_not_wait_gets_its_picture(tmp_path: Path) -> None:
     server.start(wait=False)
     try:
         seen = visit("127.0.0.1", server.port, painting(1, 2), began, PATIENCE)
-        assert json.loads(Image.open(io.BytesIO(seen.picture)).info["prompt"])["5"]["inputs"]["seed"] == 1
+        assert (
+            json.loads(Image.open(io.BytesIO(seen.picture)).info["prompt"])["5"]["inputs"]["seed"]
+            == 1
+        )
         assert "KSampler" in server.get("/object_info").data
         assert server.get("/readyz").status == 200
         family = server.family()
@@ -32,7 +35,9 @@ def test_a_client_that_does_not_wait_gets_its_picture(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_a_server_that_ends_while_it_starts_leaves_nothing_and_nobody_waiting(tmp_path: Path) -> None:
+def test_a_server_that_ends_while_it_starts_leaves_nothing_and_nobody_waiting(
+    tmp_path: Path,
+) -> None:
     """Workers load before anybody supervises them."""
     server = Served(tmp_path)
     server.start(wait=False)

@@ -54,7 +54,9 @@ class Write(Node, category="test", output=True):
     name: str = "note"
 
     def run(self, context: Context) -> Text:
-        path = write_numbered(context.output_directory, self.name, ".txt", lambda file: file.write(b"text"))
+        path = write_numbered(
+            context.output_directory, self.name, ".txt", lambda file: file.write(b"text")
+        )
         return with_ui(path.name, files=announced(context, "output", [path]))
 
 

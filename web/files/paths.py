@@ -21,9 +21,14 @@ PART_BYTES = 255  # of one name, as file systems have it
 NAME_BYTES = 1024  # of all names together, far below what a system call takes
 DEPTH = 32  # folders within folders
 DRIVE = re.compile(r"[A-Za-z]:")
-DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)  # no files where the data may be copied to
-INVISIBLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of surrogate pairs, line separators
-TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")  # change how a name reads
+# no files where the data may be copied to
+DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
+# control characters, halves of surrogate pairs, line separators
+INVISIBLE = ("Cc", "Cs", "Zl", "Zp")
+# change how a name reads
+TURNING = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
+)
 
 
 def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
@@ -76,7 +81,9 @@ def folder_of(folders: Folders, place: Place) -> Path:
     return {"input": folders.input, "output": folders.output, "temp": folders.output / TEMP}[place]
 
 
-def people_file(folders: Folders, filename: str, subfolder: str, place: Place) -> tuple[Path, os.stat_result]:
+def people_file(
+    folders: Folders, filename: str, subfolder: str, place: Place
+) -> tuple[Path, os.stat_result]:
     """Finds a file in the users' folders, and its state. `filename` may end in `[input]`,
     `[output]` or `[temp]` behind a space.
 

@@ -14,7 +14,8 @@ from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from katz_graph.web.http.responses import Refusal
 
-ENDINGS = {"PNG": (".png",), "JPEG": (".jpg", ".jpeg"), "WEBP": (".webp",)}  # what can be uploaded; the first ending is the usual one
+# what can be uploaded; the first ending is the usual one
+ENDINGS = {"PNG": (".png",), "JPEG": (".jpg", ".jpeg"), "WEBP": (".webp",)}
 READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # what can be shown in another format
 FRAMES = 1_000  # of an animation
 LONGEST_SIDE = 16_383  # of a WebP picture
@@ -37,7 +38,9 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
         return str(picture.format)
 
 
-def shown(path: Path, preview: Preview | None, channel: Channel, most_pixels: int) -> tuple[bytes, str]:
+def shown(
+    path: Path, preview: Preview | None, channel: Channel, most_pixels: int
+) -> tuple[bytes, str]:
     """Converts a picture to another format, or to some channels only; returns it and its media
     type. Raises Refusal as `checked_format` does.
 
@@ -46,9 +49,13 @@ def shown(path: Path, preview: Preview | None, channel: Channel, most_pixels: in
     """
     with path.open("rb") as file, _opened(file, READ, most_pixels) as picture:
         if preview is None:
-            return _png(_without_alpha(picture) if channel == "rgb" else _only_alpha(picture), {}), "image/png"
+            return _png(
+                _without_alpha(picture) if channel == "rgb" else _only_alpha(picture), {}
+            ), "image/png"
         opaque = preview[0] == "jpeg" or channel == "rgb"
-        return _encoded(_without_alpha(picture) if opaque else _usual(picture), preview), f"image/{preview[0]}"
+        return _encoded(
+            _without_alpha(picture) if opaque else _usual(picture), preview
+        ), f"image/{preview[0]}"
 
 
 def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
@@ -56,30 +63,52 @@ def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
     `checked_format` does, and 400 for other sizes.
     """
     mask.seek(0)
-    with original.open("rb") as file, _opened(file, READ, most_pixels) as picture, _opened(mask, tuple(ENDINGS), most_pixels) as drawn:
+    with (
+        original.open("rb") as file,
+        _opened(file, READ, most_pixels) as picture,
+        _opened(mask, tuple(ENDINGS), most_pixels) as drawn,
+    ):
         if picture.size != drawn.size:
-            raise Refusal(400, f"the mask has {drawn.width}x{drawn.height} pixels, its picture {picture.width}x{picture.height}")
-        texts = {key: text for key, text in getattr(picture, "text", {}).items() if isinstance(text, str)}
+            raise Refusal(
+                400,
+                f"the mask has {drawn.width}x{drawn.height} pixels, its picture "
+                f"{picture.width}x{picture.height}",
+            )
+        texts = {
+            key: text for key, text in getattr(picture, "text", {}).items() if isinstance(text, str)
+        }
         masked = picture.convert("RGBA")
         masked.putalpha(drawn.convert("RGBA").getchannel("A"))
         return _png(masked, texts)
 
 
 @contextmanager
-def _opened(file: IO[bytes], formats: tuple[str, ...], most_pixels: int, all_frames: bool = False) -> Iterator[Image.Image]:
+def _opened(
+    file: IO[bytes], formats: tuple[str, ...], most_pixels: int, all_frames: bool = False
+) -> Iterator[Image.Image]:
     try:
         with Image.open(file, formats=formats) as picture:
             frames = getattr(picture, "n_frames", 1) if all_frames else 1
             if frames > FRAMES:
                 raise Refusal(413, f"the animation has more than {FRAMES:,} frames", "too_large")
             if picture.width * picture.height * frames > most_pixels:
-                size = f"{picture.width}x{picture.height}" + (f" in {frames} frames" if frames > 1 else "")
-                raise Refusal(413, f"the picture has {size} pixels; at most {most_pixels:,} are taken", "too_large")
+                size = f"{picture.width}x{picture.height}" + (
+                    f" in {frames} frames" if frames > 1 else ""
+                )
+                raise Refusal(
+                    413,
+                    f"the picture has {size} pixels; at most {most_pixels:,} are taken",
+                    "too_large",
+                )
             yield picture
     except (Refusal, MemoryError):
         raise
     except UnidentifiedImageError:
-        raise Refusal(400, f"the file is not a picture of a kind that is taken ({', '.join(formats)})", "invalid_image") from None
+        raise Refusal(
+            400,
+            f"the file is not a picture of a kind that is taken ({', '.join(formats)})",
+            "invalid_image",
+        ) from None
     except Image.DecompressionBombError:
         raise Refusal(413, "the picture has too many pixels", "too_large") from None
     except Exception as error:  # Pillow's readers raise many kinds for damaged files
@@ -105,7 +134,9 @@ def _only_alpha(picture: Image.Image) -> Image.Image:
 def _encoded(picture: Image.Image, preview: Preview) -> bytes:
     kind, quality = preview
     if max(picture.size) > LONGEST_SIDE:
-        raise Refusal(413, f"no preview of a picture with a side over {LONGEST_SIDE:,} pixels", "too_large")
+        raise Refusal(
+            413, f"no preview of a picture with a side over {LONGEST_SIDE:,} pixels", "too_large"
+        )
     encoded = io.BytesIO()
     picture.save(encoded, format=kind, quality=quality)
     return encoded.getvalue()

@@ -22,7 +22,17 @@ from katz_graph.files.folders import Folders
 from katz_graph.files.output_files import take, unfinished
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.messages import show
-from katz_graph.web.files.paths import NAME_BYTES, PART_BYTES, PLACES, TURNING, Place, file_state, folder_of, inside, parts_of
+from katz_graph.web.files.paths import (
+    NAME_BYTES,
+    PART_BYTES,
+    PLACES,
+    TURNING,
+    Place,
+    file_state,
+    folder_of,
+    inside,
+    parts_of,
+)
 from katz_graph.web.files.pictures import ENDINGS
 from katz_graph.web.http.bodies import Body, validated
 from katz_graph.web.http.responses import Refusal
@@ -31,7 +41,9 @@ from katz_graph.web.options import Limits
 PARTS = 20  # of a body, files and fields each
 TRUE = ("true", "1")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-UNWANTED = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"|?*\ud800-\udfff\u2028\u2029' + "".join(sorted(TURNING)) + "]")
+UNWANTED = re.compile(
+    r'[\x00-\x1f\x7f-\x9f<>:"|?*\ud800-\udfff\u2028\u2029' + "".join(sorted(TURNING)) + "]"
+)
 NUMBERED = 16  # bytes that ` (1234)` and the like take
 SAME_NAMES = 10_000  # pictures of one name that are numbered
 COMPARED = 2**20  # bytes at once
@@ -66,13 +78,24 @@ class Upload:
         if not isinstance(file, UploadFile) or not file.filename:
             raise Refusal(400, "the multipart field 'image' holds no file with a name")
         if (file.size or 0) > limits.upload_bytes:
-            raise Refusal(413, f"the file has more than {limits.upload_bytes:,} bytes, which is the limit here", "too_large")
+            raise Refusal(
+                413,
+                f"the file has more than {limits.upload_bytes:,} bytes, which is the limit here",
+                "too_large",
+            )
         place = _text(form, "type") or "input"
         known = next((known for known in PLACES if known == place), None)
         if known is None:
             raise Refusal(400, f"type is {show(place)}, expected one of {', '.join(PLACES)}")
         subfolder = "/".join(parts_of(_text(form, "subfolder")))
-        return cls(file.file, file.filename, known, subfolder, _text(form, "overwrite").lower() in TRUE, _reference(form))
+        return cls(
+            file.file,
+            file.filename,
+            known,
+            subfolder,
+            _text(form, "overwrite").lower() in TRUE,
+            _reference(form),
+        )
 
     def folder(self, folders: Folders) -> Path:
         """Returns the destination folder, which need not exist."""
@@ -82,8 +105,14 @@ class Upload:
 def described(*more: str) -> dict[str, Any]:
     """Builds the `openapi_extra` of a route that takes an upload with further text fields."""
     texts = {name: {"type": "string"} for name in ("type", "subfolder", "overwrite", *more)}
-    schema = {"type": "object", "properties": {"image": {"type": "string", "format": "binary"}, **texts}, "required": ["image", *more]}
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+    schema = {
+        "type": "object",
+        "properties": {"image": {"type": "string", "format": "binary"}, **texts},
+        "required": ["image", *more],
+    }
+    return {
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    }
 
 
 def _text(form: FormData, field: str) -> str:
@@ -126,13 +155,19 @@ def disk_refusals() -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise Refusal(409, "a file is where the name has a folder, or a folder where it has a file") from None
+        raise Refusal(
+            409, "a file is where the name has a folder, or a folder where it has a file"
+        ) from None
     except OSError as error:
         if error.errno in FULL:
-            raise Refusal(507, "the server's disk is full; nothing was stored", "disk_full") from None
+            raise Refusal(
+                507, "the server's disk is full; nothing was stored", "disk_full"
+            ) from None
         if error.errno == errno.ENAMETOOLONG:
             raise Refusal(400, "the name is too long for the server's disk") from None
-        raise Refusal(503, f"the server's disk refuses: {error.strerror or 'no reason given'}", "disk") from None
+        raise Refusal(
+            503, f"the server's disk refuses: {error.strerror or 'no reason given'}", "disk"
+        ) from None
 
 
 def picture_name(name: str, kind: str) -> str:
@@ -147,7 +182,10 @@ def picture_name(name: str, kind: str) -> str:
     stem, ending = os.path.splitext(cleaned)  # noqa: PTH122  (a Path would take the name apart once more)
     if ending.lower() not in PICTURE_ENDINGS:
         stem, ending = cleaned, ENDINGS[kind][0]
-    kept = stem.encode()[: PART_BYTES - NUMBERED - len(ending)].decode(errors="ignore").rstrip(" .") + ending
+    kept = (
+        stem.encode()[: PART_BYTES - NUMBERED - len(ending)].decode(errors="ignore").rstrip(" .")
+        + ending
+    )
     try:
         parts_of(kept)
     except Refusal:  # a device's name
@@ -173,7 +211,10 @@ def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> s
             path = folder / candidate
             if take(temporary, path) or _same_content(temporary, path):
                 return candidate
-    raise Refusal(409, f"there are {SAME_NAMES:,} other pictures of this name; choose another, or say overwrite")
+    raise Refusal(
+        409,
+        f"there are {SAME_NAMES:,} other pictures of this name; choose another, or say overwrite",
+    )
 
 
 def _candidates(name: str) -> Iterator[str]:

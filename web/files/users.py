@@ -24,7 +24,8 @@ from katz_graph.web.files.uploads import arriving, disk_refusals
 from katz_graph.web.http.responses import Refusal
 
 ONLY_USER = "default"
-SETTINGS = "comfy.settings.json"  # the name that people's ComfyUI folders have it under, so they can bring theirs
+# the name that people's ComfyUI folders have it under, so they can bring theirs
+SETTINGS = "comfy.settings.json"
 NAMES = "users.json"
 INCOMING = ".incoming"
 MOST_USERS = 1_000
@@ -57,7 +58,9 @@ class Users:
 
     def names(self) -> dict[str, str]:
         """Returns users' names by id."""
-        return {user: name for user, name in _read(self._root / NAMES).items() if isinstance(name, str)}
+        return {
+            user: name for user, name in _read(self._root / NAMES).items() if isinstance(name, str)
+        }
 
     async def add(self, name: str) -> str:
         """Adds a user; returns the id. Refusal 400 when the name is taken or there are too many."""
@@ -68,10 +71,17 @@ class Users:
             if len(names) >= MOST_USERS:
                 raise Refusal(400, f"there are {MOST_USERS:,} users already")
             user = f"{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-') or 'user'}_{uuid4()}"
-            await asyncio.to_thread(self._write, UserFiles(self._root, self._most_bytes * MOST_USERS), NAMES, {**names, user: name})
+            await asyncio.to_thread(
+                self._write,
+                UserFiles(self._root, self._most_bytes * MOST_USERS),
+                NAMES,
+                {**names, user: name},
+            )
             return user
 
-    async def store(self, files: UserFiles, name: str, content: AsyncIterable[bytes], overwrite: bool) -> None:
+    async def store(
+        self, files: UserFiles, name: str, content: AsyncIterable[bytes], overwrite: bool
+    ) -> None:
         """Stores a file as it comes in. Refusal as in `UserFiles.keep`, 507 when the disk is
         full.
         """
@@ -174,7 +184,9 @@ class UserFiles:
         replaced = file_state(path)
         if replaced is not None and not overwrite:
             raise Refusal(409, "there is a file of this name")
-        self._check_quota(temporary.stat().st_size - (replaced.st_size if replaced else 0), int(replaced is None))
+        self._check_quota(
+            temporary.stat().st_size - (replaced.st_size if replaced else 0), int(replaced is None)
+        )
         with disk_refusals():
             path.parent.mkdir(parents=True, exist_ok=True)
             if overwrite:
@@ -221,11 +233,23 @@ class UserFiles:
     def _check_quota(self, more_bytes: int, more_files: int) -> None:
         files = folders = taken = 0
         for entry in _walk(self.root, recurse=True):
-            files, folders, taken = files + (not entry.folder), folders + entry.folder, taken + entry.size
+            files, folders, taken = (
+                files + (not entry.folder),
+                folders + entry.folder,
+                taken + entry.size,
+            )
         if taken + more_bytes > self.most_bytes:
-            raise Refusal(413, f"your files may have {self.most_bytes:,} bytes together; delete some first", "too_large")
+            raise Refusal(
+                413,
+                f"your files may have {self.most_bytes:,} bytes together; delete some first",
+                "too_large",
+            )
         if files + more_files > MOST_FILES or folders > MOST_FOLDERS:
-            raise Refusal(413, f"you may keep {MOST_FILES:,} files in {MOST_FOLDERS:,} folders; delete some first", "too_large")
+            raise Refusal(
+                413,
+                f"you may keep {MOST_FILES:,} files in {MOST_FOLDERS:,} folders; delete some first",
+                "too_large",
+            )
 
 
 def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:

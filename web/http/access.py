@@ -23,7 +23,8 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,
 ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
 PORTS = {"http": 80, "https": 443}
 SECURE = {"ws": "http", "wss": "https"}  # a websocket's scheme as its page's
-OWN_PAGES = ("same-origin", "none")  # Sec-Fetch-Site of this server's pages, and of an address that a person typed
+# Sec-Fetch-Site of this server's pages, and of an address that a person typed
+OWN_PAGES = ("same-origin", "none")
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 PNG = "image/png"
@@ -53,7 +54,11 @@ class Access:
         Raises InputError when an allowed host or origin is none.
         """
         loopback = is_loopback(options.host)
-        own = {options.host, "localhost"} if loopback else {options.host, "localhost", socket.gethostname()}
+        own = (
+            {options.host, "localhost"}
+            if loopback
+            else {options.host, "localhost", socket.gethostname()}
+        )
         return cls(
             names=frozenset((*map(_folded, own), *map(_allowed_host, options.allowed_hosts))),
             addresses=not loopback,
@@ -68,7 +73,10 @@ class Access:
         if host is None:
             return "the request names no host, or none that can be read"
         if not self._is_own(host[0]):
-            return f"this server is not called {show(host[0])}; start it with --allowed-host {host[0]} if it should be"
+            return (
+                f"this server is not called {show(host[0])}; start it with --allowed-host "
+                f"{host[0]} if it should be"
+            )
         if self.asks_from(headers):
             return None
         sites = headers.getlist("sec-fetch-site")
@@ -77,7 +85,10 @@ class Access:
             scheme = SECURE.get(scheme, scheme)
             own = (scheme, host[0], host[1] or PORTS.get(scheme, 0))
             if len(origins) > 1 or split_origin(origins[0]) != own:
-                return f"pages of {show(origins[0])} may not use this server; start it with --allowed-origin if they should"
+                return (
+                    f"pages of {show(origins[0])} may not use this server; start it with "
+                    "--allowed-origin if they should"
+                )
         if any(site not in OWN_PAGES for site in sites):
             return "pages of other sites may not use this server; open its address yourself"
         return None
@@ -87,7 +98,9 @@ class Access:
         allowed.
         """
         origins = headers.getlist("origin")
-        return origins[0] if len(origins) == 1 and split_origin(origins[0]) in self.origins else None
+        return (
+            origins[0] if len(origins) == 1 and split_origin(origins[0]) in self.origins else None
+        )
 
     def holds(self, headers: Headers, query: bytes) -> bool:
         """Checks that a request carries the token. `query`: empty where an address must not hold
@@ -101,7 +114,9 @@ class Access:
         return any(_same(proof, self.token) for proof in proofs)
 
     def _is_own(self, name: str) -> bool:
-        return name in self.names or (_is_address(name) and (self.addresses or ipaddress.ip_address(name).is_loopback))
+        return name in self.names or (
+            _is_address(name) and (self.addresses or ipaddress.ip_address(name).is_loopback)
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -140,9 +155,16 @@ def body_trouble(path: str, headers: Headers) -> str | None:
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return None
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in (JSON, MULTIPART) or "comfy-user" in headers or (kind == PNG and PROMPT.fullmatch(path)):
+    if (
+        kind in (JSON, MULTIPART)
+        or "comfy-user" in headers
+        or (kind == PNG and PROMPT.fullmatch(path))
+    ):
         return None
-    return f"a page may send {JSON} or {MULTIPART} here, not {show(kind) if kind else 'a body without a type'}"
+    return (
+        f"a page may send {JSON} or {MULTIPART} here, not "
+        f"{show(kind) if kind else 'a body without a type'}"
+    )
 
 
 def _allowed_host(host: str) -> str:
@@ -155,7 +177,9 @@ def _allowed_host(host: str) -> str:
 def _allowed_origin(origin: str) -> Origin:
     parts = split_origin(origin)
     if parts is None:
-        raise InputError(f"--allowed-origin {origin}: expected where pages come from, as in https://pictures.example:8443")
+        raise InputError(
+            f"--allowed-origin {origin}: expected where pages come from, as in https://pictures.example:8443"
+        )
     return parts
 
 
@@ -173,7 +197,11 @@ def _is_address(name: str) -> bool:
 
 def _cookies(headers: Headers) -> list[str]:
     try:
-        return [cookie[COOKIE].value for cookie in map(SimpleCookie, headers.getlist("cookie")) if COOKIE in cookie]
+        return [
+            cookie[COOKIE].value
+            for cookie in map(SimpleCookie, headers.getlist("cookie"))
+            if COOKIE in cookie
+        ]
     except CookieError:
         return []
 

@@ -57,12 +57,19 @@ class RequestRecord:
         route = _template(scope)
         self._answered(method, route, status, seconds)
         log.log(
-            logging.ERROR if status >= 500 and status != 503 else logging.DEBUG, "%s %s %d %.1f ms", method, route, status, seconds * 1e3
+            logging.ERROR if status >= 500 and status != 503 else logging.DEBUG,
+            "%s %s %d %.1f ms",
+            method,
+            route,
+            status,
+            seconds * 1e3,
         )
 
 
 def _identity(scope: Scope) -> str:
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+    given = next(
+        (value for name, value in scope["headers"] if name == b"x-request-id"), b""
+    ).decode("latin-1")
     return given if SANE.fullmatch(given) else uuid.uuid4().hex
 
 

@@ -28,7 +28,8 @@ MOST_FIELDS = 16
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 MOST_IDS = 10_000
 LARGE = 2**16  # bytes from which on a body is parsed beside the event loop
-PARSED_AT_ONCE = 2  # of those; parsing keeps other threads waiting, and data takes many times the memory of its text
+# of those; parsing keeps other threads waiting, and data takes many times the memory of its text
+PARSED_AT_ONCE = 2
 NO_NUMBERS = (b"NaN", b"Infinity")  # which Python reads as numbers and JSON has not
 
 Id = Field(max_length=200)
@@ -48,12 +49,16 @@ class PromptBody(Body):
 
     prompt: dict[str, Any]
     client_id: str | None = Field(None, max_length=200)
-    prompt_id: str | None = Field(None, description="a lowercase UUID with hyphens; minted if there is none", max_length=200)
+    prompt_id: str | None = Field(
+        None, description="a lowercase UUID with hyphens; minted if there is none", max_length=200
+    )
     extra_data: dict[str, Any] | None = None
     number: FiniteFloat | None = Field(None, description="place in the queue, lowest first")
     front: bool = False
     partial_execution_targets: list[str] | None = Field(None, max_length=MOST_IDS)
-    deadline_seconds: FiniteFloat | None = Field(None, gt=0, description="refused at arrival if it cannot be met")
+    deadline_seconds: FiniteFloat | None = Field(
+        None, gt=0, description="refused at arrival if it cannot be met"
+    )
 
 
 class ForgetBody(Body):
@@ -115,7 +120,10 @@ def validated(data: Any, model: type[Model]) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, entry['loc'])) or 'body'}: {entry['msg']}" for entry in error.errors()[:10]]
+        problems = [
+            f"{'.'.join(map(str, entry['loc'])) or 'body'}: {entry['msg']}"
+            for entry in error.errors()[:10]
+        ]
         raise Refusal(400, "the body is not as expected", details="\n".join(problems)) from None
 
 
@@ -126,15 +134,21 @@ def _parse(raw: bytes) -> Any:
             json.dumps(data, allow_nan=False)
         return data
     except UnicodeDecodeError as error:
-        raise Refusal(400, "the body is not JSON", details=f"not UTF-8 at byte {error.start}") from None
+        raise Refusal(
+            400, "the body is not JSON", details=f"not UTF-8 at byte {error.start}"
+        ) from None
     except InputError as error:
         raise Refusal(400, "the body is not JSON", details=str(error)) from None
     except ValueError:
-        raise Refusal(400, "the body is not JSON", details="NaN and Infinity are no numbers of JSON") from None
+        raise Refusal(
+            400, "the body is not JSON", details="NaN and Infinity are no numbers of JSON"
+        ) from None
 
 
 def _kind(data: Any) -> str:
-    return {list: "a list", str: "a text", bool: "true or false", type(None): "null"}.get(type(data), "a number")
+    return {list: "a list", str: "a text", bool: "true or false", type(None): "null"}.get(
+        type(data), "a number"
+    )
 
 
 async def read_prompt(request: Request, limits: Limits) -> PromptBody:
@@ -145,16 +159,29 @@ async def read_prompt(request: Request, limits: Limits) -> PromptBody:
         data = await _form(request, limits)
     else:
         raw = await request.body()
-        data = {"prompt": await workflow_in(raw, limits)} if is_picture(raw) else await _json(request, raw, limits)
+        data = (
+            {"prompt": await workflow_in(raw, limits)}
+            if is_picture(raw)
+            else await _json(request, raw, limits)
+        )
     if isinstance(data, dict) and data.get("prompt") is None:
         raise Refusal(400, "No prompt provided", "no_prompt", "the body has no `prompt`")
     if isinstance(data, dict) and data.get("prompt_id") in (None, ""):
         data = {key: value for key, value in data.items() if key != "prompt_id"}
     elif isinstance(data, dict) and not is_canonical(data["prompt_id"]):
-        raise Refusal(400, "prompt_id is not a UUID", "invalid_prompt_id", "expected a lowercase UUID with hyphens")
+        raise Refusal(
+            400,
+            "prompt_id is not a UUID",
+            "invalid_prompt_id",
+            "expected a lowercase UUID with hyphens",
+        )
     body = validated(data, PromptBody)
     if not isinstance((body.extra_data or {}).get("extra_pnginfo", {}), dict | None):
-        raise Refusal(400, "the body is not as expected", details="extra_data.extra_pnginfo: expected an object")
+        raise Refusal(
+            400,
+            "the body is not as expected",
+            details="extra_data.extra_pnginfo: expected an object",
+        )
     return body
 
 
@@ -164,7 +191,11 @@ def idempotency_key(request: Request) -> str | None:
     """
     key = request.headers.get("idempotency-key")
     if key is not None and not KEY.fullmatch(key):
-        raise Refusal(400, "Idempotency-Key is not as expected", details="expected 1 to 255 printable ASCII characters without spaces")
+        raise Refusal(
+            400,
+            "Idempotency-Key is not as expected",
+            details="expected 1 to 255 printable ASCII characters without spaces",
+        )
     return key
 
 
@@ -201,16 +232,26 @@ async def _json(request: Request, raw: bytes, limits: Limits) -> Any:
 def _check_size(count: int, limits: Limits) -> None:
     if count > limits.prompt_bytes:
         limit = f"more than this server's limit of {limits.prompt_bytes:,} (prompt_bytes)"
-        raise Refusal(413, f"the graph and its extra data have {count:,} bytes, {limit}", "too_large")
+        raise Refusal(
+            413, f"the graph and its extra data have {count:,} bytes, {limit}", "too_large"
+        )
 
 
 async def _form(request: Request, limits: Limits) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    async with request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=limits.body_bytes) as form:
+    async with request.form(
+        max_files=1, max_fields=MOST_FIELDS, max_part_size=limits.body_bytes
+    ) as form:
         for name, value in form.multi_items():
             raw = await value.read() if isinstance(value, UploadFile) else value.encode()
             if name in DOCUMENTS:
-                data["prompt"] = await (workflow_in(raw, limits) if is_picture(raw) else _json(request, raw, limits))
+                data["prompt"] = await (
+                    workflow_in(raw, limits) if is_picture(raw) else _json(request, raw, limits)
+                )
             elif name in PromptBody.model_fields:
-                data[name] = raw.decode("utf-8", "replace") if name in TEXTS else await _json(request, raw, limits)
+                data[name] = (
+                    raw.decode("utf-8", "replace")
+                    if name in TEXTS
+                    else await _json(request, raw, limits)
+                )
     return data

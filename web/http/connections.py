@@ -18,7 +18,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from katz_graph.errors import InputError
 from katz_graph.web.http.access import is_loopback
 
-UNREAD = 60_000  # milliseconds that a peer may leave what was sent to it unread before the system drops its connection (RFC 5482)
+# milliseconds that a peer may leave what was sent to it unread before the system drops its
+# connection (RFC 5482)
+UNREAD = 60_000
 LARGEST_FRAME = 2**20  # bytes that a websocket client may send at once
 FAREWELL = 5.0  # seconds for connections to end
 ASKING = 20.0  # seconds for the lines and headers of a request
@@ -29,15 +31,22 @@ GATHERED = 2**16  # bytes that are sent at once, however many more follow
 def check_reach(host: str, token: str | None) -> None:
     """Raises InputError when others could reach a server that asks for no token."""
     if token is None and not is_loopback(host):
-        raise InputError(f"--host {host}: others can reach this address, so a token is needed: --token-file FILE or KATZ_TOKEN")
+        raise InputError(
+            f"--host {host}: others can reach this address, so a token is needed: --token-file "
+            "FILE or KATZ_TOKEN"
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Opens a listening socket; port 0: any free one. InputError if the address cannot be had."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except (OSError, UnicodeError) as error:
-        raise InputError(f"--host {host}: no such address: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            f"--host {host}: no such address: {getattr(error, 'strerror', None) or error}"
+        ) from None
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,9 +57,14 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            raise InputError(f"--port {port}: taken by another process on {host}; choose another (0: any that is free)") from None
+            raise InputError(
+                f"--port {port}: taken by another process on {host}; choose another (0: any "
+                "that is free)"
+            ) from None
         if error.errno == errno.EACCES:
-            raise InputError(f"--port {port}: only the administrator may listen there; choose one from 1024 on") from None
+            raise InputError(
+                f"--port {port}: only the administrator may listen there; choose one from 1024 on"
+            ) from None
         raise InputError(f"--host {host}: {error.strerror or error}") from None
     listening.setblocking(False)
     return listening

@@ -9,9 +9,12 @@ from typing import Any
 
 from katz_graph.web.jobs.job import FINISHED, Job, workflow_id
 
-PREVIEWABLE = ("images", "video", "audio", "3d")  # kinds of outputs that an editor can show in its list
-EXACT = 2**53  # below it, whole numbers are the same in JSON of every language (RFC 8259, section 6)
-PRIVATE = ("client_id", "auth_token_comfy_org", "api_key_comfy_org")  # of `extra_data`: whose it is, and secrets
+# kinds of outputs that an editor can show in its list
+PREVIEWABLE = ("images", "video", "audio", "3d")
+# below it, whole numbers are the same in JSON of every language (RFC 8259, section 6)
+EXACT = 2**53
+# of `extra_data`: whose it is, and secrets
+PRIVATE = ("client_id", "auth_token_comfy_org", "api_key_comfy_org")
 
 
 def milliseconds(seconds: float | None) -> int | None:
@@ -50,7 +53,11 @@ def history_entry(job: Job) -> dict[str, Any]:
 def status_of(job: Job) -> dict[str, Any]:
     """Builds `{status_str, completed, messages}`; the messages are those of a websocket."""
     done = job.status == "completed"
-    return {"status_str": "success" if done else "error", "completed": done, "messages": [list(message) for message in _messages(job)]}
+    return {
+        "status_str": "success" if done else "error",
+        "completed": done,
+        "messages": [list(message) for message in _messages(job)],
+    }
 
 
 def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -67,7 +74,10 @@ def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "execution_success", ended
     elif result.status == "cancelled":
         error = result.error
-        node = {"node_id": error.node if error else "", "node_type": error.node_type if error else ""}
+        node = {
+            "node_id": error.node if error else "",
+            "node_type": error.node_type if error else "",
+        }
         yield "execution_interrupted", ended | node | {"executed": list(result.executed)}
     else:
         yield "execution_error", error_of(job)
@@ -94,7 +104,10 @@ def error_of(job: Job) -> dict[str, Any]:
 def shown_node(job: Job, node: str, kind: str) -> dict[str, str]:
     """Returns `node_id` and `node_type` of a node; `kind` is the type of one not in the prompt."""
     call = job.prompt.get(node)
-    return {"node_id": node, "node_type": str(call.get("class_type", kind)) if isinstance(call, Mapping) else kind}
+    return {
+        "node_id": node,
+        "node_type": str(call.get("class_type", kind)) if isinstance(call, Mapping) else kind,
+    }
 
 
 def summary(job: Job) -> dict[str, Any]:
@@ -108,7 +121,9 @@ def summary(job: Job) -> dict[str, Any]:
         "create_time": milliseconds(job.created),
         "execution_start_time": milliseconds(job.started),
         "execution_end_time": milliseconds(job.ended),
-        "outputs_count": sum(len(entries) for kinds in outputs.values() for entries in kinds.values()),
+        "outputs_count": sum(
+            len(entries) for kinds in outputs.values() for entries in kinds.values()
+        ),
         "previewable_outputs_count": len(shown),
         "preview_output": _preferred(shown),
         "workflow_id": workflow_id(job),
@@ -122,7 +137,11 @@ def detail(job: Job) -> dict[str, Any]:
     """Builds `/api/jobs/{id}`: all of one job."""
     outputs = job.result.outputs if job.result is not None else {}
     more = {"outputs": outputs, "workflow": {"prompt": job.prompt, "extra_data": public_extra(job)}}
-    return summary(job) | more | ({"execution_status": status_of(job)} if job.status in FINISHED else {})
+    return (
+        summary(job)
+        | more
+        | ({"execution_status": status_of(job)} if job.status in FINISHED else {})
+    )
 
 
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -135,4 +154,6 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]
 
 def _preferred(files: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Prefers a saved file to one that was only previewed."""
-    return next((file for file in files if file.get("type") == "output"), files[0] if files else None)
+    return next(
+        (file for file in files if file.get("type") == "output"), files[0] if files else None
+    )

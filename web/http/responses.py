@@ -24,20 +24,44 @@ from katz_graph.files.folders import Folders
 from katz_graph.web.events import Ended, JobError, JobEvent
 from katz_graph.web.options import ServeOptions
 
-ABSOLUTE_PATH = re.compile(r"(?<![\w.:/-])(?:/[^\s/'\"`:,;()\[\]<>]+){2,}/?")  # of two parts or more: `/prompt` is a route
+# of two parts or more: `/prompt` is a route
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/-])(?:/[^\s/'\"`:,;()\[\]<>]+){2,}/?")
 PROMPT_ROUTE = re.compile(r"(/api)?/prompt")
 PAGE = 16  # jobs that are read and written together
 SHOWN_AS = {
-    **{".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif", ".avif": "image/avif"},
-    **{".bmp": "image/bmp", ".mp4": "video/mp4", ".webm": "video/webm", ".mov": "video/quicktime", ".mkv": "video/x-matroska"},
-    **{".mp3": "audio/mpeg", ".wav": "audio/wav", ".flac": "audio/flac", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".m4a": "audio/mp4"},
+    **{
+        ".png": "image/png",
+        ".jpg": "image/jpeg",
+        ".jpeg": "image/jpeg",
+        ".webp": "image/webp",
+        ".gif": "image/gif",
+        ".avif": "image/avif",
+    },
+    **{
+        ".bmp": "image/bmp",
+        ".mp4": "video/mp4",
+        ".webm": "video/webm",
+        ".mov": "video/quicktime",
+        ".mkv": "video/x-matroska",
+    },
+    **{
+        ".mp3": "audio/mpeg",
+        ".wav": "audio/wav",
+        ".flac": "audio/flac",
+        ".ogg": "audio/ogg",
+        ".opus": "audio/ogg",
+        ".m4a": "audio/mp4",
+    },
     **{".txt": "text/plain", ".json": "application/json", ".css": "text/css"},
 }
 """What a browser may show by itself, by the name's ending. All else (SVG, HTML, scripts) is handed
 over as a file to keep.
 """
 DOWNLOAD = "application/octet-stream"
-LIFELESS = "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+LIFELESS = (
+    "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; "
+    "sandbox; frame-ancestors 'none'"
+)
 GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
 Item = TypeVar("Item")
 
@@ -46,7 +70,12 @@ class Refusal(KatzError):
     """Refuses a request. `kind` is ComfyUI's error type; `retry_after` is in seconds."""
 
     def __init__(
-        self, status: int, message: str, kind: str = "invalid_request", details: str = "", retry_after: float | None = None
+        self,
+        status: int,
+        message: str,
+        kind: str = "invalid_request",
+        details: str = "",
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -55,13 +84,20 @@ class Refusal(KatzError):
         self.retry_after = retry_after
 
 
-def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_answer(
+    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Answers with JSON of plain data, whatever its numbers."""
     return Response(json_text(content).encode(), status, dict(headers or {}), "application/json")
 
 
 def refuse(
-    request: Request, status: int, message: str, kind: str = "invalid_request", details: str = "", retry_after: float | None = None
+    request: Request,
+    status: int,
+    message: str,
+    kind: str = "invalid_request",
+    details: str = "",
+    retry_after: float | None = None,
 ) -> Response:
     """Refuses as clients of this route expect it: an object for `/prompt`, a line elsewhere."""
     headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
@@ -79,8 +115,20 @@ class PathRedactor:
 
     @classmethod
     def of(cls, options: ServeOptions, folders: Folders) -> PathRedactor:
-        extra = (path for paths in (*folders.extra.before.values(), *folders.extra.after.values()) for path in paths)
-        named = [*folders.models, folders.input, folders.output, options.data, *options.packs, *options.extra_model_paths, *extra]
+        extra = (
+            path
+            for paths in (*folders.extra.before.values(), *folders.extra.after.values())
+            for path in paths
+        )
+        named = [
+            *folders.models,
+            folders.input,
+            folders.output,
+            options.data,
+            *options.packs,
+            *options.extra_model_paths,
+            *extra,
+        ]
         spelled = {str(spelling): path.name for path in named for spelling in _spellings(path)}
         return cls(tuple(sorted(spelled.items(), key=lambda item: -len(item[0]))))
 
@@ -110,7 +158,9 @@ class PathRedactor:
             case Warned(message=message):
                 return replace(told, event=Warned(self.text(message)))
             case Ended(error=JobError(message=message) as error) as ended:
-                return replace(told, event=replace(ended, error=replace(error, message=self.text(message))))
+                return replace(
+                    told, event=replace(ended, error=replace(error, message=self.text(message)))
+                )
         return told
 
 
@@ -124,7 +174,9 @@ def json_text(data: Any, **options: Any) -> str:
     surrogates question marks. `options` are further ones of `json.dumps`.
     """
     try:
-        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False, **options)
+        text = json.dumps(
+            data, ensure_ascii=False, separators=(",", ":"), allow_nan=False, **options
+        )
     except ValueError:
         text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), **options)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
@@ -143,7 +195,9 @@ def streamed(pieces: AsyncIterable[bytes]) -> StreamingResponse:
     return StreamingResponse(pieces, media_type="application/json")
 
 
-async def joined(pages: AsyncIterable[Sequence[Item]], write: Callable[[Item], str]) -> AsyncIterator[bytes]:
+async def joined(
+    pages: AsyncIterable[Sequence[Item]], write: Callable[[Item], str]
+) -> AsyncIterator[bytes]:
     """Writes the items by `write`, with commas between them."""
     comma = b""
     async for page in pages:
@@ -173,10 +227,16 @@ def stored_file(request: Request, path: Path, state: os.stat_result) -> Response
         stat_result=state,
         content_disposition_type="inline" if media_type else "attachment",
     )
-    return NotModifiedResponse(answer.headers) if is_known(request, answer.headers["etag"]) else answer
+    return (
+        NotModifiedResponse(answer.headers) if is_known(request, answer.headers["etag"]) else answer
+    )
 
 
 def is_known(request: Request, tag: str) -> bool:
     """Checks whether the client has the answer with this ETag already."""
-    known = [given.strip().removeprefix("W/") for header in request.headers.getlist("if-none-match") for given in header.split(",")]
+    known = [
+        given.strip().removeprefix("W/")
+        for header in request.headers.getlist("if-none-match")
+        for given in header.split(",")
+    ]
     return tag in known or known == ["*"]

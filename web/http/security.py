@@ -29,14 +29,19 @@ OPEN = re.compile(r"(/api)?/(livez|readyz)")  # for what watches the process and
 PAGE = "/"
 ENVELOPE = 2**20  # bytes of an upload's body besides the file
 IDLE_BODY = 60.0  # seconds that a body may stand still
-SLOWEST_BODY = 2**13  # bytes a second that a body has to come in with on average, once IDLE_BODY is over
+# bytes a second that a body has to come in with on average, once IDLE_BODY is over
+SLOWEST_BODY = 2**13
 UTF_8 = (b"utf-8", b"utf8")
 READING = ("GET", "HEAD", "OPTIONS")
-NO_TOKEN = "this server asks for its token: send 'Authorization: Bearer TOKEN', or open its page with ?token=TOKEN once"
+NO_TOKEN = (
+    "this server asks for its token: send 'Authorization: Bearer TOKEN', or open its page "
+    "with ?token=TOKEN once"
+)
 ASKING = {
     "Allow": "GET, HEAD, POST, DELETE, PATCH, OPTIONS",
     "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE, PATCH",
-    "Access-Control-Allow-Headers": "Authorization, Comfy-User, Content-Type, Idempotency-Key, X-Request-ID",
+    "Access-Control-Allow-Headers": "Authorization, Comfy-User, Content-Type, Idempotency-Key, "
+    "X-Request-ID",
     "Access-Control-Max-Age": "600",
 }
 HEADERS = {
@@ -93,7 +98,11 @@ class Security:
         guest = self._access.asks_from(headers)
         if scope["type"] == "websocket":
             denial = self._denial(scope, headers)
-            await (self._app(scope, receive, send) if denial is None else _deny(denial, scope, receive, send))
+            await (
+                self._app(scope, receive, send)
+                if denial is None
+                else _deny(denial, scope, receive, send)
+            )
             return
         answer = self._answer(scope, headers, guest)
         bounded = _Bounded(receive, body_limit(scope["path"], self._limits))
@@ -106,7 +115,8 @@ class Security:
     def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
         """Answers requests that need no route; None where the routes may answer."""
         request = Request(scope)
-        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy in between may see another end of it than we do
+        # a proxy in between may see another end of it than we do
+        if "transfer-encoding" in headers and "content-length" in headers:
             answer = refuse(request, HTTPStatus.BAD_REQUEST, "a body has either a length or chunks")
             answer.headers["Connection"] = "close"
             return answer
@@ -116,7 +126,9 @@ class Security:
         if scope["method"] == "OPTIONS":  # the same for every route; browsers send no token with it
             return Response(headers=ASKING)
         page = scope["path"] == PAGE and scope["method"] in READING
-        if not OPEN.fullmatch(scope["path"]) and not self._access.holds(headers, scope["query_string"] if page else b""):
+        if not OPEN.fullmatch(scope["path"]) and not self._access.holds(
+            headers, scope["query_string"] if page else b""
+        ):
             answer = refuse(request, HTTPStatus.UNAUTHORIZED, NO_TOKEN, "unauthorized")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
@@ -129,25 +141,59 @@ class Security:
     def _body_refused(self, request: Request, headers: Headers) -> Response | None:
         trouble = body_trouble(request.url.path, headers)
         if trouble is not None:
-            return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, trouble, "unsupported_media_type")
+            return refuse(
+                request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, trouble, "unsupported_media_type"
+            )
         if headers.get("content-encoding", "identity") != "identity":
-            return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "bodies are read uncompressed only", "unsupported_media_type")
+            return refuse(
+                request,
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                "bodies are read uncompressed only",
+                "unsupported_media_type",
+            )
         if _form_charset(headers) not in UTF_8:
-            return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "forms are read as UTF-8 only", "unsupported_media_type")
-        length, limit = headers.get("content-length", "0"), body_limit(request.url.path, self._limits)
+            return refuse(
+                request,
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                "forms are read as UTF-8 only",
+                "unsupported_media_type",
+            )
+        length, limit = (
+            headers.get("content-length", "0"),
+            body_limit(request.url.path, self._limits),
+        )
         if length.isascii() and length.isdigit() and int(length) > limit:
-            return refuse(request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit), "too_large")
+            return refuse(
+                request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit), "too_large"
+            )
         return None
 
     def _remembering(self, scope: Scope) -> Response:
         """Moves the token from the address, where histories and logs would keep it, into a cookie
         that only this server sees.
         """
-        rest = urlencode([(key, value) for key, value in parse_qsl(scope["query_string"].decode("latin-1")) if key != "token"])
+        rest = urlencode(
+            [
+                (key, value)
+                for key, value in parse_qsl(scope["query_string"].decode("latin-1"))
+                if key != "token"
+            ]
+        )
         cookie: SimpleCookie = SimpleCookie()
         cookie[COOKIE] = self._access.token or ""
-        cookie[COOKIE].update({"path": "/", "httponly": True, "samesite": "Strict", "secure": scope["scheme"] == "https"})
-        headers = {"Location": f"{PAGE}?{rest}" if rest else PAGE, "Set-Cookie": cookie[COOKIE].OutputString(), "Cache-Control": "no-store"}
+        cookie[COOKIE].update(
+            {
+                "path": "/",
+                "httponly": True,
+                "samesite": "Strict",
+                "secure": scope["scheme"] == "https",
+            }
+        )
+        headers = {
+            "Location": f"{PAGE}?{rest}" if rest else PAGE,
+            "Set-Cookie": cookie[COOKIE].OutputString(),
+            "Cache-Control": "no-store",
+        }
         return Response(status_code=HTTPStatus.SEE_OTHER, headers=headers)
 
     def _denial(self, scope: Scope, headers: Headers) -> Response | None:
@@ -155,7 +201,9 @@ class Security:
         if trouble is not None:
             return json_answer({"error": trouble}, HTTPStatus.FORBIDDEN)
         if not self._access.holds(headers, scope["query_string"]):
-            return json_answer({"error": NO_TOKEN}, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+            return json_answer(
+                {"error": NO_TOKEN}, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+            )
         return None
 
 
@@ -192,10 +240,16 @@ class _Bounded:
             return await self._receive()
         began = time.monotonic()
         try:
-            async with asyncio.timeout(min(IDLE_BODY, IDLE_BODY + self._taken / SLOWEST_BODY - self._waited)):
+            async with asyncio.timeout(
+                min(IDLE_BODY, IDLE_BODY + self._taken / SLOWEST_BODY - self._waited)
+            ):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly, or no more of it came", "timeout") from None
+            raise Refusal(
+                HTTPStatus.REQUEST_TIMEOUT,
+                "the body came too slowly, or no more of it came",
+                "timeout",
+            ) from None
         self._waited += time.monotonic() - began
         self._whole = message["type"] != "http.request" or not message.get("more_body", False)
         self._taken += len(message.get("body", b""))
@@ -223,8 +277,13 @@ def _hardened(send: Send, guest: str | None) -> Send:
 
 async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Answers HEAD as GET would be, without its body. Leaves the route in `scope`."""
-    asked = {**scope, "method": "GET", "headers": [header for header in scope["headers"] if header[0] != b"range"]}
-    asked["extensions"] = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # so that no file is read
+    asked = {
+        **scope,
+        "method": "GET",
+        "headers": [header for header in scope["headers"] if header[0] != b"range"],
+    }
+    # so that no file is read
+    asked["extensions"] = {**scope.get("extensions", {}), "http.response.pathsend": {}}
 
     async def without_body(message: Message) -> None:
         if message["type"] == "http.response.start":

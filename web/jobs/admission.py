@@ -28,7 +28,9 @@ class Refused(KatzError):
     seconds, where that may help.
     """
 
-    def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, kind: str, message: str, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status, self.kind, self.retry_after = status, kind, retry_after
 
@@ -38,17 +40,34 @@ class Admission:
     the newest job.
     """
 
-    def __init__(self, store: JobStore, dispatcher: Dispatcher, forecast: Forecast, room: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        dispatcher: Dispatcher,
+        forecast: Forecast,
+        room: int,
+        clock: Callable[[], float],
+    ) -> None:
         self.order = 0
         self.closed = False
-        self._store, self._dispatcher, self._forecast, self._room, self._clock = store, dispatcher, forecast, room, clock
+        self._store, self._dispatcher, self._forecast, self._room, self._clock = (
+            store,
+            dispatcher,
+            forecast,
+            room,
+            clock,
+        )
         self._arriving = 0  # jobs on their way to the disk
 
     async def check(self, client: str | None, key: str | None) -> None:
         """Raises Refused when there is no room, unless the key came before. Costs next to
         nothing.
         """
-        if self._full and key is not None and await self._store.repeated(client, key, None) is not None:
+        if (
+            self._full
+            and key is not None
+            and await self._store.repeated(client, key, None) is not None
+        ):
             return
         self._check_room()
 
@@ -83,16 +102,22 @@ class Admission:
 
     def _check_room(self) -> None:
         if self.closed:
-            raise Refused(503, "shutting_down", "the server is shutting down and takes no jobs", LATER)
+            raise Refused(
+                503, "shutting_down", "the server is shutting down and takes no jobs", LATER
+            )
         if self._full:
-            wait = self._forecast.next_place([attempt.job for attempt in self._dispatcher.attempts.values()])
+            wait = self._forecast.next_place(
+                [attempt.job for attempt in self._dispatcher.attempts.values()]
+            )
             raise Refused(429, "queue_full", f"the queue is full: {self._room} jobs wait", wait)
 
     def _new(self, submission: Submission, features: JobFeatures) -> Job:
         self.order += 1
         number = submission.number
         if number is None:
-            number = self._dispatcher.queue.front_number() if submission.front else float(self.order)
+            number = (
+                self._dispatcher.queue.front_number() if submission.front else float(self.order)
+            )
         return Job(
             id=submission.id or str(uuid.uuid4()),
             number=number,
@@ -114,12 +139,21 @@ class Admission:
         if job.deadline is None:
             return
         running = [attempt.job for attempt in self._dispatcher.attempts.values()]
-        wait = self._forecast.starts(running, self._dispatcher.queue.ahead_of(job.number, job.order))[-1]
+        wait = self._forecast.starts(
+            running, self._dispatcher.queue.ahead_of(job.number, job.order)
+        )[-1]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if own > time_left or time_left <= 0:
-            raise Refused(409, "deadline", f"the deadline in {time_left:.1f} s cannot be met: the job takes {own:.1f} s")
+            raise Refused(
+                409,
+                "deadline",
+                f"the deadline in {time_left:.1f} s cannot be met: the job takes {own:.1f} s",
+            )
         if wait + own > time_left:
-            message = f"the deadline in {time_left:.1f} s cannot be met: the job waits for {wait:.1f} s and takes {own:.1f} s"
+            message = (
+                f"the deadline in {time_left:.1f} s cannot be met: the job waits for "
+                f"{wait:.1f} s and takes {own:.1f} s"
+            )
             raise Refused(429, "deadline", message, wait + own - time_left)
 
     def _earlier(self, kept: Kept, submission: Submission) -> Job:

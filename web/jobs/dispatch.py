@@ -24,7 +24,8 @@ from katz_graph.web.jobs.store import JobStore
 
 T = TypeVar("T")
 CRASHES = 2  # of what runs a job, after which it is set aside
-DEVICE_GONE = "DeviceGone"  # the kind of error of a job that was given a device which has no worker any more
+# the kind of error of a job that was given a device which has no worker any more
+DEVICE_GONE = "DeviceGone"
 AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
 log = logging.getLogger("katz.jobs")
 
@@ -74,12 +75,19 @@ class Dispatcher:
     ) -> None:
         self.queue = JobQueue()
         self.attempts: dict[str, Attempt] = {}
-        self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}  # never ran, and the result is on the way to the disk
+        # never ran, and the result is on the way to the disk
+        self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}
         self._closed = False
         self.hold = True
         self.idle = asyncio.Event()
         self.idle.set()
-        self._store, self._files, self._forecast, self._runner, self._slots = store, files, forecast, runner, slots
+        self._store, self._files, self._forecast, self._runner, self._slots = (
+            store,
+            files,
+            forecast,
+            runner,
+            slots,
+        )
         self._publish, self._changed, self._clock = publish, changed, clock
         self._unwritten: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -87,7 +95,12 @@ class Dispatcher:
     def dispatch(self) -> None:
         """Starts the jobs that can be started, and ends those whose deadline has passed."""
         self._expire()
-        while not self.hold and self._runner.ready and not self._unwritten and (job := self.queue.take(self._fits)):
+        while (
+            not self.hold
+            and self._runner.ready
+            and not self._unwritten
+            and (job := self.queue.take(self._fits))
+        ):
             self._start(job)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -135,15 +148,23 @@ class Dispatcher:
         """Takes in that the runner died under these jobs, which had begun."""
         if self._closed:
             return
-        for attempt in [attempt for id in ids if (attempt := self.attempts.get(id)) and attempt.phase == "runs"]:
+        for attempt in [
+            attempt for id in ids if (attempt := self.attempts.get(id)) and attempt.phase == "runs"
+        ]:
             job = attempt.job
             crashes = job.crashes + 1
             if attempt.cancelled:
                 self._end(attempt, Ended("cancelled", self._clock()), discard=True)
             elif crashes >= CRASHES:
-                message = f"set aside: what ran it died {CRASHES} times under it, the last time: {why}"
+                message = (
+                    f"set aside: what ran it died {CRASHES} times under it, the last time: {why}"
+                )
                 attempt.job = replace(job, crashes=crashes)
-                self._end(attempt, Ended("failed", self._clock(), JobError("WorkerLost", message)), discard=True)
+                self._end(
+                    attempt,
+                    Ended("failed", self._clock(), JobError("WorkerLost", message)),
+                    discard=True,
+                )
             else:
                 self._return(attempt, crashes)
 
@@ -245,7 +266,9 @@ class Dispatcher:
                 attempt.wrote.clear()
             kept = await self._on_disk(attempt, result)
         except Exception:
-            log.exception("job %s is over, but how cannot be kept; the next start takes it up again", job.id)
+            log.exception(
+                "job %s is over, but how cannot be kept; the next start takes it up again", job.id
+            )
         self._unwritten.discard(job.id)
         self._ending.pop(job.id, None)
         self._leave(job.id)
@@ -272,7 +295,9 @@ class Dispatcher:
                 await self._wrote(attempt, attempt.wrote - attempt.noted)
                 if job.id in self.attempts:
                     self._runner.kept(job.id)
-                await self._store.finish(replace(job, status=kept.status, ended=kept.at, result=kept), sized)
+                await self._store.finish(
+                    replace(job, status=kept.status, ended=kept.at, result=kept), sized
+                )
                 return kept
             except RunError as error:
                 if job.id not in self._unwritten:
@@ -315,7 +340,10 @@ class Dispatcher:
         now = self._clock()
         for job in [job for job in self.queue if job.deadline is not None and job.deadline < now]:
             self.queue.remove(job.id)
-            late = f"its deadline passed {now - (job.deadline or now):.1f} s ago, before it could start"
+            late = (
+                f"its deadline passed {now - (job.deadline or now):.1f} s ago, before "
+                "it could start"
+            )
             self.finish(job, Ended("failed", now, JobError("RunError", late)))
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:

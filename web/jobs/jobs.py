@@ -51,7 +51,9 @@ class Jobs:
         self._store, self._files, self._changed, self._clock = store, files, changed, clock
         self._limits, self._retention = limits, retention
         self._forecast = Forecast(jobs_at_once, clock)
-        self._dispatcher = Dispatcher(store, files, self._forecast, runner, jobs_at_once, publish, changed, clock)
+        self._dispatcher = Dispatcher(
+            store, files, self._forecast, runner, jobs_at_once, publish, changed, clock
+        )
         self._admission = Admission(store, self._dispatcher, self._forecast, limits.queue, clock)
         self._paused = False
         self._moving = asyncio.Lock()
@@ -141,7 +143,9 @@ class Jobs:
         self._resume_starting()
         self._changed()
 
-    async def move(self, id: str, number: float | None = None, front: bool = False, before: str | None = None) -> Job:
+    async def move(
+        self, id: str, number: float | None = None, front: bool = False, before: str | None = None
+    ) -> Job:
         """Moves a waiting job: before all, right before another one, or to a number. Raises
         NotWaiting when it does not wait, RunError when the move cannot be written down; then
         nothing has moved.
@@ -153,7 +157,11 @@ class Jobs:
             if before is not None and not front:
                 moved = queue.moved_before(id, before)
             else:
-                moved = [queue.renumbered(id, queue.front_number() if front or number is None else number)]
+                moved = [
+                    queue.renumbered(
+                        id, queue.front_number() if front or number is None else number
+                    )
+                ]
             await self._store.place(moved)
             queue.place(moved)
         self._changed()
@@ -251,7 +259,9 @@ class Jobs:
             await asyncio.sleep(TICK)
 
     async def _clean(self) -> None:
-        await self.forget(await outdated(self._store, self._retention, self._limits.history, self._clock()))
+        await self.forget(
+            await outdated(self._store, self._retention, self._limits.history, self._clock())
+        )
         await self._store.forget_keys(self._clock() - KEYS_KEPT)
         await self._store.shrink()
 

@@ -38,14 +38,24 @@ def add(connection: sqlite3.Connection, job: Job, key: str | None, digest: str) 
     if connection.execute("select 1 from jobs where id = ?", (job.id,)).fetchone():
         return Kept(None, taken="id")
     row = row_of(job)
-    connection.execute(f"insert into jobs ({', '.join(row)}) values ({', '.join('?' * len(row))})", tuple(row.values()))
+    connection.execute(
+        f"insert into jobs ({', '.join(row)}) values ({', '.join('?' * len(row))})",
+        tuple(row.values()),
+    )
     if key is not None:
-        connection.execute("insert into keys values (?, ?, ?, ?, ?)", (job.client or "", key, digest, job.id, job.created))
+        connection.execute(
+            "insert into keys values (?, ?, ?, ?, ?)",
+            (job.client or "", key, digest, job.id, job.created),
+        )
     return Kept(job)
 
 
-def repeated(connection: sqlite3.Connection, client: str | None, key: str, digest: str | None) -> Kept | None:
-    found = connection.execute("select digest, job from keys where client = ? and key = ?", (client or "", key)).fetchone()
+def repeated(
+    connection: sqlite3.Connection, client: str | None, key: str, digest: str | None
+) -> Kept | None:
+    found = connection.execute(
+        "select digest, job from keys where client = ? and key = ?", (client or "", key)
+    ).fetchone()
     if found is None:
         return None
     if digest not in (None, found[0]):
@@ -57,7 +67,8 @@ def repeated(connection: sqlite3.Connection, client: str | None, key: str, diges
 def finish(connection: sqlite3.Connection, job: Job, temporary: Sequence[StoredFile]) -> bool:
     changed = connection.execute(
         "update jobs set status = ?, started = ?, ended = ?, crashes = ?, result = ?, "
-        "finished = (select coalesce(max(finished), 0) + 1 from jobs) where id = ? and finished is null",
+        "finished = (select coalesce(max(finished), 0) + 1 from jobs) where id = ? and "
+        "finished is null",
         (job.status, job.started, job.ended, job.crashes, as_text(result_as_data(job)), job.id),
     )
     if not changed.rowcount:
@@ -79,7 +90,10 @@ def note(connection: sqlite3.Connection, id: str, files: Iterable[StoredFile]) -
 
 def retry(connection: sqlite3.Connection, id: str, crashes: int) -> None:
     connection.execute("delete from files where job = ?", (id,))
-    query = "update jobs set status = 'pending', started = null, crashes = ? where id = ? and finished is null"
+    query = (
+        "update jobs set status = 'pending', started = null, crashes = ? where id = ? and "
+        "finished is null"
+    )
     connection.execute(query, (crashes, id))
 
 
@@ -108,21 +122,36 @@ def listed(
     direction = "desc" if descending else "asc"
     order = f"order by {ORDERS[sort_by]} {direction}, sequence {direction}"
     page = f"select sequence from jobs {where} {order} limit ? offset ?"
-    found = jobs(connection, f"select {COLUMNS} from jobs where sequence in ({page}) {order}", [*values, _bounded(limit), _bounded(offset)])
+    found = jobs(
+        connection,
+        f"select {COLUMNS} from jobs where sequence in ({page}) {order}",
+        [*values, _bounded(limit), _bounded(offset)],
+    )
     return found, total
 
 
 def forget(connection: sqlite3.Connection, ids: Sequence[str] | None) -> list[StoredFile]:
     if ids is None:
-        ids = [row[0] for row in connection.execute("select id from jobs where finished is not null")]
+        ids = [
+            row[0] for row in connection.execute("select id from jobs where finished is not null")
+        ]
     files: list[StoredFile] = []
     for id in ids:
-        if not connection.execute("delete from jobs where id = ? and finished is not null", (id,)).rowcount:
+        if not connection.execute(
+            "delete from jobs where id = ? and finished is not null", (id,)
+        ).rowcount:
             continue
-        files += [StoredFile(*row) for row in connection.execute("select place, path, bytes from files where job = ?", (id,))]
+        files += [
+            StoredFile(*row)
+            for row in connection.execute(
+                "select place, path, bytes from files where job = ?", (id,)
+            )
+        ]
         connection.execute("delete from files where job = ?", (id,))
     shown = "select 1 from files where place = ? and path = ?"
-    return [file for file in files if not connection.execute(shown, (file.place, file.path)).fetchone()]
+    return [
+        file for file in files if not connection.execute(shown, (file.place, file.path)).fetchone()
+    ]
 
 
 def shrink(connection: sqlite3.Connection, pages: int) -> None:

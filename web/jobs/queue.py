@@ -86,7 +86,11 @@ class JobQueue:
         group.insert(group.index(target), replace(job, number=target.number))
         placed = [replace(each, order=order) for each, order in zip(group, orders, strict=True)]
         renewed = {each.id: each for each in placed}
-        changed = [renewed[each.id] for each in self._jobs if each.id in renewed and each.id != id and renewed[each.id] != each]
+        changed = [
+            renewed[each.id]
+            for each in self._jobs
+            if each.id in renewed and each.id != id and renewed[each.id] != each
+        ]
         return [renewed[id], *changed]
 
     def _waiting(self, id: str) -> Job:

@@ -18,26 +18,33 @@ from katz_graph.web.options import MB
 
 VERSION = 1  # of the tables
 LARGEST = 64 * MB  # bytes of one document, far below what a row of SQLite holds
+# large texts come last, so that a scan of the others never reads them; `finished` counts jobs in
+# the order of their ends
 SCHEMA = """
 create table jobs (
-    sequence integer primary key, id text not null unique, status text not null, number real not null, place integer not null,
-    created real not null, started real, ended real, finished integer unique, crashes integer not null,
-    deadline real, predicted real, client text, workflow text,
-    targets text not null, result text, extra text not null, prompt text not null
+    sequence integer primary key, id text not null unique, status text not null,
+    number real not null, place integer not null, created real not null, started real, ended real,
+    finished integer unique, crashes integer not null, deadline real, predicted real, client text,
+    workflow text, targets text not null, result text, extra text not null, prompt text not null
 );
 create index jobs_listed on jobs (created, status, workflow);
 create index jobs_lasted on jobs (ended - started, status, workflow);
 create index jobs_client on jobs (client, finished);
 create table keys (
-    client text not null, key text not null, digest text not null, job text not null, created real not null, primary key (client, key)
+    client text not null, key text not null, digest text not null, job text not null,
+    created real not null, primary key (client, key)
 );
 create table files (
-    job text not null, place text not null, path text not null, bytes integer not null, primary key (job, place, path)
+    job text not null, place text not null, path text not null, bytes integer not null,
+    primary key (job, place, path)
 ) without rowid;
 create index files_path on files (place, path);
 create table flags (name text primary key, value integer not null) without rowid;
-"""  # large texts come last, so that a scan of the others never reads them; `finished` counts jobs in the order of their ends
-COLUMNS = "id, number, targets, client, status, created, started, ended, deadline, crashes, predicted, result, place, workflow"
+"""
+COLUMNS = (
+    "id, number, targets, client, status, created, started, ended, deadline, crashes, "
+    "predicted, result, place, workflow"
+)
 WHOLE = f"{COLUMNS}, extra, prompt"
 
 
@@ -106,7 +113,10 @@ def job_of(row: Sequence[Any]) -> Job:
     if documents:
         extra, prompt = (from_json(text) for text in documents)
     else:
-        extra, prompt = ({"extra_pnginfo": {"workflow": {"id": workflow}}} if workflow is not None else {}), {}
+        extra, prompt = (
+            ({"extra_pnginfo": {"workflow": {"id": workflow}}} if workflow is not None else {}),
+            {},
+        )
     return Job(
         identity,
         number,
@@ -130,5 +140,12 @@ def digest(submission: Submission) -> str:
     """Hashes what two submissions of one Idempotency-Key must have in common. A deadline is left
     out: it is counted from the arrival.
     """
-    body = [submission.prompt, submission.targets, submission.id, submission.extra, submission.number, submission.front]
+    body = [
+        submission.prompt,
+        submission.targets,
+        submission.id,
+        submission.extra,
+        submission.number,
+        submission.front,
+    ]
     return hashlib.sha256(as_text(body).encode()).hexdigest()

@@ -54,7 +54,9 @@ class JobFiles:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                logging.getLogger(__name__).warning("cannot delete %s file %s: %s", file.place, file.path, error.strerror)
+                logging.getLogger(__name__).warning(
+                    "cannot delete %s file %s: %s", file.place, file.path, error.strerror
+                )
                 continue
             if file.place == TEMPORARY:
                 self._drop_empty(path.parent)
@@ -126,7 +128,15 @@ def _shown(job: Ended) -> Iterator[str]:
 
 def _temporary_name(entry: Any) -> str | None:
     """Returns the path of a temporary file from an editor's `{"filename", "subfolder", "type"}`."""
-    if not isinstance(entry, Mapping) or entry.get("type") != TEMPORARY or not isinstance(entry.get("filename"), str):
+    if (
+        not isinstance(entry, Mapping)
+        or entry.get("type") != TEMPORARY
+        or not isinstance(entry.get("filename"), str)
+    ):
         return None
     subfolder = entry.get("subfolder")
-    return f"{subfolder}/{entry['filename']}" if isinstance(subfolder, str) and subfolder else entry["filename"]
+    return (
+        f"{subfolder}/{entry['filename']}"
+        if isinstance(subfolder, str) and subfolder
+        else entry["filename"]
+    )

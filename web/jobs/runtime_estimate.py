@@ -19,7 +19,8 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.records import as_text
 
 SEEDS = ("seed", "noise_seed", "control_after_generate")
-TEXTS = ("text", "prompt", "negative", "positive", "prefix", "image", "title", "value")  # an input so named, or `..._<name>`, `<name>_...`
+# an input so named, or `..._<name>`, `<name>_...`
+TEXTS = ("text", "prompt", "negative", "positive", "prefix", "image", "title", "value")
 LONG = 200  # characters that a choice never has
 SAME_SHAPE = 5  # jobs of a shape that are remembered; their median counts
 SHAPES = 1_000
@@ -40,10 +41,16 @@ class JobFeatures:
 
 def features_of(prompt: Mapping[str, Any], targets: Sequence[str]) -> JobFeatures:
     """Computes the features of a graph in API format."""
-    shape = {node: [entry.get("class_type"), _lasting(_inputs(entry))] for node, entry in prompt.items()}
+    shape = {
+        node: [entry.get("class_type"), _lasting(_inputs(entry))] for node, entry in prompt.items()
+    }
     text = as_text([sorted(targets), sorted(shape.items())])
     sizes = _sizes(prompt)
-    work = sum(_work(_inputs(entry), sizes[node]) for node, entry in prompt.items() if "steps" in _inputs(entry))
+    work = sum(
+        _work(_inputs(entry), sizes[node])
+        for node, entry in prompt.items()
+        if "steps" in _inputs(entry)
+    )
     return JobFeatures(hashlib.sha256(text.encode()).hexdigest(), work)
 
 
@@ -53,7 +60,8 @@ class Predictor:
     def __init__(self) -> None:
         self._shapes: dict[str, deque[float]] = {}
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
-        self._line: tuple[float, float] | None = None  # seconds per work, seconds without any; None: to be drawn anew
+        # seconds per work, seconds without any; None: to be drawn anew
+        self._line: tuple[float, float] | None = None
 
     def learn(self, features: JobFeatures, seconds: float) -> None:
         """Learns that a job of these features took so many seconds."""
@@ -115,7 +123,9 @@ def _lasting(inputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _is_text(name: str, value: Any) -> bool:
-    return isinstance(value, str) and (len(value) > LONG or any(part in TEXTS for part in name.split("_")))
+    return isinstance(value, str) and (
+        len(value) > LONG or any(part in TEXTS for part in name.split("_"))
+    )
 
 
 def _line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -149,26 +159,41 @@ def _sizes(prompt: Mapping[str, Any]) -> dict[str, _Size]:
     waiting = list(prompt)
     while waiting:
         node = waiting[-1]
-        missing = [] if node in entered else [source for source in _sources(prompt, node) if source not in entered]
+        missing = (
+            []
+            if node in entered
+            else [source for source in _sources(prompt, node) if source not in entered]
+        )
         entered.add(node)
         if missing:
             waiting += missing
             continue
         waiting.pop()
         inputs = _inputs(prompt[node])
-        own = _Size(_number(inputs.get("width"), 0) * _number(inputs.get("height"), 0), _number(inputs.get("batch_size"), 0))
+        own = _Size(
+            _number(inputs.get("width"), 0) * _number(inputs.get("height"), 0),
+            _number(inputs.get("batch_size"), 0),
+        )
         found = [own, *(sizes.get(source, _Size()) for source in _sources(prompt, node))]
         sizes[node] = _Size(max(size.pixels for size in found), max(size.batch for size in found))
     return sizes
 
 
 def _sources(prompt: Mapping[str, Any], node: str) -> list[str]:
-    links = (value for value in _inputs(prompt[node]).values() if isinstance(value, list | tuple) and len(value) == 2)
+    links = (
+        value
+        for value in _inputs(prompt[node]).values()
+        if isinstance(value, list | tuple) and len(value) == 2
+    )
     return [link[0] for link in links if isinstance(link[0], str) and link[0] in prompt]
 
 
 def _number(value: Any, otherwise: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else otherwise
+    )
 
 
 class Forecast:

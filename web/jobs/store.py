@@ -68,11 +68,16 @@ class JobStore:
         """Returns the outcome of an earlier submission with this key; None when there was none.
         `digest` None: whatever it was.
         """
-        return await self._read(lambda connection: queries.repeated(connection, client, key, digest))
+        return await self._read(
+            lambda connection: queries.repeated(connection, client, key, digest)
+        )
 
     async def begin(self, id: str, at: float) -> None:
         """Records that a job's attempt started."""
-        await self._run("update jobs set status = 'in_progress', started = ? where id = ? and finished is null", (at, id))
+        await self._run(
+            "update jobs set status = 'in_progress', started = ? where id = ? and finished is null",
+            (at, id),
+        )
 
     async def stop(self, ids: Sequence[str]) -> None:
         """Records that jobs which have not ended are cancelled: no later start takes them up."""
@@ -95,30 +100,50 @@ class JobStore:
     async def place(self, jobs: Sequence[Job]) -> None:
         """Records the jobs' new places in the queue."""
         rows = [(job.number, job.order, job.id) for job in jobs]
-        await self._write(lambda connection: connection.executemany("update jobs set number = ?, place = ? where id = ?", rows))
+        await self._write(
+            lambda connection: connection.executemany(
+                "update jobs set number = ?, place = ? where id = ?", rows
+            )
+        )
 
     async def unfinished(self) -> list[Job]:
         """Returns jobs that wait, or whose attempt did not end, in no order."""
-        return await self._read(lambda connection: queries.jobs(connection, f"select {WHOLE} from jobs where finished is null"))
+        return await self._read(
+            lambda connection: queries.jobs(
+                connection, f"select {WHOLE} from jobs where finished is null"
+            )
+        )
 
     async def last_place(self) -> int:
         """Returns the highest `order` that a job has; 0 without jobs."""
-        return await self._read(lambda connection: connection.execute("select coalesce(max(place), 0) from jobs").fetchone()[0])
+        return await self._read(
+            lambda connection: connection.execute(
+                "select coalesce(max(place), 0) from jobs"
+            ).fetchone()[0]
+        )
 
     async def files(self, id: str) -> list[StoredFile]:
         """Returns the files that the attempts of a job wrote."""
         query = "select place, path, bytes from files where job = ?"
-        return await self._write(lambda connection: [StoredFile(*row) for row in connection.execute(query, (id,))])
+        return await self._write(
+            lambda connection: [StoredFile(*row) for row in connection.execute(query, (id,))]
+        )
 
     # what ended
 
     async def job(self, id: str) -> Job | None:
-        found = await self._read(lambda connection: queries.jobs(connection, f"select {WHOLE} from jobs where id = ?", (id,)))
+        found = await self._read(
+            lambda connection: queries.jobs(
+                connection, f"select {WHOLE} from jobs where id = ?", (id,)
+            )
+        )
         return found[0] if found else None
 
     async def finished(self) -> int:
         """Counts the jobs that ended."""
-        return await self._read(lambda connection: connection.execute("select count(finished) from jobs").fetchone()[0])
+        return await self._read(
+            lambda connection: connection.execute("select count(finished) from jobs").fetchone()[0]
+        )
 
     async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
         """Returns jobs that ended, oldest first, from the one at `first` on; `count` at most."""
@@ -126,22 +151,40 @@ class JobStore:
 
     async def completed(self, count: int) -> list[Job]:
         """Returns the jobs that completed last, newest first."""
-        query = f"select {WHOLE} from jobs where finished is not null and status = 'completed' order by finished desc limit ?"
+        query = (
+            f"select {WHOLE} from jobs where finished is not null and status = 'completed' "
+            "order by finished desc limit ?"
+        )
         return await self._read(lambda connection: queries.jobs(connection, query, (count,)))
 
     async def recent(self, client: str, count: int) -> list[Job]:
         """Returns a client's jobs that ended last, newest last."""
-        query = f"select {WHOLE} from jobs where client = ? and finished is not null order by finished desc limit ?"
-        return await self._read(lambda connection: queries.jobs(connection, query, (client, count))[::-1])
+        query = (
+            f"select {WHOLE} from jobs where client = ? and finished is not null order by "
+            "finished desc limit ?"
+        )
+        return await self._read(
+            lambda connection: queries.jobs(connection, query, (client, count))[::-1]
+        )
 
     async def listed(
-        self, statuses: Sequence[Status], workflow: str | None, sort_by: SortBy, descending: bool, limit: int | None, offset: int
+        self,
+        statuses: Sequence[Status],
+        workflow: str | None,
+        sort_by: SortBy,
+        descending: bool,
+        limit: int | None,
+        offset: int,
     ) -> tuple[list[Job], int]:
         """Returns a page of all jobs without their documents, and their number. No `statuses`: jobs
         of any.
         """
         await self._write(lambda connection: None)  # what was asked for before is seen
-        return await self._read(lambda connection: queries.listed(connection, statuses, workflow, sort_by, descending, limit, offset))
+        return await self._read(
+            lambda connection: queries.listed(
+                connection, statuses, workflow, sort_by, descending, limit, offset
+            )
+        )
 
     # forgetting
 
@@ -157,7 +200,11 @@ class JobStore:
 
     async def surplus(self, count: int) -> list[str]:
         """Returns the oldest of the jobs that ended, beyond the newest `count`."""
-        return await self._ids("select id from jobs where finished is not null order by finished desc limit -1 offset ?", count)
+        return await self._ids(
+            "select id from jobs where finished is not null order by finished desc "
+            "limit -1 offset ?",
+            count,
+        )
 
     async def oversized(self, limit: int) -> list[str]:
         """Returns the oldest of the jobs that ended, whose temporary files are too much together
@@ -170,7 +217,9 @@ class JobStore:
 
     async def forget_keys(self, before: float) -> None:
         """Drops Idempotency-Keys that came before a time, and whose jobs are forgotten."""
-        await self._run("delete from keys where created < ? and job not in (select id from jobs)", (before,))
+        await self._run(
+            "delete from keys where created < ? and job not in (select id from jobs)", (before,)
+        )
 
     async def shrink(self, pages: int = 2_000) -> None:
         """Gives room of forgotten jobs back to the disk, so many pages of 4 KB at once."""
@@ -179,7 +228,11 @@ class JobStore:
     # flags
 
     async def flag(self, name: str) -> bool:
-        rows = await self._read(lambda connection: connection.execute("select value from flags where name = ?", (name,)).fetchall())
+        rows = await self._read(
+            lambda connection: connection.execute(
+                "select value from flags where name = ?", (name,)
+            ).fetchall()
+        )
         return bool(rows and rows[0][0])
 
     async def set_flag(self, name: str, value: bool) -> None:
@@ -189,7 +242,9 @@ class JobStore:
         await self._write(lambda connection: connection.execute(statement, values))
 
     async def _ids(self, query: str, value: float) -> list[str]:
-        return await self._read(lambda connection: [row[0] for row in connection.execute(query, (value,))])
+        return await self._read(
+            lambda connection: [row[0] for row in connection.execute(query, (value,))]
+        )
 
     async def _write(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -201,7 +256,9 @@ class JobStore:
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reading, query, self._opened.reading)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._reading, query, self._opened.reading
+            )
         except sqlite3.Error as error:
             raise explained(self._opened.file, error) from None
 
@@ -232,11 +289,20 @@ def open_folder(folder: Path) -> Opened:
     except Timeout:
         if lock.is_locked:
             lock.release()
-            raise RunError(f"{folder}: the runner of an earlier katz serve still runs (it holds {RUNNER_LOCK}); end it first") from None
-        raise RunError(f"{folder}: another katz serve uses this data folder; stop it, or choose another one with --data") from None
+            raise RunError(
+                f"{folder}: the runner of an earlier katz serve still runs (it holds "
+                f"{RUNNER_LOCK}); end it first"
+            ) from None
+        raise RunError(
+            f"{folder}: another katz serve uses this data folder; stop it, or choose another "
+            "one with --data"
+        ) from None
     except OSError as error:
         lock.release()
-        raise RunError(f"{folder}: the data folder cannot be written: {error.strerror or error}; choose another one with --data") from None
+        raise RunError(
+            f"{folder}: the data folder cannot be written: {error.strerror or error}; choose "
+            "another one with --data"
+        ) from None
     except sqlite3.Error as error:
         lock.release()
         raise explained(file, error) from None
@@ -249,9 +315,14 @@ def explained(file: Path, error: sqlite3.Error) -> RunError:
     """Explains an error of the store to people."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return RunError(f"{file}: the disk is full; jobs are neither accepted nor started until there is room")
+        return RunError(
+            f"{file}: the disk is full; jobs are neither accepted nor started until there is room"
+        )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-        return RunError(f"{file}: the job store is damaged ({error}); it was left as it is: move it away to begin with an empty one")
+        return RunError(
+            f"{file}: the job store is damaged ({error}); it was left as it is: move it away to "
+            "begin with an empty one"
+        )
     return RunError(f"{file}: the job store cannot be used: {error}")
 
 
@@ -264,9 +335,14 @@ def _writing(file: Path) -> sqlite3.Connection:
         connection.execute("pragma synchronous = full")
         (version,) = connection.execute("pragma user_version").fetchone()
         if version == 0:
-            connection.executescript(f"begin immediate; {SCHEMA} pragma user_version = {VERSION}; commit;")
+            connection.executescript(
+                f"begin immediate; {SCHEMA} pragma user_version = {VERSION}; commit;"
+            )
         elif version != VERSION:
-            raise RunError(f"{file}: written by another version of Katz Graph (tables {version}, ours {VERSION}); choose another --data")
+            raise RunError(
+                f"{file}: written by another version of Katz Graph (tables {version}, ours "
+                f"{VERSION}); choose another --data"
+            )
         connection.execute(f"select {WHOLE}, finished from jobs limit 1").fetchall()
     except BaseException:
         connection.close()
@@ -275,4 +351,9 @@ def _writing(file: Path) -> sqlite3.Connection:
 
 
 def _reading(file: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        f"{file.absolute().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )

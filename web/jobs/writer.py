@@ -41,7 +41,8 @@ class Writer:
         operation alone; sqlite3.Error of the file undoes all operations of the transaction.
         """
         answer: Future[T] = Future()
-        answer.set_running_or_notify_cancel()  # whoever waits may go away; it is carried out all the same
+        # whoever waits may go away; it is carried out all the same
+        answer.set_running_or_notify_cancel()
         self._asked.put(_Asked(operation, answer))
         return answer
 
@@ -75,7 +76,8 @@ class Writer:
                 outcomes.append((asked, *self._one(asked)))
             self._connection.execute("commit")
         except Exception as error:  # of the file: none of them is on disk
-            with suppress(sqlite3.Error):  # the next transaction finds it open and fails, which undoes it again
+            # the next transaction finds it open and fails, which undoes it again
+            with suppress(sqlite3.Error):
                 self._connection.rollback()
             outcomes = [(asked, None, error) for asked in batch]
         for asked, value, failure in outcomes:

@@ -56,7 +56,9 @@ class Channel(Protocol):
 
     def greeting(self, snapshot: Snapshot) -> Iterable[ClientFrame]: ...
 
-    def event(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterable[ClientFrame]: ...
+    def event(
+        self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
+    ) -> Iterable[ClientFrame]: ...
 
     def queue(self, client: str, queue: QueueView) -> Iterable[ClientFrame]: ...
 
@@ -112,7 +114,12 @@ class JobState:
                 known.value, known.maximum = value, maximum
             case NodeDone():
                 known = self._node(event.node, event.display, event.type)
-                known.cached, known.seconds, known.why, known.ui = event.cached, event.seconds, event.why, event.ui
+                known.cached, known.seconds, known.why, known.ui = (
+                    event.cached,
+                    event.seconds,
+                    event.why,
+                    event.ui,
+                )
                 self._finish(event.node)
             case EncodedPicture(lasting=False):
                 self.preview = event
@@ -129,13 +136,17 @@ class JobState:
             case Warned(message=message):
                 self.warnings.append(message)
             case Ended(error=error) if error is not None and error.node:
-                known = self.nodes.setdefault(error.node, NodeProgress(error.display or error.node, error.node_type))
+                known = self.nodes.setdefault(
+                    error.node, NodeProgress(error.display or error.node, error.node_type)
+                )
                 known.status = "error"
 
     @property
     def running(self) -> tuple[str, ...]:
         """Returns the running nodes, the latest last."""
-        return tuple(identifier for identifier, node in self.nodes.items() if node.status == "running")
+        return tuple(
+            identifier for identifier, node in self.nodes.items() if node.status == "running"
+        )
 
     def plain(self) -> dict[str, Any]:
         """Returns data for msgpack; pictures are bytes."""
@@ -144,10 +155,18 @@ class JobState:
             "started": self.started,
             "nodes": {identifier: asdict(node) for identifier, node in self.nodes.items()},
             "plans": dict(self.plans),
-            "timeline": [{"node": part.node, "segments": [asdict(segment) for segment in part.segments]} for part in self.timeline],
+            "timeline": [
+                {"node": part.node, "segments": [asdict(segment) for segment in part.segments]}
+                for part in self.timeline
+            ],
             "warnings": list(self.warnings),
             "preview": preview
-            and {"node": preview.node, "display": preview.display, "image": preview.image, "media_type": preview.media_type},
+            and {
+                "node": preview.node,
+                "display": preview.display,
+                "image": preview.image,
+                "media_type": preview.media_type,
+            },
         }
 
     def _node(self, identifier: str, display: str, type: str = "") -> NodeProgress:

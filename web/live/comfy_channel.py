@@ -32,11 +32,14 @@ STATES_NODES = 100  # so many nodes count as one message
 class ConventionChannel:
     """`features` is what the server can do, for clients that ask. `clock` is in seconds."""
 
-    def __init__(self, features: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, features: Mapping[str, Any], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._features, self._clock = features, clock
         self._spoken = self._metadata = False
         self._paces: dict[str, RateLimit] = {}
-        self._owed: dict[str, JobState] = {}  # jobs whose nodes have changed since the last progress_state
+        # jobs whose nodes have changed since the last progress_state
+        self._owed: dict[str, JobState] = {}
         self._shown: dict[str, str] = {}  # the node that was last said to execute, by job
 
     def read(self, text: str) -> Iterator[ClientFrame]:
@@ -48,7 +51,11 @@ class ConventionChannel:
             message = parse_json(text)
         except InputError:
             return
-        data = message.get("data") if isinstance(message, Mapping) and message.get("type") == "feature_flags" else None
+        data = (
+            message.get("data")
+            if isinstance(message, Mapping) and message.get("type") == "feature_flags"
+            else None
+        )
         if isinstance(data, Mapping):
             self._metadata = data.get("supports_preview_metadata") is True
             yield _message("feature_flags", self._features)
@@ -62,9 +69,19 @@ class ConventionChannel:
         for identifier, state in snapshot.states.items():
             if state.started is None:
                 continue
-            yield _message("execution_start", {"prompt_id": identifier, "timestamp": milliseconds(state.started)})
+            yield _message(
+                "execution_start",
+                {"prompt_id": identifier, "timestamp": milliseconds(state.started)},
+            )
             cached = [node for node, known in state.nodes.items() if known.cached]
-            yield _message("execution_cached", {"nodes": cached, "prompt_id": identifier, "timestamp": milliseconds(state.started)})
+            yield _message(
+                "execution_cached",
+                {
+                    "nodes": cached,
+                    "prompt_id": identifier,
+                    "timestamp": milliseconds(state.started),
+                },
+            )
             yield from self._states(identifier, state)
             for node in state.running:
                 yield from self._executing(identifier, state.nodes[node].display)
@@ -74,24 +91,37 @@ class ConventionChannel:
     def queue(self, client: str, queue: QueueView) -> Iterator[ClientFrame]:
         yield _message("status", _status(queue))
 
-    def event(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterator[ClientFrame]:
+    def event(
+        self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
+    ) -> Iterator[ClientFrame]:
         match event:
             case Started(at=at):
                 self._forget(job.id)  # an attempt that was lost
-                yield _message("execution_start", {"prompt_id": job.id, "timestamp": milliseconds(at)})
+                yield _message(
+                    "execution_start", {"prompt_id": job.id, "timestamp": milliseconds(at)}
+                )
             case Cached(nodes=nodes, at=at):
-                yield _message("execution_cached", {"nodes": list(nodes), "prompt_id": job.id, "timestamp": milliseconds(at)})
+                yield _message(
+                    "execution_cached",
+                    {"nodes": list(nodes), "prompt_id": job.id, "timestamp": milliseconds(at)},
+                )
             case NodeStarted(display=display):
                 yield from self._changed(job.id, state)
                 yield from self._executing(job.id, display)
             case Progress(display=display, value=value, maximum=maximum):
-                yield _message("progress", {"value": value, "max": maximum, "prompt_id": job.id, "node": display})
+                yield _message(
+                    "progress",
+                    {"value": value, "max": maximum, "prompt_id": job.id, "node": display},
+                )
                 yield from self._changed(job.id, state)
             case EncodedPicture():
                 yield self._picture(job.id, event)
             case NodeDone(node=node, display=display, ui=ui, cached=cached):
                 if ui is not None:
-                    yield _message("executed", {"node": node, "display_node": display, "output": ui, "prompt_id": job.id})
+                    yield _message(
+                        "executed",
+                        {"node": node, "display_node": display, "output": ui, "prompt_id": job.id},
+                    )
                 if not cached:
                     yield from self._changed(job.id, state)
             case PackMessage(type=type, data=data):
@@ -129,7 +159,13 @@ class ConventionChannel:
     def _states(self, job: str, state: JobState) -> Iterator[ClientFrame]:
         self._owed.pop(job, None)
         if state.nodes:
-            yield _message("progress_state", {"prompt_id": job, "nodes": {id: _node(job, id, node) for id, node in state.nodes.items()}})
+            yield _message(
+                "progress_state",
+                {
+                    "prompt_id": job,
+                    "nodes": {id: _node(job, id, node) for id, node in state.nodes.items()},
+                },
+            )
 
     def _pace(self, job: str) -> RateLimit:
         if job not in self._paces:
@@ -145,16 +181,24 @@ class ConventionChannel:
             header = struct.pack(">II", PREVIEW, FORMATS.get(event.media_type, 1))
         return ClientFrame(header + event.image, "" if event.lasting else job)
 
-    def _end(self, job: Job, ended: Ended, queue: QueueView, state: JobState | None = None) -> Iterator[ClientFrame]:
+    def _end(
+        self, job: Job, ended: Ended, queue: QueueView, state: JobState | None = None
+    ) -> Iterator[ClientFrame]:
         data: dict[str, Any] = {"prompt_id": job.id, "timestamp": milliseconds(ended.at)}
         if ended.status == "completed":
             yield _message("execution_success", data)
         elif ended.status == "failed":
             yield _message("execution_error", error_of(job))
         else:
-            known = state.nodes[state.running[-1]] if state is not None and state.running else NodeProgress("")
+            known = (
+                state.nodes[state.running[-1]]
+                if state is not None and state.running
+                else NodeProgress("")
+            )
             node = shown_node(job, known.display, known.type)
-            yield _message("execution_interrupted", data | node | {"executed": list(ended.executed)})
+            yield _message(
+                "execution_interrupted", data | node | {"executed": list(ended.executed)}
+            )
         yield _message("status", _status(queue))
         yield _message("executing", {"node": None, "prompt_id": job.id})
 
@@ -173,13 +217,21 @@ def _status(queue: QueueView) -> dict[str, Any]:
 
 
 def _node(job: str, identifier: str, node: NodeProgress) -> dict[str, Any]:
-    return {"value": node.value, "max": node.maximum, "state": node.status} | _identity(job, identifier, node.display)
+    return {"value": node.value, "max": node.maximum, "state": node.status} | _identity(
+        job, identifier, node.display
+    )
 
 
 def _identity(job: str, node: str, display: str) -> dict[str, Any]:
     """Identifies a node. One of an expansion is shown as the expanded node, also as its parent."""
     parent = None if display == node else display
-    return {"node_id": node, "prompt_id": job, "display_node_id": display, "parent_node_id": parent, "real_node_id": display}
+    return {
+        "node_id": node,
+        "prompt_id": job,
+        "display_node_id": display,
+        "parent_node_id": parent,
+        "real_node_id": display,
+    }
 
 
 def _message(type: str, data: Any) -> ClientFrame:

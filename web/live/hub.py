@@ -30,8 +30,11 @@ OUTBOX = 32 * 2**20  # bytes that wait for one session: a batch of pictures that
 OUTBOXES = 256 * 2**20  # bytes that wait for all sessions
 ENDS = 512  # jobs, of all clients, that ended and whose clients may not know
 GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
-GRACE = 120.0  # seconds after which a session that is still there has heard of an end; a dead line is found earlier
-ARRIVED = 5.0  # seconds after which a client that says goodbye has heard of an end: its line was sound
+# seconds after which a session that is still there has heard of an end; a dead line is found
+# earlier
+GRACE = 120.0
+# seconds after which a client that says goodbye has heard of an end: its line was sound
+ARRIVED = 5.0
 STATUS_RATE, STATUS_BURST = 20.0, 20.0  # changes of the queue that are told in a second
 STATUS_SOCKETS = 16  # to so many sockets that it counts once; telling one takes about 50 us
 log = logging.getLogger("katz.web")
@@ -69,7 +72,9 @@ class Session:
         self.begun = True
         self.send(self.channel.greeting(self._hub.snapshot(self.client, recent)))
 
-    def hear(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> None:
+    def hear(
+        self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
+    ) -> None:
         if self.begun:
             self.send(self.channel.event(job, event, state, queue))
 
@@ -120,7 +125,9 @@ class Hub:
     server (versions, devices).
     """
 
-    def __init__(self, queue: Callable[[], Queue], facts: Callable[[], Mapping[str, Any]], limits: Limits) -> None:
+    def __init__(
+        self, queue: Callable[[], Queue], facts: Callable[[], Mapping[str, Any]], limits: Limits
+    ) -> None:
         self._queue, self._facts, self._limits = queue, facts, limits
         self._sessions: dict[str, dict[Session, None]] = {}
         self._states: dict[str, JobState] = {}
@@ -138,9 +145,14 @@ class Hub:
         server, or the client, has enough.
         """
         if self.sockets >= self._limits.sockets:
-            raise TooManySockets(f"this server takes {self._limits.sockets} websockets at once, and has them")
+            raise TooManySockets(
+                f"this server takes {self._limits.sockets} websockets at once, and has them"
+            )
         if len(self._sessions.get(client, ())) >= self._limits.client_sockets:
-            raise TooManySockets(f"a client has {self._limits.client_sockets} websockets at once, and this one has them; close one")
+            raise TooManySockets(
+                f"a client has {self._limits.client_sockets} websockets at once, and this one has "
+                "them; close one"
+            )
         session = Session(self, client, channel, self._budget)
         self._sessions.setdefault(client, {})[session] = None
         return session
@@ -158,7 +170,9 @@ class Hub:
     def leave(self, session: Session) -> None:
         """Takes in that this session has read all that it was sent a while ago."""
         before = asyncio.get_running_loop().time() - ARRIVED
-        for job in [job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before]:
+        for job in [
+            job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before
+        ]:
             del self._ends[job]
 
     def publish(self, job: Job, event: ClientEvent) -> None:
@@ -172,7 +186,9 @@ class Hub:
             session.hear(job, event, state, lambda: self._view(without=job.id))
         if isinstance(event, Ended):
             self._states.pop(job.id, None)
-            self._ends[job.id] = _End(replace(job, status=event.status, ended=event.at, result=event))
+            self._ends[job.id] = _End(
+                replace(job, status=event.status, ended=event.at, result=event)
+            )
             self._expect_seen(client, [job.id])
             if len(self._ends) > ENDS:
                 self._ends.popitem(last=False)
@@ -185,7 +201,9 @@ class Hub:
         if self._pace.take(cost):
             self._tell_queue()
         else:
-            self._timer = asyncio.get_running_loop().call_later(self._pace.wait(cost), self._status_late)
+            self._timer = asyncio.get_running_loop().call_later(
+                self._pace.wait(cost), self._status_late
+            )
 
     def close(self, code: int = GOING_AWAY, reason: str = "the server is shutting down") -> None:
         """Ends every session."""
@@ -204,10 +222,27 @@ class Hub:
         queue = self._queue()
         missed = [end.job for end in self._ends.values() if end.job.client == client]
         self._expect_seen(client, [job.id for job in missed])
-        ended = {job.id: job for job in sorted((*recent, *missed), key=lambda job: job.ended or 0.0)}
-        live = {job.id: job for job in (*queue.running, *queue.pending) if job.client == client and job.id not in ended}
-        states = {job.id: self._states.get(job.id) or JobState() for job in queue.running if job.id in live}
-        return Snapshot(client, self._view(), (*ended.values(), *live.values()), states, tuple(missed), self._facts())
+        ended = {
+            job.id: job for job in sorted((*recent, *missed), key=lambda job: job.ended or 0.0)
+        }
+        live = {
+            job.id: job
+            for job in (*queue.running, *queue.pending)
+            if job.client == client and job.id not in ended
+        }
+        states = {
+            job.id: self._states.get(job.id) or JobState()
+            for job in queue.running
+            if job.id in live
+        }
+        return Snapshot(
+            client,
+            self._view(),
+            (*ended.values(), *live.values()),
+            states,
+            tuple(missed),
+            self._facts(),
+        )
 
     def _state(self, job: Job, event: ClientEvent) -> JobState:
         if isinstance(event, Started):
@@ -231,7 +266,9 @@ class Hub:
     def _seen(self, jobs: Sequence[str]) -> None:
         for job in jobs:
             ended = self._ends.get(job)
-            if ended is not None and any(session.begun for session in self._sessions.get(ended.job.client or "", ())):
+            if ended is not None and any(
+                session.begun for session in self._sessions.get(ended.job.client or "", ())
+            ):
                 del self._ends[job]
 
     def _status_late(self) -> None:
@@ -251,4 +288,9 @@ class Hub:
         for place, job in enumerate(queue.pending):
             if job.client is not None:
                 places.setdefault(job.client, {})[job.id] = place
-        return QueueView(sum(job.id != without for job in queue.running), len(queue.pending), queue.paused, places)
+        return QueueView(
+            sum(job.id != without for job in queue.running),
+            len(queue.pending),
+            queue.paused,
+            places,
+        )

@@ -76,21 +76,39 @@ class NativeChannel:
     def greeting(self, snapshot: Snapshot) -> Iterator[ClientFrame]:
         jobs = [_job(job, snapshot.states.get(job.id)) for job in snapshot.jobs]
         queue = _queue(snapshot.client, snapshot.queue)
-        yield self._frame("snapshot", {"client": snapshot.client, "server": dict(snapshot.facts), "queue": queue, "jobs": jobs})
+        yield self._frame(
+            "snapshot",
+            {
+                "client": snapshot.client,
+                "server": dict(snapshot.facts),
+                "queue": queue,
+                "jobs": jobs,
+            },
+        )
 
     def queue(self, client: str, queue: QueueView) -> Iterator[ClientFrame]:
         yield self._frame("queue", _queue(client, queue))
 
-    def event(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterator[ClientFrame]:
+    def event(
+        self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
+    ) -> Iterator[ClientFrame]:
         replaceable = isinstance(event, EncodedPicture) and not event.lasting
-        yield self._frame("event", {"event": JOB_EVENT.dump_python(JobEvent(job.id, event))}, job.id if replaceable else "")
+        yield self._frame(
+            "event",
+            {"event": JOB_EVENT.dump_python(JobEvent(job.id, event))},
+            job.id if replaceable else "",
+        )
 
     def pong(self) -> Iterator[ClientFrame]:
         yield self._frame("pong", {})
 
-    def watched(self, identifier: str, job: Job | None, state: JobState | None) -> Iterator[ClientFrame]:
+    def watched(
+        self, identifier: str, job: Job | None, state: JobState | None
+    ) -> Iterator[ClientFrame]:
         """Answers `watch`."""
-        yield self._frame("job", {"id": identifier, "job": None if job is None else _job(job, state)})
+        yield self._frame(
+            "job", {"id": identifier, "job": None if job is None else _job(job, state)}
+        )
 
     def due(self) -> float | None:
         return None
@@ -104,7 +122,12 @@ class NativeChannel:
 
 
 def _queue(client: str, queue: QueueView) -> dict[str, Any]:
-    return {"running": queue.running, "pending": queue.pending, "paused": queue.paused, "places": dict(queue.places.get(client, {}))}
+    return {
+        "running": queue.running,
+        "pending": queue.pending,
+        "paused": queue.paused,
+        "places": dict(queue.places.get(client, {})),
+    }
 
 
 def _job(job: Job, state: JobState | None) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class FrameQueue:
 
     def __init__(self, limit: int, budget: ByteBudget) -> None:
         self._limit, self._bytes, self._count, self._budget = limit, 0, 0, budget
-        self._frames: OrderedDict[int, ClientFrame] = OrderedDict()  # by number; a dict is slow to find its first
+        # by number; a dict is slow to find its first
+        self._frames: OrderedDict[int, ClientFrame] = OrderedDict()
         self._slots: dict[str, int] = {}
         self._changed, self._closed = asyncio.Event(), asyncio.Event()
         self.end: tuple[int, str] | None = None  # close code and reason of RFC 6455, section 7.4.1

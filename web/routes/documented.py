@@ -42,16 +42,23 @@ USUAL = (400, 401, 403, 408, 413, 415)  # what any route may answer
 def refusals(*statuses: int, schema: dict[str, Any] = ERROR) -> dict[int | str, dict[str, Any]]:
     """Describes refusals, beside those that any route may give."""
     content = {"application/json": {"schema": schema}}
-    return {status: {"description": REASONS[status], "content": content} for status in sorted({*USUAL, *statuses})}
+    return {
+        status: {"description": REASONS[status], "content": content}
+        for status in sorted({*USUAL, *statuses})
+    }
 
 
-def takes(model: type[BaseModel], required: bool = True, more: dict[str, Any] | None = None) -> dict[str, Any]:
+def takes(
+    model: type[BaseModel], required: bool = True, more: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Builds the `openapi_extra` of a route with this JSON body; `more`: other content types."""
     content = {"application/json": {"schema": model.model_json_schema()}} | (more or {})
     return {"requestBody": {"required": required, "content": content}}
 
 
-def answers(description: str, schema: dict[str, Any] | None = None, media: str = "application/json") -> dict[int | str, dict[str, Any]]:
+def answers(
+    description: str, schema: dict[str, Any] | None = None, media: str = "application/json"
+) -> dict[int | str, dict[str, Any]]:
     """Describes the answer of a route that succeeded."""
     content = {"content": {media: {"schema": schema}}} if schema is not None else {}
     return {200: {"description": description, **content}}

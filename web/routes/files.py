@@ -35,7 +35,11 @@ VIEWED: dict[int | str, dict[str, Any]] = {
 }
 STORED = answers(
     "the name that the picture got, as LoadImage takes it",
-    {"type": "object", "properties": {key: {"type": "string"} for key in ("name", "subfolder", "type")}, "required": ["name"]},
+    {
+        "type": "object",
+        "properties": {key: {"type": "string"} for key in ("name", "subfolder", "type")},
+        "required": ["name"],
+    },
 )
 
 Name = Annotated[str, Query(max_length=NAME_BYTES)]
@@ -54,7 +58,9 @@ def router(state: State) -> APIRouter:
         folder, name = upload.folder(state.folders), picture_name(upload.name, kind)
         if content is not None and not name.lower().endswith(".png"):
             name += ".png"
-        kept = await asyncio.to_thread(keep_picture, content or upload.file, folder, name, upload.overwrite)
+        kept = await asyncio.to_thread(
+            keep_picture, content or upload.file, folder, name, upload.overwrite
+        )
         return json_answer({"name": kept, "subfolder": upload.subfolder, "type": upload.place})
 
     @routes.get("/view", responses=VIEWED | refusals(404, 416), response_class=Response)
@@ -63,39 +69,64 @@ def router(state: State) -> APIRouter:
         filename: Name,
         type: Place = "output",
         subfolder: Name = "",
-        preview: Annotated[str, Query(max_length=20, description="`webp;90` or `jpeg;90`: the picture in that format and quality")] = "",
+        preview: Annotated[
+            str,
+            Query(
+                max_length=20,
+                description="`webp;90` or `jpeg;90`: the picture in that format and quality",
+            ),
+        ] = "",
         channel: Channel = "rgba",
     ) -> Response:
         path, found = await asyncio.to_thread(people_file, state.folders, filename, subfolder, type)
         wanted = _preview(preview)
         if wanted is None and channel == "rgba":
             return stored_file(request, path, found)
-        tag = hashlib.sha256(f"{found.st_mtime_ns} {found.st_size} {wanted} {channel}".encode()).hexdigest()[:32]
+        tag = hashlib.sha256(
+            f"{found.st_mtime_ns} {found.st_size} {wanted} {channel}".encode()
+        ).hexdigest()[:32]
         headers = {**GUARDED, "ETag": f'"{tag}"'}
         if is_known(request, headers["ETag"]):
             return NotModifiedResponse(Response(headers=headers).headers)
-        content, media_type = await decoded(lambda: shown(path, wanted, channel, limits.upload_pixels))
+        content, media_type = await decoded(
+            lambda: shown(path, wanted, channel, limits.upload_pixels)
+        )
         return Response(content, headers=headers, media_type=media_type)
 
-    @routes.post("/upload/image", openapi_extra=described(), responses=STORED | refusals(409, 415, 507))
+    @routes.post(
+        "/upload/image", openapi_extra=described(), responses=STORED | refusals(409, 415, 507)
+    )
     async def upload_image(request: Request) -> Response:
         async with request.form(max_files=PARTS, max_fields=PARTS) as form:
             upload = Upload.of(form, limits)
             kind = await decoded(lambda: checked_format(upload.file, limits.upload_pixels))
             return await keep(upload, None, kind)
 
-    @routes.post("/upload/mask", openapi_extra=described("original_ref"), responses=STORED | refusals(404, 409, 415, 507))
+    @routes.post(
+        "/upload/mask",
+        openapi_extra=described("original_ref"),
+        responses=STORED | refusals(404, 409, 415, 507),
+    )
     async def upload_mask(request: Request) -> Response:
         async with request.form(max_files=PARTS, max_fields=PARTS) as form:
             upload = Upload.of(form, limits)
             wanted = upload.original
             if wanted is None:
-                raise Refusal(400, "the multipart field 'original_ref' names no picture for the mask")
-            original, _ = await asyncio.to_thread(people_file, state.folders, wanted.filename, wanted.subfolder, wanted.type)
-            masked = await decoded(lambda: with_alpha_of(upload.file, original, limits.upload_pixels))
+                raise Refusal(
+                    400, "the multipart field 'original_ref' names no picture for the mask"
+                )
+            original, _ = await asyncio.to_thread(
+                people_file, state.folders, wanted.filename, wanted.subfolder, wanted.type
+            )
+            masked = await decoded(
+                lambda: with_alpha_of(upload.file, original, limits.upload_pixels)
+            )
             return await keep(upload, io.BytesIO(masked), "PNG")
 
-    @routes.get("/view_metadata/{folder}", responses=answers("what the model's file says of itself") | refusals(404))
+    @routes.get(
+        "/view_metadata/{folder}",
+        responses=answers("what the model's file says of itself") | refusals(404),
+    )
     async def view_metadata(folder: str, filename: Name) -> Response:
         return json_answer(await asyncio.to_thread(_notes, state.folders, folder, filename))
 

@@ -39,14 +39,15 @@ TYPES = {
     ".webp": "image/webp",
     ".woff2": "font/woff2",
 }
-SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)  # one that stands in the page
+# one that stands in the page
+SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Katz Graph</title><meta http-equiv="refresh" content="5"></head>
-<body><h1>Katz Graph</h1>
-<p>{state}. Running: {running}; waiting: {pending}.</p>
-<p>Queue a workflow with <code>katz submit</code>, or with any client of the convention. The routes are described in
-<a href="openapi.json">openapi.json</a>, figures stand in <a href="metrics">metrics</a>.
-<code>katz serve --frontend DIR</code> serves a front end here.</p></body></html>
+<html lang="en"><head><meta charset="utf-8"><title>Katz Graph</title><meta http-equiv="refresh"
+content="5"></head> <body><h1>Katz Graph</h1> <p>{state}. Running: {running}; waiting:
+{pending}.</p> <p>Queue a workflow with <code>katz submit</code>, or with any client of the
+convention. The routes are described in <a href="openapi.json">openapi.json</a>, figures stand in <a
+href="metrics">metrics</a>. <code>katz serve --frontend DIR</code> serves a front end
+here.</p></body></html>
 """
 
 
@@ -63,19 +64,27 @@ class Assets(StaticFiles):
         if isinstance(answer, FileResponse):
             suffix = Path(answer.path).suffix.lower()
             if suffix in TYPES:
-                answer.headers["content-type"] = f"{TYPES[suffix]}; charset=utf-8" if "text" in TYPES[suffix] else TYPES[suffix]
+                answer.headers["content-type"] = (
+                    f"{TYPES[suffix]}; charset=utf-8" if "text" in TYPES[suffix] else TYPES[suffix]
+                )
             answer.headers["cache-control"] = "no-cache"
         return answer
 
     def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
     ) -> Response:
         """Names a page's inline scripts in its policy, also when the page itself is known already
         (304): the policy replaces the old one.
         """
         answer = super().file_response(full_path, stat_result, scope, status_code)
         if Path(full_path).suffix.lower() == ".html":
-            answer.headers["content-security-policy"] = page_policy(_inline_scripts(Path(full_path).read_bytes()))
+            answer.headers["content-security-policy"] = page_policy(
+                _inline_scripts(Path(full_path).read_bytes())
+            )
         return answer
 
 
@@ -87,7 +96,13 @@ def page(state: State) -> APIRouter:
     async def show() -> Response:
         now = "Shutting down" if state.draining else "Ready" if state.runner.ready else "Starting"
         paused = ", paused" if state.jobs.paused else ""
-        return HTMLResponse(PAGE.format(state=html.escape(now + paused), running=len(state.jobs.running), pending=len(state.jobs.pending)))
+        return HTMLResponse(
+            PAGE.format(
+                state=html.escape(now + paused),
+                running=len(state.jobs.running),
+                pending=len(state.jobs.pending),
+            )
+        )
 
     return routes
 
@@ -148,7 +163,11 @@ def templates(state: State) -> APIRouter:
 
 
 def _scripts(folders: Mapping[str, str]) -> list[str]:
-    found = ((pack, file.relative_to(folder).as_posix()) for pack, folder in folders.items() for file in sorted(Path(folder).rglob("*.js")))
+    found = (
+        (pack, file.relative_to(folder).as_posix())
+        for pack, folder in folders.items()
+        for file in sorted(Path(folder).rglob("*.js"))
+    )
     return [quote(f"/extensions/{pack}/{name}") for pack, name in found]
 
 

@@ -20,7 +20,9 @@ TEXT = {"type": "string"}
 def _served(facts: RunnerFacts) -> str:
     """Says which devices are left out, and which stages fail for that."""
     without = f", without {', '.join(facts.gone)}" if facts.gone else ""
-    return f"ok{without}" + (f": jobs that need {', '.join(facts.stranded)} fail" if facts.stranded else "")
+    return f"ok{without}" + (
+        f": jobs that need {', '.join(facts.stranded)} fail" if facts.stranded else ""
+    )
 
 
 def router(state: State) -> APIRouter:
@@ -30,15 +32,26 @@ def router(state: State) -> APIRouter:
     async def alive() -> Response:
         return PlainTextResponse("ok\n")
 
-    @routes.get("/readyz", responses=answers("jobs are taken and run", TEXT, "text/plain") | refusals(503))
+    @routes.get(
+        "/readyz", responses=answers("jobs are taken and run", TEXT, "text/plain") | refusals(503)
+    )
     async def ready() -> Response:
-        why = "shutting down" if state.draining else None if state.runner.ready else "the runner is starting"
+        why = (
+            "shutting down"
+            if state.draining
+            else None
+            if state.runner.ready
+            else "the runner is starting"
+        )
         return PlainTextResponse(f"{why or _served(state.runner.facts)}\n", 503 if why else 200)
 
-    @routes.get("/metrics", responses=answers("figures for Prometheus", TEXT, "text/plain") | refusals())
+    @routes.get(
+        "/metrics", responses=answers("figures for Prometheus", TEXT, "text/plain") | refusals()
+    )
     async def metrics() -> Response:
         stats = None
-        with contextlib.suppress(KatzError):  # without a runner the server's own figures still stand, and nobody waits for it
+        # without a runner the server's own figures still stand, and nobody waits for it
+        with contextlib.suppress(KatzError):
             stats = await state.runner.stats() if state.runner.ready else None
         text = generate_latest(state.metrics.registry) + generate_latest(figures(state, stats))
         return Response(text, media_type=CONTENT_TYPE_LATEST)

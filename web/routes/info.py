@@ -51,7 +51,11 @@ class _NodeTypes:
         plain = await runner.object_info()
         if plain != self.plain:
             zipped = await asyncio.to_thread(gzip.compress, plain, 6)
-            self.plain, self.zipped, self.tag = plain, zipped, f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
+            self.plain, self.zipped, self.tag = (
+                plain,
+                zipped,
+                f'"{hashlib.sha256(plain).hexdigest()[:32]}"',
+            )
         self.life, self.asked = life, now
 
     def answer(self, request: Request) -> Response:
@@ -59,7 +63,11 @@ class _NodeTypes:
         if is_known(request, self.tag):
             return Response(status_code=304, headers=headers)
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(self.zipped, headers=headers | {"Content-Encoding": "gzip"}, media_type="application/json")
+            return Response(
+                self.zipped,
+                headers=headers | {"Content-Encoding": "gzip"},
+                media_type="application/json",
+            )
         return Response(self.plain, headers=headers, media_type="application/json")
 
 
@@ -72,7 +80,10 @@ def router(state: State) -> APIRouter:
         await types.renew(state.runner)
         return types.answer(request)
 
-    @routes.get("/object_info/{name:path}", responses=answers("one node type by its name, or nothing") | refusals(503))
+    @routes.get(
+        "/object_info/{name:path}",
+        responses=answers("one node type by its name, or nothing") | refusals(503),
+    )
     async def node_info(name: str) -> Response:
         return Response(await state.runner.object_info(name), media_type="application/json")
 
@@ -92,7 +103,9 @@ def router(state: State) -> APIRouter:
             "deploy_environment": "katz-graph",
             "argv": [],
         }
-        return json_answer({"system": system, "devices": [_device(device) for device in stats.devices]})
+        return json_answer(
+            {"system": system, "devices": [_device(device) for device in stats.devices]}
+        )
 
     @routes.get("/features", responses=answers("what the server can do") | refusals())
     async def abilities() -> Response:
@@ -119,7 +132,11 @@ def disabled(state: State) -> APIRouter:
     @routes.api_route("", methods=["GET", "POST", "PUT", "DELETE"])
     @routes.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "DELETE"])
     async def assets(rest: str = "") -> Response:
-        error = {"code": "SERVICE_DISABLED", "message": "assets are not kept by this server", "details": {}}
+        error = {
+            "code": "SERVICE_DISABLED",
+            "message": "assets are not kept by this server",
+            "details": {},
+        }
         return json_answer({"error": error}, 503)
 
     return routes
@@ -156,14 +173,26 @@ def internal(state: State) -> APIRouter:
 def _names(folder: Path, suffix: str) -> list[str]:
     """Lists files in a folder, the newest first."""
     try:
-        entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")]
-        return [entry.name + suffix for entry in sorted(entries, key=lambda entry: -entry.stat().st_mtime)]
+        entries = [
+            entry
+            for entry in os.scandir(folder)
+            if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
+        ]
+        return [
+            entry.name + suffix
+            for entry in sorted(entries, key=lambda entry: -entry.stat().st_mtime)
+        ]
     except OSError:
         return []
 
 
 def _device(stats: DeviceStats) -> dict[str, Any]:
-    memory = {"vram_total": stats.total, "vram_free": stats.free, "torch_vram_total": stats.reserved, "torch_vram_free": stats.unused}
+    memory = {
+        "vram_total": stats.total,
+        "vram_free": stats.free,
+        "torch_vram_total": stats.reserved,
+        "torch_vram_free": stats.unused,
+    }
     return {"name": stats.name, "type": stats.type, "index": stats.index} | memory
 
 

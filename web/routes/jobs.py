@@ -12,9 +12,25 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.http.bodies import CancelBody, ForgetBody, FreeBody, InterruptBody, MoveBody, is_canonical, read_body
+from katz_graph.web.http.bodies import (
+    CancelBody,
+    ForgetBody,
+    FreeBody,
+    InterruptBody,
+    MoveBody,
+    is_canonical,
+    read_body,
+)
 from katz_graph.web.http.job_views import detail, history_entry, place_number, queue_item, summary
-from katz_graph.web.http.responses import PAGE, Refusal, joined, json_answer, json_text, paged, streamed
+from katz_graph.web.http.responses import (
+    PAGE,
+    Refusal,
+    joined,
+    json_answer,
+    json_text,
+    paged,
+    streamed,
+)
 from katz_graph.web.jobs.job import FINISHED, Job, Status
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.routes.documented import answers, refusals, takes
@@ -43,14 +59,22 @@ def queue(state: State) -> APIRouter:
             await state.jobs.cancel(identity for identity in body.delete if identity in waiting)
         return Response()
 
-    @routes.post("/interrupt", openapi_extra=takes(InterruptBody, required=False), responses=answers("done") | refusals())
+    @routes.post(
+        "/interrupt",
+        openapi_extra=takes(InterruptBody, required=False),
+        responses=answers("done") | refusals(),
+    )
     async def interrupt(request: Request) -> Response:
         """Stop what runs, or one job if it runs."""
         body = await read_body(request, InterruptBody, empty_is_default=True)
         await state.jobs.interrupt(body.prompt_id)
         return Response()
 
-    @routes.post("/free", openapi_extra=takes(FreeBody, required=False), responses=answers("done") | refusals(503))
+    @routes.post(
+        "/free",
+        openapi_extra=takes(FreeBody, required=False),
+        responses=answers("done") | refusals(503),
+    )
     async def free(request: Request) -> Response:
         """Unload models, and forget the results of nodes."""
         body = await read_body(request, FreeBody, empty_is_default=True)
@@ -64,7 +88,10 @@ def own(state: State) -> APIRouter:
     """Serves `/katz/queue` and `/katz/jobs`, which ComfyUI does not have."""
     routes = APIRouter(prefix="/katz", tags=["katz"])
 
-    @routes.get("/queue", responses=answers("the queue with predictions, and whether it is paused") | refusals())
+    @routes.get(
+        "/queue",
+        responses=answers("the queue with predictions, and whether it is paused") | refusals(),
+    )
     async def queue() -> Response:
         jobs, waits = state.jobs, state.jobs.expected_waits()
         return json_answer(
@@ -73,14 +100,24 @@ def own(state: State) -> APIRouter:
                 "draining": state.draining,
                 "expected_wait_seconds": jobs.expected_wait(),
                 "limit": state.options.limits.queue,
-                "running": [summary(job) | {"predicted_seconds": job.predicted} for job in jobs.running],
+                "running": [
+                    summary(job) | {"predicted_seconds": job.predicted} for job in jobs.running
+                ],
                 "pending": [
-                    summary(job) | {"predicted_seconds": job.predicted, "expected_wait_seconds": waits.get(job.id)} for job in jobs.pending
+                    summary(job)
+                    | {
+                        "predicted_seconds": job.predicted,
+                        "expected_wait_seconds": waits.get(job.id),
+                    }
+                    for job in jobs.pending
                 ],
             }
         )
 
-    @routes.post("/queue/pause", responses=answers("no job is started until resumed; this survives a restart") | refusals())
+    @routes.post(
+        "/queue/pause",
+        responses=answers("no job is started until resumed; this survives a restart") | refusals(),
+    )
     async def pause() -> Response:
         await state.jobs.pause()
         return json_answer({"paused": True})
@@ -90,11 +127,17 @@ def own(state: State) -> APIRouter:
         await state.jobs.resume()
         return json_answer({"paused": False})
 
-    @routes.post("/queue/clear", responses=answers("all that waited or ran is cancelled") | refusals())
+    @routes.post(
+        "/queue/clear", responses=answers("all that waited or ran is cancelled") | refusals()
+    )
     async def clear() -> Response:
         return json_answer({"cancelled": await state.jobs.cancel_all()})
 
-    @routes.post("/jobs/{id}/move", openapi_extra=takes(MoveBody), responses=answers("its new place") | refusals(409))
+    @routes.post(
+        "/jobs/{id}/move",
+        openapi_extra=takes(MoveBody),
+        responses=answers("its new place") | refusals(409),
+    )
     async def move(id: str, request: Request) -> Response:
         """`position` counts the jobs before it; null when it stopped waiting meanwhile."""
         body = await read_body(request, MoveBody)
@@ -102,7 +145,10 @@ def own(state: State) -> APIRouter:
             job = await state.jobs.move(id, body.number, front=body.front, before=body.before)
         except NotWaiting as error:
             raise Refusal(409, str(error)) from None
-        position = next((place for place, waiting in enumerate(state.jobs.pending) if waiting.id == job.id), None)
+        position = next(
+            (place for place, waiting in enumerate(state.jobs.pending) if waiting.id == job.id),
+            None,
+        )
         return json_answer({"id": job.id, "number": place_number(job), "position": position})
 
     return routes
@@ -122,12 +168,18 @@ def history(state: State) -> APIRouter:
             first = max(0, await state.jobs.finished() - max_items)
         return streamed(_entries(state, first, count))
 
-    @routes.get("/history/{id}", responses=answers("one finished job by its id, or nothing") | refusals())
+    @routes.get(
+        "/history/{id}", responses=answers("one finished job by its id, or nothing") | refusals()
+    )
     async def one(id: str) -> Response:
         job = await state.jobs.job(id)
-        return json_answer({job.id: history_entry(job)} if job is not None and job.status in FINISHED else {})
+        return json_answer(
+            {job.id: history_entry(job)} if job is not None and job.status in FINISHED else {}
+        )
 
-    @routes.post("/history", openapi_extra=takes(ForgetBody), responses=answers("done") | refusals())
+    @routes.post(
+        "/history", openapi_extra=takes(ForgetBody), responses=answers("done") | refusals()
+    )
     async def forget(request: Request) -> Response:
         body = await read_body(request, ForgetBody)
         if body.clear:
@@ -152,16 +204,32 @@ def listing(state: State) -> APIRouter:
         limit: Annotated[int | None, Query(gt=0, le=LARGEST)] = None,
         offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     ) -> Response:
-        jobs, total = await state.jobs.listed(_statuses(status), workflow_id, sort_by, sort_order == "desc", limit, offset)
-        pagination = {"offset": offset, "limit": limit, "total": total, "has_more": offset + len(jobs) < total}
-        return await asyncio.to_thread(lambda: json_answer({"jobs": [summary(job) for job in jobs], "pagination": pagination}))
+        jobs, total = await state.jobs.listed(
+            _statuses(status), workflow_id, sort_by, sort_order == "desc", limit, offset
+        )
+        pagination = {
+            "offset": offset,
+            "limit": limit,
+            "total": total,
+            "has_more": offset + len(jobs) < total,
+        }
+        return await asyncio.to_thread(
+            lambda: json_answer({"jobs": [summary(job) for job in jobs], "pagination": pagination})
+        )
 
-    @routes.post("/cancel", openapi_extra=takes(CancelBody), responses=answers("whether any was still to be cancelled") | refusals())
+    @routes.post(
+        "/cancel",
+        openapi_extra=takes(CancelBody),
+        responses=answers("whether any was still to be cancelled") | refusals(),
+    )
     async def cancel_several(request: Request) -> Response:
         body = await read_body(request, CancelBody)
         invalid = [identity for identity in body.job_ids if not is_canonical(identity)]
         if invalid:
-            return json_answer({"error": "not every id is a lowercase UUID with hyphens", "invalid_ids": invalid}, 400)
+            return json_answer(
+                {"error": "not every id is a lowercase UUID with hyphens", "invalid_ids": invalid},
+                400,
+            )
         return json_answer({"cancelled": any((await state.jobs.cancel(body.job_ids)).values())})
 
     @routes.get("/{id}", responses=answers("all of one job") | refusals(404))
@@ -171,7 +239,9 @@ def listing(state: State) -> APIRouter:
             raise Refusal(404, "Job not found")
         return json_answer(detail(job))
 
-    @routes.post("/{id}/cancel", responses=answers("whether it was still to be cancelled") | refusals())
+    @routes.post(
+        "/{id}/cancel", responses=answers("whether it was still to be cancelled") | refusals()
+    )
     async def cancel(id: str) -> Response:
         return json_answer({"cancelled": (await state.jobs.cancel([id])).get(id, False)})
 
@@ -193,12 +263,16 @@ async def _entries(state: State, first: int, count: int | None) -> AsyncIterator
 
     async def pages() -> AsyncIterator[Sequence[Job]]:
         start = first
-        while page := await state.jobs.history(PAGE if count is None else min(PAGE, first + count - start), start):
+        while page := await state.jobs.history(
+            PAGE if count is None else min(PAGE, first + count - start), start
+        ):
             yield page
             start += len(page)
 
     yield b"{"
-    async for piece in joined(pages(), lambda job: f"{json_text(job.id)}:{json_text(history_entry(job))}"):
+    async for piece in joined(
+        pages(), lambda job: f"{json_text(job.id)}:{json_text(history_entry(job))}"
+    ):
         yield piece
     yield b"}"
 

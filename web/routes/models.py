@@ -19,8 +19,18 @@ from katz_graph.web.http.responses import Refusal, json_answer, stored_file
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
-PRESENT_NAMES = {"clip": "text_encoders", "unet": "diffusion_models"}  # what editors call kinds today
-PREVIEW_ENDINGS = (".preview.png", ".preview.jpg", ".preview.jpeg", ".preview.webp", ".png", ".jpg", ".jpeg", ".webp")
+# what editors call kinds today
+PRESENT_NAMES = {"clip": "text_encoders", "unet": "diffusion_models"}
+PREVIEW_ENDINGS = (
+    ".preview.png",
+    ".preview.jpg",
+    ".preview.jpeg",
+    ".preview.webp",
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".webp",
+)
 
 
 def router(state: State) -> APIRouter:
@@ -38,19 +48,36 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/models/{folder}", responses=answers("names of one kind") | refusals(404))
     async def names(folder: str) -> Response:
-        return json_answer(await asyncio.to_thread(lambda: list(folders.choices(known_kind(folders, folder)))))
+        return json_answer(
+            await asyncio.to_thread(lambda: list(folders.choices(known_kind(folders, folder))))
+        )
 
-    @routes.get("/experiment/models", responses=answers("kinds of models and their folders' names") | refusals())
+    @routes.get(
+        "/experiment/models",
+        responses=answers("kinds of models and their folders' names") | refusals(),
+    )
     async def kinds_with_folders() -> Response:
-        return json_answer(await asyncio.to_thread(lambda: [_described(folders, kind) for kind in _kinds(folders)]))
+        return json_answer(
+            await asyncio.to_thread(lambda: [_described(folders, kind) for kind in _kinds(folders)])
+        )
 
-    @routes.get("/experiment/models/{folder}", responses=answers("files of one kind") | refusals(404))
+    @routes.get(
+        "/experiment/models/{folder}", responses=answers("files of one kind") | refusals(404)
+    )
     async def files(folder: str) -> Response:
-        return json_answer(await asyncio.to_thread(lambda: list(_files(folders, known_kind(folders, folder)))))
+        return json_answer(
+            await asyncio.to_thread(lambda: list(_files(folders, known_kind(folders, folder))))
+        )
 
-    @routes.get("/experiment/models/preview/{folder}/{index}/{name:path}", response_class=Response, responses=refusals(404))
+    @routes.get(
+        "/experiment/models/preview/{folder}/{index}/{name:path}",
+        response_class=Response,
+        responses=refusals(404),
+    )
     async def preview(request: Request, folder: str, index: int, name: str) -> Response:
-        return stored_file(request, *await asyncio.to_thread(_picture_beside, folders, folder, name))
+        return stored_file(
+            request, *await asyncio.to_thread(_picture_beside, folders, folder, name)
+        )
 
     return routes
 
@@ -82,7 +109,13 @@ def _files(folders: Folders, kind: str) -> Iterator[dict[str, Any]]:
         except OSError:  # gone since it was listed
             continue
         index = next((index for index, root in enumerate(searched) if path.is_relative_to(root)), 0)
-        yield {"name": name, "pathIndex": index, "modified": state.st_mtime, "created": state.st_ctime, "size": state.st_size}
+        yield {
+            "name": name,
+            "pathIndex": index,
+            "modified": state.st_mtime,
+            "created": state.st_ctime,
+            "size": state.st_size,
+        }
 
 
 def _picture_beside(folders: Folders, kind: str, name: str) -> tuple[Path, os.stat_result]:

@@ -25,7 +25,11 @@ FORM = {
         "type": "object",
         "properties": {
             "workflow": {"type": "string", "description": "a graph in any format"},
-            "image": {"type": "string", "format": "binary", "description": "a picture that carries a workflow"},
+            "image": {
+                "type": "string",
+                "format": "binary",
+                "description": "a picture that carries a workflow",
+            },
             "client_id": {"type": "string"},
             "prompt_id": {"type": "string"},
         },
@@ -33,7 +37,11 @@ FORM = {
 }
 ACCEPTED = {
     "type": "object",
-    "properties": {"prompt_id": {"type": "string"}, "number": {"type": "number"}, "node_errors": {"type": "object"}},
+    "properties": {
+        "prompt_id": {"type": "string"},
+        "number": {"type": "number"},
+        "node_errors": {"type": "object"},
+    },
     "required": ["prompt_id", "number", "node_errors"],
 }
 
@@ -43,12 +51,15 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/prompt", responses=answers("how many jobs are left") | refusals())
     async def remaining() -> Response:
-        return json_answer({"exec_info": {"queue_remaining": len(state.jobs.pending) + len(state.jobs.running)}})
+        return json_answer(
+            {"exec_info": {"queue_remaining": len(state.jobs.pending) + len(state.jobs.running)}}
+        )
 
     @routes.post(
         "/prompt",
         openapi_extra=takes(PromptBody, more={"image/png": BINARY, "multipart/form-data": FORM}),
-        responses=answers("the job is in the queue and survives a crash", ACCEPTED) | refusals(409, 429, 503, schema=PROMPT_ERROR),
+        responses=answers("the job is in the queue and survives a crash", ACCEPTED)
+        | refusals(409, 429, 503, schema=PROMPT_ERROR),
     )
     async def submit(request: Request) -> Response:
         """Queue a graph. With an `Idempotency-Key`, the same body again gives the job of the first
@@ -58,12 +69,20 @@ def router(state: State) -> APIRouter:
         body = await read_prompt(request, state.options.limits)
         try:
             if state.draining:
-                raise Refusal(503, "the server is shutting down", "shutting_down", retry_after=state.options.drain_seconds)
+                raise Refusal(
+                    503,
+                    "the server is shutting down",
+                    "shutting_down",
+                    retry_after=state.options.drain_seconds,
+                )
             await state.jobs.admit(body.client_id, key)
             checked = await state.runner.check(body.prompt, body.partial_execution_targets)
             node_errors = state.concealment.data(checked.node_errors)
             if checked.prompt is None or checked.error is not None:
-                return json_answer({"error": state.concealment.data(checked.error), "node_errors": node_errors}, 400)
+                return json_answer(
+                    {"error": state.concealment.data(checked.error), "node_errors": node_errors},
+                    400,
+                )
             job = await state.jobs.submit(
                 Submission(
                     prompt=checked.prompt,
@@ -73,7 +92,9 @@ def router(state: State) -> APIRouter:
                     extra=_extra(body, checked.workflow),
                     number=body.number,
                     front=body.front,
-                    deadline=None if body.deadline_seconds is None else arrived + body.deadline_seconds,
+                    deadline=None
+                    if body.deadline_seconds is None
+                    else arrived + body.deadline_seconds,
                     key=key,
                 )
             )
@@ -81,7 +102,9 @@ def router(state: State) -> APIRouter:
             state.metrics.refused(refused.kind)
             raise
         log.info("job %s: accepted", job.id)
-        return json_answer({"prompt_id": job.id, "number": place_number(job), "node_errors": node_errors})
+        return json_answer(
+            {"prompt_id": job.id, "number": place_number(job), "node_errors": node_errors}
+        )
 
     return routes
 

@@ -19,10 +19,13 @@ from katz_graph.web.live.outbox import TOO_SLOW
 from katz_graph.web.state import State
 
 RECENT = 64  # finished jobs in a native snapshot
-READING = 90.0  # seconds in which a client has to take a frame; shorter than the hub's GRACE, in which it takes a line for sound
+# seconds in which a client has to take a frame; shorter than the hub's GRACE, in which it takes a
+# line for sound
+READING = 90.0
 CLOSING = 5.0  # seconds that a client has to agree to the end
 IN_ORDER = (1000, 1001)  # codes with which a client ends a line that is sound
-POLICY, UNSUPPORTED, MALFORMED, BUSY = 1008, 1003, 1007, 1013  # RFC 6455, section 7.4.1, and IANA's registry
+# RFC 6455, section 7.4.1, and IANA's registry
+POLICY, UNSUPPORTED, MALFORMED, BUSY = 1008, 1003, 1007, 1013
 
 
 class Goodbye(Exception):
@@ -40,7 +43,9 @@ def router(state: State) -> APIRouter:
     async def socket(websocket: WebSocket) -> None:
         client = websocket.query_params.get("clientId") or uuid.uuid4().hex
         if not CLIENT_ID.fullmatch(client):
-            await websocket.close(POLICY, "clientId: 1 to 200 characters, none of them a control character")
+            await websocket.close(
+                POLICY, "clientId: 1 to 200 characters, none of them a control character"
+            )
             return
         native = SUBPROTOCOL in websocket.scope["subprotocols"]
         channel = NativeChannel() if native else ConventionChannel(features(state.options.limits))
@@ -60,10 +65,19 @@ def router(state: State) -> APIRouter:
     return routes
 
 
-async def _carry(websocket: WebSocket, session: Session, channel: NativeChannel | ConventionChannel, state: State) -> tuple[int, str]:
+async def _carry(
+    websocket: WebSocket, session: Session, channel: NativeChannel | ConventionChannel, state: State
+) -> tuple[int, str]:
     """Sends and reads until one side ends; returns the code and the reason."""
-    reading = _read_native(websocket, session, channel, state) if isinstance(channel, NativeChannel) else _read(websocket, session, channel)
-    tasks = [asyncio.ensure_future(part) for part in (_send(websocket, session), reading, session.outbox.closed())]
+    reading = (
+        _read_native(websocket, session, channel, state)
+        if isinstance(channel, NativeChannel)
+        else _read(websocket, session, channel)
+    )
+    tasks = [
+        asyncio.ensure_future(part)
+        for part in (_send(websocket, session), reading, session.outbox.closed())
+    ]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -76,7 +90,9 @@ async def _carry(websocket: WebSocket, session: Session, channel: NativeChannel 
             session.goodbye()
         if isinstance(error, Goodbye):
             return error.code, error.reason
-        if error is not None and not isinstance(error, (WebSocketDisconnect, OSError, RuntimeError)):
+        if error is not None and not isinstance(
+            error, (WebSocketDisconnect, OSError, RuntimeError)
+        ):
             raise error
     return session.outbox.end or (1000, "")
 
@@ -86,7 +102,11 @@ async def _send(websocket: WebSocket, session: Session) -> None:
         data = await session.next()
         try:
             async with asyncio.timeout(READING):
-                await (websocket.send_text(data) if isinstance(data, str) else websocket.send_bytes(data))
+                await (
+                    websocket.send_text(data)
+                    if isinstance(data, str)
+                    else websocket.send_bytes(data)
+                )
         except TimeoutError:
             raise Goodbye(*TOO_SLOW) from None
 
@@ -98,7 +118,9 @@ async def _read(websocket: WebSocket, session: Session, channel: ConventionChann
             session.send(channel.read(text))
 
 
-async def _read_native(websocket: WebSocket, session: Session, channel: NativeChannel, state: State) -> None:
+async def _read_native(
+    websocket: WebSocket, session: Session, channel: NativeChannel, state: State
+) -> None:
     while True:
         _, data = await _receive(websocket)
         if data is None:
@@ -112,7 +134,11 @@ async def _read_native(websocket: WebSocket, session: Session, channel: NativeCh
             continue
         job = await state.jobs.job(request.job)
         owned = job if job is not None and job.client == session.client else None
-        session.send(channel.watched(request.job, owned, state.hub.state(owned) if owned is not None else None))
+        session.send(
+            channel.watched(
+                request.job, owned, state.hub.state(owned) if owned is not None else None
+            )
+        )
 
 
 async def _receive(websocket: WebSocket) -> tuple[str | None, bytes | None]:

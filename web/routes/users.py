@@ -20,9 +20,20 @@ from katz_graph.web.state import State
 
 MOVE = "move"
 YES, NO = "true", "false"  # of flags, which editors also send as `undefined`
-ANY_JSON: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}}
-ANY_OBJECT: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
-ANY_BYTES: dict[str, Any] = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
+ANY_JSON: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}
+}
+ANY_OBJECT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
+ANY_BYTES: dict[str, Any] = {
+    "requestBody": {
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    }
+}
 
 Name = Annotated[str, Query(max_length=NAME_BYTES)]
 Flag = Annotated[str, Query(max_length=20)]
@@ -39,13 +50,17 @@ def router(state: State) -> APIRouter:
     async def files_of(request: Request) -> UserFiles:
         return await asyncio.to_thread(people.files, request.headers.get("comfy-user"))
 
-    @routes.get("/users", responses=answers("who there is, where a server tells people apart") | refusals())
+    @routes.get(
+        "/users", responses=answers("who there is, where a server tells people apart") | refusals()
+    )
     async def users() -> Response:
         if not people.several:
             return json_answer({"storage": "server", "migrated": True})
         return json_answer({"storage": "server", "users": await asyncio.to_thread(people.names)})
 
-    @routes.post("/users", openapi_extra=takes(NewUser), responses=answers("the new user's id") | refusals())
+    @routes.post(
+        "/users", openapi_extra=takes(NewUser), responses=answers("the new user's id") | refusals()
+    )
     async def add_user(request: Request) -> Response:
         body = await read_body(request, NewUser)
         if not people.several:
@@ -71,7 +86,9 @@ def router(state: State) -> APIRouter:
     async def setting(id: str, request: Request) -> Response:
         return json_answer((await people.settings(await files_of(request))).get(id))
 
-    @routes.post("/settings/{id:path}", openapi_extra=ANY_JSON, responses=answers("done") | refusals(507))
+    @routes.post(
+        "/settings/{id:path}", openapi_extra=ANY_JSON, responses=answers("done") | refusals(507)
+    )
     async def set_one(id: str, request: Request) -> Response:
         if not 0 < len(id) <= NAME_BYTES:
             raise Refusal(400, f"a setting's name has 1 to {NAME_BYTES} characters")
@@ -80,14 +97,22 @@ def router(state: State) -> APIRouter:
         return Response()
 
     @routes.get("/userdata", responses=answers("files in a folder") | refusals(404))
-    async def listing(request: Request, dir: Name, recurse: Flag = "", full_info: Flag = "", split: Flag = "") -> Response:
-        entries = await asyncio.to_thread((await files_of(request)).entries, _some(dir), recurse == YES)
+    async def listing(
+        request: Request, dir: Name, recurse: Flag = "", full_info: Flag = "", split: Flag = ""
+    ) -> Response:
+        entries = await asyncio.to_thread(
+            (await files_of(request)).entries, _some(dir), recurse == YES
+        )
         if entries is None:
             raise Refusal(404, "there is no such folder")
         found = [entry for entry in entries if not entry.folder]
         if full_info == YES:
             return json_answer([_told(entry) for entry in found])
-        return json_answer([[entry.name, *entry.name.split("/")] for entry in found] if split == YES else [entry.name for entry in found])
+        return json_answer(
+            [[entry.name, *entry.name.split("/")] for entry in found]
+            if split == YES
+            else [entry.name for entry in found]
+        )
 
     @routes.get("/v2/userdata", responses=answers("files and folders in a folder") | refusals(404))
     async def everything(request: Request, path: Name = "") -> Response:
@@ -95,15 +120,23 @@ def router(state: State) -> APIRouter:
         if entries is None:
             raise Refusal(404, "there is no such folder")
         below = f"{path.strip('/')}/" if path.strip("/") else ""
-        return json_answer([_placed(entry, below) for entry in sorted(entries, key=lambda entry: not entry.folder)])
+        return json_answer(
+            [_placed(entry, below) for entry in sorted(entries, key=lambda entry: not entry.folder)]
+        )
 
     @routes.get("/userdata/{file:path}", response_class=Response, responses=refusals(404, 416))
     async def stored(file: str, request: Request) -> Response:
         files = await files_of(request)
         return stored_file(request, *await asyncio.to_thread(files.file, file))
 
-    @routes.post("/userdata/{file:path}", openapi_extra=ANY_BYTES, responses=answers("the file's name") | refusals(404, 409, 507))
-    async def store(file: str, request: Request, overwrite: Flag = YES, full_info: Flag = "") -> Response:
+    @routes.post(
+        "/userdata/{file:path}",
+        openapi_extra=ANY_BYTES,
+        responses=answers("the file's name") | refusals(404, 409, 507),
+    )
+    async def store(
+        file: str, request: Request, overwrite: Flag = YES, full_info: Flag = ""
+    ) -> Response:
         files = await files_of(request)
         moved = _move(request)
         if moved is not None:
@@ -114,7 +147,9 @@ def router(state: State) -> APIRouter:
         entry = await asyncio.to_thread(files.entry, file)
         return json_answer(_told(entry) if full_info == YES else entry.name)
 
-    @routes.delete("/userdata/{file:path}", status_code=204, response_class=Response, responses=refusals(404))
+    @routes.delete(
+        "/userdata/{file:path}", status_code=204, response_class=Response, responses=refusals(404)
+    )
     async def delete(file: str, request: Request) -> Response:
         await people.delete(await files_of(request), file)
         return Response(status_code=204)
@@ -139,9 +174,18 @@ def _move(request: Request) -> tuple[str, str] | None:
 
 def _told(entry: UserFileEntry) -> dict[str, Any]:
     """Describes a file; times are in milliseconds, as ComfyUI has them here."""
-    return {"path": entry.name, "size": entry.size, "modified": int(entry.modified * 1e3), "created": int(entry.created * 1e3)}
+    return {
+        "path": entry.name,
+        "size": entry.size,
+        "modified": int(entry.modified * 1e3),
+        "created": int(entry.created * 1e3),
+    }
 
 
 def _placed(entry: UserFileEntry, below: str) -> dict[str, Any]:
-    placed = {"name": entry.name.rpartition("/")[2], "path": below + entry.name, "type": "directory" if entry.folder else "file"}
+    placed = {
+        "name": entry.name.rpartition("/")[2],
+        "path": below + entry.name,
+        "type": "directory" if entry.folder else "file",
+    }
     return placed if entry.folder else {**placed, "size": entry.size, "modified": entry.modified}

@@ -48,7 +48,11 @@ class CheckedPrompt:
 
 
 def check_prompt(
-    document: Any, targets: Sequence[str] | None, registry: Mapping[str, NodeType], folders: Folders | None, limits: Limits
+    document: Any,
+    targets: Sequence[str] | None,
+    registry: Mapping[str, NodeType],
+    folders: Folders | None,
+    limits: Limits,
 ) -> CheckedPrompt:
     """Checks a document: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of
     the output nodes those to run; None: all.
@@ -56,7 +60,9 @@ def check_prompt(
     if document is None:
         return CheckedPrompt(error=error("no_prompt", "No prompt provided", "No prompt provided"))
     if isinstance(document, Mapping) and not document:
-        return CheckedPrompt(error=error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes"))
+        return CheckedPrompt(
+            error=error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes")
+        )
     too_many = _too_many(_nodes_in(document), limits)
     if too_many is not None:
         return CheckedPrompt(error=too_many)
@@ -66,9 +72,15 @@ def check_prompt(
     try:
         workflow = parse_workflow(document, registry)
     except InputError as malformed:
-        return CheckedPrompt(error=error("invalid_prompt", "Prompt is malformed", in_lines(str(malformed).split("\n"))))
+        return CheckedPrompt(
+            error=error(
+                "invalid_prompt", "Prompt is malformed", in_lines(str(malformed).split("\n"))
+            )
+        )
     graph = workflow.graph
-    too_many = _too_many(len(graph.nodes), limits, sum(len(call.inputs) for call in graph.nodes.values()))
+    too_many = _too_many(
+        len(graph.nodes), limits, sum(len(call.inputs) for call in graph.nodes.values())
+    )
     if too_many is not None:
         return CheckedPrompt(error=too_many)
     wanted, passed_over = (None, ()) if targets is None else _outputs(targets, graph, registry)
@@ -97,7 +109,11 @@ def _nodes_in(document: Any) -> int:
         return len(document)
     definitions = document.get("definitions")
     subgraphs = definitions.get("subgraphs") if isinstance(definitions, Mapping) else None
-    inside = [graph.get("nodes") for graph in subgraphs if isinstance(graph, Mapping)] if isinstance(subgraphs, list) else []
+    inside = (
+        [graph.get("nodes") for graph in subgraphs if isinstance(graph, Mapping)]
+        if isinstance(subgraphs, list)
+        else []
+    )
     return sum(len(nodes) for nodes in (document["nodes"], *inside) if isinstance(nodes, list))
 
 
@@ -107,7 +123,10 @@ def _too_many(nodes: int, limits: Limits, inputs: int = 0) -> dict[str, Any] | N
         return None
     details = f"{nodes:,} nodes, more than this server's limit of {limits.nodes:,} (nodes)"
     if nodes <= limits.nodes:
-        details = f"{inputs:,} inputs, more than {INPUTS} for each of the {limits.nodes:,} that this server's limit allows (nodes)"
+        details = (
+            f"{inputs:,} inputs, more than {INPUTS} for each of the {limits.nodes:,} that "
+            "this server's limit allows (nodes)"
+        )
     return error("invalid_prompt", "Prompt is too large", details, limit="nodes", max=limits.nodes)
 
 
@@ -120,12 +139,18 @@ def _nameless(document: Any) -> dict[str, Any] | None:
             meta = node.get("_meta")
             title = meta.get("title") if isinstance(meta, Mapping) else None
             details = f'node {one_line(shorten(str(identifier)))} has no "class_type"'
-            extra = {"node_id": str(identifier), "class_type": None, "node_title": title if isinstance(title, str) else None}
+            extra = {
+                "node_id": str(identifier),
+                "class_type": None,
+                "node_title": title if isinstance(title, str) else None,
+            }
             return error("missing_node_type", "A node has no class_type", details, **extra)
     return None
 
 
-def _outputs(targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeType]) -> tuple[list[str], tuple[str, ...]]:
+def _outputs(
+    targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeType]
+) -> tuple[list[str], tuple[str, ...]]:
     """Picks the targets that are output nodes, or of an unknown type; writes a line for each of the
     others.
     """
@@ -134,14 +159,26 @@ def _outputs(targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeTy
         call = graph.nodes.get(target)
         if call is None:
             return "is not in the prompt"
-        return "" if call.type not in registry or registry[call.type].is_output else "is no output node"
+        return (
+            ""
+            if call.type not in registry or registry[call.type].is_output
+            else "is no output node"
+        )
 
     reasons = {target: why_not(target) for target in targets}
-    lines = (f"node {one_line(shorten(target))} is to be run, but it {why}; it is left out" for target, why in reasons.items() if why)
+    lines = (
+        f"node {one_line(shorten(target))} is to be run, but it {why}; it is left out"
+        for target, why in reasons.items()
+        if why
+    )
     return [target for target, why in reasons.items() if not why], tuple(lines)
 
 
 def _editors(document: Any) -> Mapping[str, Any] | None:
     """Returns the editor's document: the one that came, or that of a wrapper from a picture."""
-    beside = document.get("workflow") if isinstance(document, Mapping) and is_native(document) else document
+    beside = (
+        document.get("workflow")
+        if isinstance(document, Mapping) and is_native(document)
+        else document
+    )
     return beside if isinstance(beside, Mapping) and is_ui(beside) else None

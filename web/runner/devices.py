@@ -41,7 +41,9 @@ class Devices:
     devices)` is called when this process is to be replaced, as devices were lost for good.
     """
 
-    def __init__(self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]) -> None:
+    def __init__(
+        self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]
+    ) -> None:
         options = start.options
         self._options, self._wear_out, self.torch = options, wear_out, torch.__version__
         asked = options.device_list()
@@ -50,10 +52,13 @@ class Devices:
         self._text = devices.text
         link = parse_link(options.link)
         pins, gone = parse_places(options.place, asked.names), frozenset(start.gone)
-        self.choices = Choices(pins, allowed_names(options.allow), lane=options.devices_per_job, gone=gone)
+        self.choices = Choices(
+            pins, allowed_names(options.allow), lane=options.devices_per_job, gone=gone
+        )
         threads = threads_for(asked, options.threads)
         if any(choice.device == "cpu" for choice in devices.choices):
-            torch.set_num_threads(1)  # here jobs have a thread each; the processors are for the devices
+            # here jobs have a thread each; the processors are for the devices
+            torch.set_num_threads(1)
         at_once = options.jobs_at_once or max(1, len(devices.choices))
         self._caches = Caches(ResultCache.parse(options.cache or "classic", at_once))
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
@@ -91,10 +96,18 @@ class Devices:
         """Ends the workers."""
         self._opened.close()
 
-    def runs(self, registry: Registry, folders: Folders, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> Runs:
+    def runs(
+        self,
+        registry: Registry,
+        folders: Folders,
+        tell: Callable[[JobEvent], None],
+        unkept: UnkeptFiles,
+    ) -> Runs:
         """Makes the `Runs` of these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
-        place = RunnerDevices(self._engine, types, folders, self._caches, self._text, self._options.previews, shown)
+        place = RunnerDevices(
+            self._engine, types, folders, self._caches, self._text, self._options.previews, shown
+        )
         return Runs(place, tell, unkept, self._wear_out)
 
     def stats(self) -> Stats:
@@ -103,7 +116,10 @@ class Devices:
 
     def facts(self) -> tuple[DeviceFacts, ...]:
         """Describes the devices in the operator's order."""
-        return tuple(DeviceFacts(one.name, one.device, _title(one.device)) for one in self._cluster.assignments.values())
+        return tuple(
+            DeviceFacts(one.name, one.device, _title(one.device))
+            for one in self._cluster.assignments.values()
+        )
 
     def workers(self) -> dict[str, int | None]:
         """Returns processes by device, spares included."""
@@ -120,7 +136,11 @@ class Devices:
 
 
 def _title(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor() or "CPU"
+    return (
+        torch.cuda.get_device_name(device)
+        if device.startswith("cuda")
+        else platform.processor() or "CPU"
+    )
 
 
 def _print(line: str) -> None:

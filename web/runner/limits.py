@@ -23,27 +23,38 @@ from katz_graph.packs import Registry
 from katz_graph.web.options import Limits
 
 MEGAPIXEL = 1024 * 1024
-HUGE = 10**12  # a number that decides about sizes and is larger counts as this one: products of such numbers can still be computed
+# a number that decides about sizes and is larger counts as this one: products of such numbers can
+# still be computed
+HUGE = 10**12
 PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
-CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))  # width and height are at most what they are
+# width and height are at most what they are
+CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))
 MULTIPLYING = ("amount", "batch_size")
 Size = tuple[int, int, int]  # pictures, height and width in pixels
 
 
-def limit_problems(limits: Limits, graph: Graph, types: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:
+def limit_problems(
+    limits: Limits, graph: Graph, types: Mapping[str, NodeType]
+) -> Iterator[tuple[str, str, str]]:
     """Finds literals over a limit, also those that come from a primitive node; as (node, input,
     message).
     """
     for node, call in graph.nodes.items():
         kind = types.get(call.type)
         if kind is not None:
-            values = {name: _primitive(value, graph, types) if isinstance(value, Link) else value for name, value in call.inputs.items()}
+            values = {
+                name: _primitive(value, graph, types) if isinstance(value, Link) else value
+                for name, value in call.inputs.items()
+            }
             yield from ((node, name, message) for name, message in _asked(kind, values, limits))
 
 
 def limited(registry: Registry, limits: Limits) -> Registry:
     """Wraps the node types: they fail with InputError instead of making more than is allowed."""
-    return replace(registry, types={name: replace(kind, run=_guarded(kind, limits)) for name, kind in registry.items()})
+    return replace(
+        registry,
+        types={name: replace(kind, run=_guarded(kind, limits)) for name, kind in registry.items()},
+    )
 
 
 def _guarded(kind: NodeType, limits: Limits) -> Any:
@@ -86,7 +97,9 @@ def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterato
     for name, port in kind.inputs.items():
         if port.socket == "SIGMAS" and (message := _over("SIGMAS", values.get(name), limits)):
             yield name, message
-    if kind.name not in CUTTING and any(PICTURES.intersection(output.socket.split(",")) for output in kind.outputs):
+    if kind.name not in CUTTING and any(
+        PICTURES.intersection(output.socket.split(",")) for output in kind.outputs
+    ):
         name, size = _made(kind, values)
         if name and (message := _too_large(size, limits)):
             yield name, message
@@ -98,20 +111,34 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
     batch, height, width = read = next((size for size in sizes if size is not None), (1, 1, 1))
     decides = ""
     wide, high = (_number(kind, values, side) for side in ("width", "height"))
-    if wide or high:
-        decides = "width" if wide else "height"
-        width, height = int(wide or round(width * high / height)), int(high or round(height * wide / width))  # type: ignore[operator]
+    if wide is not None and wide:
+        decides = "width"
+        width, height = int(wide), int(high or round(height * wide / width))
+    elif high is not None and high:
+        decides = "height"
+        width, height = round(width * high / height), int(high)
     if (factor := _number(kind, values, "scale_by")) is not None:
         decides, width, height = "scale_by", round(width * factor), round(height * factor)
     if (area := _number(kind, values, "megapixels")) is not None:
         decides, width, height = "megapixels", int(area * MEGAPIXEL), 1
     if largest := _number(kind, values, "largest_size"):
-        decides, width, height = "largest_size", *(round(side * largest / max(read[1:])) for side in (width, height))
+        decides, width, height = (
+            "largest_size",
+            *(round(side * largest / max(read[1:])) for side in (width, height)),
+        )
     if kind.name == "ImagePadForOutpaint":
-        left, top, right, bottom = (_number(kind, values, side) or 0 for side in ("left", "top", "right", "bottom"))
+        left, top, right, bottom = (
+            _number(kind, values, side) or 0 for side in ("left", "top", "right", "bottom")
+        )
         decides, width, height = "right", int(width + left + right), int(height + top + bottom)
-    if kind.name == "ImageUpscaleWithModel" and not isinstance(model := values.get("upscale_model"), Link | None):
-        decides, width, height = "upscale_model", width * model.shape.scale, height * model.shape.scale
+    if kind.name == "ImageUpscaleWithModel" and not isinstance(
+        model := values.get("upscale_model"), Link | None
+    ):
+        decides, width, height = (
+            "upscale_model",
+            width * model.shape.scale,
+            height * model.shape.scale,
+        )
     for name in MULTIPLYING if not kind.takes_lists else ():
         if (several := _number(kind, values, name)) is not None:
             decides, batch = name if several > 1 or not decides else decides, int(batch * several)
@@ -121,9 +148,14 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
 def _over(socket: str, value: Any, limits: Limits) -> str:
     """Says in words how a value is over a limit; empty when it is not."""
     if socket == "STRING" and isinstance(value, str) and len(value) > limits.text:
-        return f"is a text of {len(value):,} characters, more than this server's limit of {limits.text:,} (text)"
+        return (
+            f"is a text of {len(value):,} characters, more than this server's limit of "
+            f"{limits.text:,} (text)"
+        )
     if socket == "SIGMAS" and (shape := _shape(value)) and shape[0] - 1 > limits.steps:
-        return f"has {shape[0] - 1:,} steps, more than this server's limit of {limits.steps:,} (steps)"
+        return (
+            f"has {shape[0] - 1:,} steps, more than this server's limit of {limits.steps:,} (steps)"
+        )
     size = _size(socket, value)
     return _too_large(size, limits) if size is not None else ""
 
@@ -133,20 +165,37 @@ def _too_large(size: Size, limits: Limits) -> str:
     if max(size) >= HUGE:
         return "is too large"
     if height * width > limits.pixels:
-        return f"comes to {width:,} x {height:,} pixels, more than this server's limit of {limits.pixels:,} in a picture (pixels)"
+        return (
+            f"comes to {width:,} x {height:,} pixels, more than this server's limit of "
+            f"{limits.pixels:,} in a picture (pixels)"
+        )
     if batch > limits.batch:
-        return f"comes to a batch of {batch:,}, more than this server's limit of {limits.batch:,} (batch)"
+        return (
+            f"comes to a batch of {batch:,}, more than this server's limit of "
+            f"{limits.batch:,} (batch)"
+        )
     if batch * height * width > limits.batch_pixels:
         several = f"{batch:,} times {width:,} x {height:,} pixels"
-        return f"comes to {several}, more than this server's limit of {limits.batch_pixels:,} in a batch (batch_pixels)"
+        return (
+            f"comes to {several}, more than this server's limit of {limits.batch_pixels:,} in a "
+            "batch (batch_pixels)"
+        )
     return ""
 
 
 def _size(socket: str, value: Any) -> Size | None:
     """Returns the size of a picture, mask or latent; None for anything else."""
     names = socket.split(",")
-    if "LATENT" in names and isinstance(value, Mapping) and len(shape := _shape(value.get("samples"))) >= 4:
-        return shape[0], DEFAULT_LATENT_SPACE.pixels(shape[-2]), DEFAULT_LATENT_SPACE.pixels(shape[-1])
+    if (
+        "LATENT" in names
+        and isinstance(value, Mapping)
+        and len(shape := _shape(value.get("samples"))) >= 4
+    ):
+        return (
+            shape[0],
+            DEFAULT_LATENT_SPACE.pixels(shape[-2]),
+            DEFAULT_LATENT_SPACE.pixels(shape[-1]),
+        )
     shape = _shape(value) if PICTURES.intersection(names) else ()
     return (shape[0], shape[1], shape[2]) if len(shape) in (3, 4) else None
 
@@ -164,7 +213,11 @@ def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | Non
     if port is None or port.socket not in ("INT", "FLOAT"):
         return None
     value = values.get(name, port.default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+    if (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or (isinstance(value, float) and not math.isfinite(value))
+    ):
         return None
     return max(-HUGE, min(value, HUGE))
 
@@ -173,4 +226,8 @@ def _primitive(link: Link, graph: Graph, types: Mapping[str, NodeType]) -> Any:
     """Returns the value that a link delivers, where its node has only that one; else the link."""
     source = graph.nodes.get(link.node)
     kind = types.get(source.type) if source is not None else None
-    return source.inputs.get("value", link) if source is not None and kind is not None and kind.inputs.keys() == {"value"} else link
+    return (
+        source.inputs.get("value", link)
+        if source is not None and kind is not None and kind.inputs.keys() == {"value"}
+        else link
+    )

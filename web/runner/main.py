@@ -31,7 +31,9 @@ from katz_graph.web.runner.uncommitted_files import UnkeptFiles
 from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Start, Stop
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
-STUCK = 60.0  # seconds without a turn for Python's threads after which the process ends: a pack's native code keeps the interpreter
+# seconds without a turn for Python's threads after which the process ends: a pack's native code
+# keeps the interpreter
+STUCK = 60.0
 PULSE = 5.0
 LOCK_PATIENCE = 20.0
 ENDING = 5.0  # seconds to end in order once the server is gone
@@ -48,7 +50,9 @@ def main() -> None:
     unkept = UnkeptFiles()
     messages: queue.SimpleQueue[Numbered | None] = queue.SimpleQueue()
     serving = threading.Event()
-    threading.Thread(target=_receive, args=(wire, messages, unkept, serving), name="katz-wire", daemon=True).start()
+    threading.Thread(
+        target=_receive, args=(wire, messages, unkept, serving), name="katz-wire", daemon=True
+    ).start()
     threading.Thread(target=_pulse, name="katz-pulse", daemon=True).start()
     try:
         first = messages.get()
@@ -104,7 +108,12 @@ def _only(folder: Path) -> AbstractContextManager[object]:
         raise RunError(f"{folder}: the runner of another server uses this data folder") from None
 
 
-def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Numbered | None], unkept: UnkeptFiles, serving: threading.Event) -> None:
+def _receive(
+    wire: ThreadedEnd,
+    messages: queue.SimpleQueue[Numbered | None],
+    unkept: UnkeptFiles,
+    serving: threading.Event,
+) -> None:
     """Answers pings and passes on the rest, until the server is gone. Then stops, as if the server
     had asked for that, or ends without order: at once where nothing has begun.
     """

@@ -22,7 +22,9 @@ from katz_graph.planner.report.text import as_json
 from katz_graph.ui_results import Place
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Wrote
 
-PACE = 0.25  # seconds, at least, between two events of progress that are not the last; a picture brings what was kept back
+# seconds, at least, between two events of progress that are not the last; a picture brings what was
+# kept back
+PACE = 0.25
 LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
 
 
@@ -35,7 +37,11 @@ class JobReporter:
     """
 
     def __init__(
-        self, output: Path, most: int, tell: Callable[[ClientEvent], None], clock: Callable[[], float] = time.perf_counter
+        self,
+        output: Path,
+        most: int,
+        tell: Callable[[ClientEvent], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._output, self._most, self._tell, self._clock = output, most, tell, clock
         self.outputs: dict[str, Mapping[str, Sequence[Any]]] = {}
@@ -70,7 +76,9 @@ class JobReporter:
                     self._done(done)
                 case events.NodeFailed():
                     self._leave(event.node)
-                    self.failure = self.failure or described(event.error, event.node, event.type, event.display)
+                    self.failure = self.failure or described(
+                        event.error, event.node, event.type, event.display
+                    )
                 case events.Progress():
                     self._progress(event)
                 case events.Timeline():
@@ -120,7 +128,10 @@ class JobReporter:
         ui: Mapping[str, Sequence[Any]] = plain(event.ui)
         self._shown += len(json.dumps(ui, ensure_ascii=False))
         if self._shown > self._most:
-            raise InputError(f"the job shows more than this server's limit of {self._most:,} characters (shown); save it to files instead")
+            raise InputError(
+                f"the job shows more than this server's limit of {self._most:,} characters "
+                "(shown); save it to files instead"
+            )
         return replace(event, ui=ui)
 
     def _leave(self, node: str) -> None:
@@ -147,7 +158,10 @@ class JobReporter:
 
     def _worker_of(self, shown: str) -> str:
         """Returns the running node that is shown as this one; without one, the latest begun."""
-        return next((node for node, display in reversed(self._nodes.items()) if display == shown), shown or self._node)
+        return next(
+            (node for node, display in reversed(self._nodes.items()) if display == shown),
+            shown or self._node,
+        )
 
     def _display_of(self, node: str) -> str:
         return self._nodes.get(node, node)
@@ -155,7 +169,9 @@ class JobReporter:
     def _progress(self, event: events.Progress) -> None:
         node = self._worker_of(event.node) if event.evaluations else event.node
         value, maximum = int(event.value), int(event.maximum)  # packs count in what they like
-        self._withheld = replace(event, node=node, display=self._display_of(node), value=value, maximum=maximum)
+        self._withheld = replace(
+            event, node=node, display=self._display_of(node), value=value, maximum=maximum
+        )
         if event.value >= event.maximum or self._clock() - self._progressed >= PACE:
             self._tell_progress()
 
@@ -181,12 +197,18 @@ class JobReporter:
         if not inside.is_relative_to(folder):
             return False
         place: Place = "temp" if inside.is_relative_to(folder / TEMP) else "output"
-        self._tell(Wrote(inside.relative_to(folder / TEMP if place == "temp" else folder).as_posix(), place))
+        self._tell(
+            Wrote(
+                inside.relative_to(folder / TEMP if place == "temp" else folder).as_posix(), place
+            )
+        )
         return True
 
     def picture(self, png: bytes) -> None:
         """Reports a picture that the running node sends instead of saving it."""
-        self._tell(EncodedPicture(self._node, self._display_of(self._node), png, "image/png", lasting=True))
+        self._tell(
+            EncodedPicture(self._node, self._display_of(self._node), png, "image/png", lasting=True)
+        )
 
     def close(self) -> None:
         """Reports what is left; the job's end follows."""
@@ -200,7 +222,14 @@ def described(error: KatzError, node: str = "", kind: str = "", display: str = "
     """Describes an error for clients. A lost worker or device is told apart from a fault of the
     node.
     """
-    named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, DeviceGone, Cancelled))), None)
+    named = next(
+        (
+            type(one).__name__
+            for one in (error.__cause__, error)
+            if isinstance(one, (WorkerLost, DeviceGone, Cancelled))
+        ),
+        None,
+    )
     lost = DeviceGone.__name__ if device_fault(error) else None
     return JobError(named or lost or type(error).__name__, str(error), node, kind, display)
 
@@ -212,7 +241,9 @@ def plain(value: Any) -> Any:
     Never fails, whatever the pack's objects do when they are asked.
     """
     try:
-        return to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64", fallback=text_of, by_alias=False)
+        return to_jsonable_python(
+            value, inf_nan_mode="null", bytes_mode="base64", fallback=text_of, by_alias=False
+        )
     except Exception as error:
         return text_of(f"cannot be shown: {text_of(error)}")
 

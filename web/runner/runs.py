@@ -59,11 +59,16 @@ class Runs:
     """
 
     def __init__(
-        self, place: RunnerDevices, tell: Callable[[JobEvent], None], unkept: UnkeptFiles, wear_out: Callable[[str], None]
+        self,
+        place: RunnerDevices,
+        tell: Callable[[JobEvent], None],
+        unkept: UnkeptFiles,
+        wear_out: Callable[[str], None],
     ) -> None:
         self._place, self._tell, self._unkept, self._wear_out = place, tell, unkept, wear_out
         self._changed = threading.Condition()
-        self._contexts: dict[str, RunContext | None] = {}  # None until the job's own thread has made it
+        # None until the job's own thread has made it
+        self._contexts: dict[str, RunContext | None] = {}
         self._stopped: set[str] = set()
         self._running = 0
         self._to_free: set[str] = set()  # models, results
@@ -75,7 +80,9 @@ class Runs:
         with self._changed:
             self._contexts[order.id] = None
         try:
-            threading.Thread(target=self._run, args=(order,), name=f"katz-job-{order.id}", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(order,), name=f"katz-job-{order.id}", daemon=True
+            ).start()
         except RuntimeError:
             self._forget(order.id)
             raise
@@ -104,7 +111,9 @@ class Runs:
         """Unloads models, and drops results, as soon as no job runs. Returns at once; jobs that
         come meanwhile wait.
         """
-        wanted = {name for name, asked in (("models", unload_models), ("results", free_memory)) if asked}
+        wanted = {
+            name for name, asked in (("models", unload_models), ("results", free_memory)) if asked
+        }
         with self._changed:
             begun = bool(self._to_free)
             self._to_free |= wanted
@@ -151,7 +160,9 @@ class Runs:
             texts,
             listen,
             on_picture=deliver,
-            previews=place.previews and order.client is not None and order.extra.get("preview_method") != NO_PREVIEWS,
+            previews=place.previews
+            and order.client is not None
+            and order.extra.get("preview_method") != NO_PREVIEWS,
             on_file=wrote,
             types=place.registry,
         )
@@ -181,7 +192,11 @@ class Runs:
     def _ended(self, order: Order) -> Ended:
         """Runs a job from its first event to before its last, which is returned."""
         began = time.perf_counter()
-        reporter = JobReporter(self._place.folders.output, self._place.shown, lambda event: self._tell(JobEvent(order.id, event)))
+        reporter = JobReporter(
+            self._place.folders.output,
+            self._place.shown,
+            lambda event: self._tell(JobEvent(order.id, event)),
+        )
         self._tell(JobEvent(order.id, Started(time.time())))
         context = self._context(order, reporter)
         with self._changed:
@@ -205,7 +220,9 @@ class Runs:
             tuple(reporter.reused),
         )
 
-    def _outcome(self, order: Order, context: RunContext, reporter: JobReporter) -> tuple[EndStatus, JobError | None]:
+    def _outcome(
+        self, order: Order, context: RunContext, reporter: JobReporter
+    ) -> tuple[EndStatus, JobError | None]:
         place = self._place
         try:
             graph = from_api(order.prompt)
@@ -228,12 +245,17 @@ class Runs:
 
 def internal(error: BaseException) -> JobError:
     """Describes an unexpected error for clients."""
-    return described(RunError(f"internal error: {type(error).__name__}: {text_of(error)}".splitlines()[0]))
+    return described(
+        RunError(f"internal error: {type(error).__name__}: {text_of(error)}".splitlines()[0])
+    )
 
 
 def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> list[str]:
     """Returns the nodes that the targets need for nothing but these nodes, directly or not."""
-    sources = {identifier: [link.node for _, link in call.links()] for identifier, call in graph.nodes.items()}
+    sources = {
+        identifier: [link.node for _, link in call.links()]
+        for identifier, call in graph.nodes.items()
+    }
     otherwise = upstream({**sources, **dict.fromkeys(nodes, ())}, targets)
     return [node for node in upstream(sources, targets) if node not in otherwise]
 
@@ -243,7 +265,11 @@ def pictures_texts(order: Order, devices: str, dtype: str) -> dict[str, str]:
     were made.
     """
     wanted = order.extra.get("extra_pnginfo")
-    texts = {name: json.dumps(value) for name, value in (wanted if isinstance(wanted, dict) else {}).items() if _may_name_chunk(name)}
+    texts = {
+        name: json.dumps(value)
+        for name, value in (wanted if isinstance(wanted, dict) else {}).items()
+        if _may_name_chunk(name)
+    }
     return {**texts, "prompt": json.dumps(order.prompt), "katz": made_with(devices, dtype, [])}
 
 

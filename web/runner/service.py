@@ -66,7 +66,12 @@ class RunnerService:
     """
 
     def __init__(
-        self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Numbered | None], None], ahead: Ahead
+        self,
+        start: RunnerStart,
+        wire: ThreadedEnd,
+        unkept: UnkeptFiles,
+        post: Callable[[Numbered | None], None],
+        ahead: Ahead,
     ) -> None:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
         options = start.options
@@ -75,7 +80,8 @@ class RunnerService:
         self._devices: Devices | None = None
         self._runs: Runs | None = None
         self._early: list[Numbered] = []  # that wait for the devices
-        self._registry, self._problems = load_registry(self._settings.packs, self._folders)  # first: all is waiting for that
+        # first: all is waiting for that
+        self._registry, self._problems = load_registry(self._settings.packs, self._folders)
         self._starting = _in_thread(self._start)
         self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
         self._starting.add_done_callback(lambda _: post(None))
@@ -83,7 +89,12 @@ class RunnerService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._answering.shutdown(wait=False, cancel_futures=True)
         if self._runs is not None and self._devices is not None:
             self._runs.close(STOPPING)
@@ -111,7 +122,11 @@ class RunnerService:
             case Cancel(job):
                 self._runs.cancel(job)
             case Free() as question:
-                self._ask(arrived.number, question, partial(self._runs.free, question.unload_models, question.free_memory))
+                self._ask(
+                    arrived.number,
+                    question,
+                    partial(self._runs.free, question.unload_models, question.free_memory),
+                )
             case GetStats() as question:
                 self._ask(arrived.number, question, self._devices.stats)
 
@@ -121,7 +136,10 @@ class RunnerService:
         return Devices(self._start_with, self._settings, self._ahead, self._wear_out)
 
     def _begin(self, devices: Devices) -> None:
-        self._devices, self._runs = devices, devices.runs(self._registry, self._folders, self._tell, self._unkept)
+        self._devices, self._runs = (
+            devices,
+            devices.runs(self._registry, self._folders, self._tell, self._unkept),
+        )
         imports_are_done()
         self._wire.send(Ready(self._facts(devices)))
         early, self._early = self._early, []
@@ -154,16 +172,23 @@ class RunnerService:
     def _refuse(self, number: int, error: BaseException) -> None:
         if not isinstance(error, KatzError):
             traceback.print_exception(error)
-        self._wire.send(Refused(str(error) if isinstance(error, KatzError) else _internal(error).message), number)
+        self._wire.send(
+            Refused(str(error) if isinstance(error, KatzError) else _internal(error).message),
+            number,
+        )
 
     def _about_nodes(self, question: Check | GetObjectInfo | GetScripts | GetTemplate) -> Any:
         """Answers what needs node types only."""
         registry, folders = self._registry, self._folders
         match question:
             case Check(document, targets):
-                return check_prompt(document, targets, registry, folders, self._start_with.options.limits)
+                return check_prompt(
+                    document, targets, registry, folders, self._start_with.options.limits
+                )
             case GetObjectInfo(name):
-                types = registry if name is None else {name: registry[name]} if name in registry else {}
+                types = (
+                    registry if name is None else {name: registry[name]} if name in registry else {}
+                )
                 return object_info_json(types, folders)
             case GetScripts():
                 return {pack: str(folder) for pack, folder in registry.web.items()}
@@ -192,13 +217,18 @@ class RunnerService:
     def _tell(self, told: JobEvent) -> None:
         try:
             self._wire.send(Happened(JOB_EVENT.dump_python(told)))
-        except Exception as error:  # what a pack has for editors goes deeper than messages do, or is too much for one
+        # what a pack has for editors goes deeper than messages do, or is too much for one
+        except Exception as error:
             match told.event:
                 case Ended(at=at, seconds=seconds):
                     why = JobError("RunError", f"its result cannot be sent: {error}")
                     self._tell(JobEvent(told.job, Ended("failed", at, why, seconds=seconds)))
                 case event:
-                    self._tell(JobEvent(told.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")))
+                    self._tell(
+                        JobEvent(
+                            told.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")
+                        )
+                    )
 
 
 def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:

@@ -30,7 +30,11 @@ class DeviceFigures:
     def devices(self) -> tuple[DeviceStats, ...]:
         """Returns figures in the operator's order, without devices that never answered."""
         with self._lock:
-            anew = {name: self._pool.submit(self._ask, name) for name in self._cluster.assignments if name not in self._asked}
+            anew = {
+                name: self._pool.submit(self._ask, name)
+                for name in self._cluster.assignments
+                if name not in self._asked
+            }
             self._asked |= anew
         wait(anew.values(), PATIENCE)
         with self._lock:
@@ -39,7 +43,9 @@ class DeviceFigures:
                     del self._asked[name]
                     if asked.exception() is None:
                         self._known[name] = asked.result()
-            return tuple(self._known[name] for name in self._cluster.assignments if name in self._known)
+            return tuple(
+                self._known[name] for name in self._cluster.assignments if name in self._known
+            )
 
     def _ask(self, name: str) -> DeviceStats:
         memory: Mapping[str, int] = self._cluster.call(name, "memory").value

@@ -38,11 +38,19 @@ from katz_graph.web.runner_client.messages import (
     Taken,
     WornOut,
 )
-from katz_graph.web.runner_client.process import PATIENCE, PROGRAM, RunnerDown, RunnerPatience, RunnerProcess, Unasked
+from katz_graph.web.runner_client.process import (
+    PATIENCE,
+    PROGRAM,
+    RunnerDown,
+    RunnerPatience,
+    RunnerProcess,
+    Unasked,
+)
 
 __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between a runner that did not get ready and the next
+# seconds between a runner that did not get ready and the next
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 BARREN = 2  # of these, for one and the same device, after which that is left out
 Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
@@ -75,13 +83,19 @@ class Runner:
         workers: Workers = no_fork_server,
     ) -> None:
         self.restarts = 0
-        self._options, self._heard, self._lost, self._patience = options, _logged(heard), _logged(lost), patience
+        self._options, self._heard, self._lost, self._patience = (
+            options,
+            _logged(heard),
+            _logged(lost),
+            patience,
+        )
         self._program, self._workers = program, workers
         self._facts = RunnerFacts()
         self._child: RunnerProcess | None = None  # who is asked
         self._there = asyncio.Event()  # somebody is, or nobody will be any more
         self._working = False  # it is ready, and gets jobs
-        self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}  # jobs that no runner has taken yet
+        # jobs that no runner has taken yet
+        self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}
         self._unwanted: set[str] = set()  # of these, those that were cancelled
         self._taken: set[str] = set()
         self._worn = ""  # why the runner of now gets no more jobs
@@ -93,7 +107,13 @@ class Runner:
     @property
     def ready(self) -> bool:
         """Tells whether a runner takes jobs."""
-        return self._child is not None and self._working and not self._child.ended.done() and not self._worn and not self._refuses
+        return (
+            self._child is not None
+            and self._working
+            and not self._child.ended.done()
+            and not self._worn
+            and not self._refuses
+        )
 
     @property
     def facts(self) -> RunnerFacts:
@@ -208,7 +228,10 @@ class Runner:
                     except Unasked:
                         continue
         except TimeoutError:
-            raise RunnerDown(f"the runner {'did not answer' if self.ready else 'did not get ready'} within {seconds:g} s") from None
+            raise RunnerDown(
+                f"the runner {'did not answer' if self.ready else 'did not get ready'} within "
+                f"{seconds:g} s"
+            ) from None
 
     async def _present(self) -> RunnerProcess:
         """Returns the current runner, which may be getting ready. Raises RunnerDown when there is
@@ -245,7 +268,12 @@ class Runner:
             try:
                 return await self._begun()
             except Exception as error:
-                log.error("%s; the next try is in %g s", error, pause, exc_info=not isinstance(error, KatzError))
+                log.error(
+                    "%s; the next try is in %g s",
+                    error,
+                    pause,
+                    exc_info=not isinstance(error, KatzError),
+                )
                 failed.update(error.devices if isinstance(error, KatzError) else ())
                 self._workers = no_fork_server  # the other may be why
             if barren := [device for device, times in failed.items() if times == BARREN]:
@@ -259,7 +287,9 @@ class Runner:
         process. Nothing is left of one that does not get ready.
         """
         start = RunnerStart(self._options, self._gone)
-        child = self._child = await RunnerProcess.start(start, self._message, self._patience, self._program, self._workers())
+        child = self._child = await RunnerProcess.start(
+            start, self._message, self._patience, self._program, self._workers()
+        )
         self._there.set()
         try:
             await asyncio.shield(child.ready)
@@ -280,7 +310,11 @@ class Runner:
         left = self._options.device_list().without(gone)
         self._gone = tuple(sorted(gone)) if left.choices else ()
         if self._gone:
-            log.error("left out until the server is started anew: %s; there are %s", ", ".join(self._gone), ", ".join(left.names))
+            log.error(
+                "left out until the server is started anew: %s; there are %s",
+                ", ".join(self._gone),
+                ", ".join(left.names),
+            )
 
     def _none(self) -> None:
         """Notes that there is no runner now."""
@@ -326,7 +360,8 @@ class Runner:
 
     def _replace_if_worn(self) -> None:
         if self._worn and not self._taken and self._child is not None:
-            self._child.kill("it lost a device for good")  # `_worn` has what that printed, which is not for clients
+            # `_worn` has what that printed, which is not for clients
+            self._child.kill("it lost a device for good")
 
 
 def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
@@ -346,9 +381,14 @@ def _event(body: Mapping[str, Any]) -> JobEvent:
     try:
         return JOB_EVENT.validate_python(body)
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['type']}" for problem in error.errors(include_input=False))
+        problems = (
+            f"{'.'.join(map(str, problem['loc']))}: {problem['type']}"
+            for problem in error.errors(include_input=False)
+        )
         log.error("an event of the runner is malformed: %s", "; ".join(problems))
         job = str(body.get("job"))
         if body.get("kind") == "ended":
-            return JobEvent(job, Ended("failed", time.time(), JobError("RunError", "its result is malformed")))
+            return JobEvent(
+                job, Ended("failed", time.time(), JobError("RunError", "its result is malformed"))
+            )
         return JobEvent(job, Warned(f"an event ({body.get('kind')}) is malformed"))

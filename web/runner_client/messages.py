@@ -78,7 +78,7 @@ class Keep:
 
 
 class Question:
-    """Is answered by `Answer` or `Refused` of the same number; `answer` is what its answer holds."""
+    """Is answered by `Answer` or `Refused` of the same number; `answer` reads what that holds."""
 
     answer: ClassVar[TypeAdapter[Any]] = TypeAdapter(Any)
 
@@ -186,7 +186,20 @@ class Refused:
     message: str
 
 
-ToRunner = Start | Ping | Stop | Run | Cancel | Keep | Check | GetScripts | GetTemplate | GetObjectInfo | Free | GetStats
+ToRunner = (
+    Start
+    | Ping
+    | Stop
+    | Run
+    | Cancel
+    | Keep
+    | Check
+    | GetScripts
+    | GetTemplate
+    | GetObjectInfo
+    | Free
+    | GetStats
+)
 FromRunner = Pong | Ready | Failed | Taken | WornOut | Happened | Answer | Refused
 KINDS = {kind.__name__: kind for kind in (*get_args(ToRunner), *get_args(FromRunner))}
 
@@ -210,8 +223,13 @@ def from_plain(kind: Any, body: Any) -> ToRunner | FromRunner:
     try:
         wanted = KINDS[kind]
         records = {one.name: one.metadata[RECORD][0] for one in fields(wanted) if one.metadata}
-        given = {name: records[name].validate_python(value) if name in records else value for name, value in body.items()}
+        given = {
+            name: records[name].validate_python(value) if name in records else value
+            for name, value in body.items()
+        }
         message: ToRunner | FromRunner = wanted(**given)
         return message
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise MalformedMessage(f"a message {kind!r} cannot be read: {type(error).__name__}: {error}") from None
+        raise MalformedMessage(
+            f"a message {kind!r} cannot be read: {type(error).__name__}: {error}"
+        ) from None

@@ -120,7 +120,9 @@ class RunnerProcess:
             raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
         assert child._process.stdout is not None
         printed = TextIOWrapper(child._process.stdout, "utf-8", "replace", "\n")
-        child._output = ChildOutput(printed, lambda line: log.info("%s", line.rstrip("\n")), "runner")
+        child._output = ChildOutput(
+            printed, lambda line: log.info("%s", line.rstrip("\n")), "runner"
+        )
         try:
             child._wire = await AsyncEnd.connect(ours, child._message, child._part)
             asyncio.get_running_loop().call_later(patience.ping, child._watch)
@@ -145,8 +147,8 @@ class RunnerProcess:
             self._wire.send(message)
 
     async def ask(self, question: Any) -> Any:
-        """Returns its answer to a `Question` as soon as it can give it. Raises KatzError with its objection,
-        RunnerDown when it has ended.
+        """Returns its answer to a `Question` as soon as it can give it. Raises KatzError with its
+        objection, RunnerDown when it has ended.
         """
         if self._parted or self._wire is None:
             raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
@@ -208,7 +210,10 @@ class RunnerProcess:
         self._heartbeat.tick()
         allowed = self._patience.silence if self.ready.done() else self._patience.starting
         if self._heartbeat.silence > allowed:
-            self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
+            self.kill(
+                f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, "
+                "or the machine is overloaded"
+            )
         if not self.ended.done():
             self.send(Ping())
             asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
@@ -234,5 +239,7 @@ class RunnerProcess:
             self.ready.exception()  # asked for: nobody may wait for it any more
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception((RunnerDown if self.is_ready else Unasked)(f"the runner has ended: {why}"))
+                answer.set_exception(
+                    (RunnerDown if self.is_ready else Unasked)(f"the runner has ended: {why}")
+                )
         self.ended.set_result(why)

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 
 from katz_graph.errors import KatzError
 from katz_graph.ipc.packing import UNREADABLE, pack, unpacker
-from katz_graph.web.runner_client.messages import FromRunner, MalformedMessage, ToRunner, from_plain, to_plain
+from katz_graph.web.runner_client.messages import (
+    FromRunner,
+    MalformedMessage,
+    ToRunner,
+    from_plain,
+    to_plain,
+)
 
 LARGEST = 256 * 2**20  # bytes of one message
 CHUNK = 2**18  # bytes that arrive at once, at most
@@ -87,15 +93,24 @@ class ThreadedEnd:
 class AsyncEnd(asyncio.Protocol):
     """An end for an event loop: `on_message` for each, `on_end` once, after the last."""
 
-    def __init__(self, on_message: Callable[[Numbered], None], on_end: Callable[[], object]) -> None:
+    def __init__(
+        self, on_message: Callable[[Numbered], None], on_end: Callable[[], object]
+    ) -> None:
         self._on_message, self._on_end = on_message, on_end
         self._messages = RunnerMessages()
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connect(cls, connected: socket.socket, on_message: Callable[[Numbered], None], on_end: Callable[[], object]) -> AsyncEnd:
+    async def connect(
+        cls,
+        connected: socket.socket,
+        on_message: Callable[[Numbered], None],
+        on_end: Callable[[], object],
+    ) -> AsyncEnd:
         connected.setblocking(False)
-        _, end = await asyncio.get_running_loop().create_connection(lambda: cls(on_message, on_end), sock=connected)
+        _, end = await asyncio.get_running_loop().create_connection(
+            lambda: cls(on_message, on_end), sock=connected
+        )
         return end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -56,9 +56,16 @@ class ClipFacade:
     def tokenize(self, text: str, return_word_ids: bool = False, **_: Any) -> Tokens:
         clip = self._learned(text)
         made, empty = _rows(clip, text, return_word_ids), _rows(clip, "", return_word_ids)
-        return Tokens({name: TokenRows(text, rows, none[0]) for name, rows, none in zip(self._names(), made, empty, strict=True)})
+        return Tokens(
+            {
+                name: TokenRows(text, rows, none[0])
+                for name, rows, none in zip(self._names(), made, empty, strict=True)
+            }
+        )
 
-    def encode_from_tokens(self, tokens: Any, return_pooled: Any = False, return_dict: bool = False, **_: Any) -> Any:
+    def encode_from_tokens(
+        self, tokens: Any, return_pooled: Any = False, return_dict: bool = False, **_: Any
+    ) -> Any:
         """Returns hidden [1, T, D]; with it pooled [1, P] where it is asked for. The encodings
         remember their text.
         """
@@ -68,7 +75,11 @@ class ClipFacade:
         return (hidden, pooled) if return_pooled else hidden
 
     def encode_from_tokens_scheduled(
-        self, tokens: Any, unprojected: bool = False, add_dict: dict[str, Any] | None = None, show_pbar: bool = True
+        self,
+        tokens: Any,
+        unprojected: bool = False,
+        add_dict: dict[str, Any] | None = None,
+        show_pbar: bool = True,
     ) -> ConditioningList:
         conditioning = to_list((ConditioningEntry(self._prompt(tokens)),))
         if add_dict:
@@ -95,7 +106,10 @@ class ClipFacade:
         rows = [tokens.get(name) for name in self._names()] if isinstance(tokens, dict) else [None]
         texts = [one.text for one in rows if isinstance(one, TokenRows) and one.is_of_its_text()]
         if len(texts) < len(rows):
-            raise InputError("the pack changed the tokens of a text; only tokens as `clip.tokenize` gives them can be encoded")
+            raise InputError(
+                "the pack changed the tokens of a text; only tokens as `clip.tokenize` gives them "
+                "can be encoded"
+            )
         return Prompt(self._learned(*texts), texts[0], texts[-1] if texts[-1] != texts[0] else None)
 
     def _learned(self, *texts: str) -> ClipRecipe:
@@ -119,8 +133,13 @@ def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple
         tokenizer, values = load_tokenizer(encoder.tokenizer), config(encoder.encoder)
         positions = values.get("max_position_embeddings", 77)
         learned = vectors(clip.learned, number, values["hidden_size"])
-        start, end, filler = ((token, 1.0, *ending) for token in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id))
+        start, end, filler = (
+            (token, 1.0, *ending)
+            for token in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        )
         rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
         whole = [[start, *((*token, *ending) for token in row), end] for row in rows]
-        found.append([row + [filler] * (row_length(tokenizer, positions) - len(row)) for row in whole])
+        found.append(
+            [row + [filler] * (row_length(tokenizer, positions) - len(row)) for row in whole]
+        )
     return found

@@ -33,12 +33,25 @@ if TYPE_CHECKING:
 RELATIVE = "percentage"
 SIZES = {
     **{"width": "width", "height": "height", "crop_w": "crop_left", "crop_h": "crop_top"},
-    **{"target_width": "target_width", "target_height": "target_height", "aesthetic_score": "aesthetic_score"},
+    **{
+        "target_width": "target_width",
+        "target_height": "target_height",
+        "aesthetic_score": "aesthetic_score",
+    },
 }
 """Options that a pack knows -> fields of Sizes."""
 KNOWN = frozenset(
     (
-        *("pooled_output", "strength", "start_percent", "end_percent", "area", "mask", "mask_strength", "set_area_to_bounds"),
+        *(
+            "pooled_output",
+            "strength",
+            "start_percent",
+            "end_percent",
+            "area",
+            "mask",
+            "mask_strength",
+            "set_area_to_bounds",
+        ),
         *("control", "control_apply_to_uncond", "concat_latent_image", "concat_mask", *SIZES),
     )
 )
@@ -121,7 +134,9 @@ def encoded(encoding: Encoding) -> tuple[Tensor, Tensor | None]:
     """
     context = current_context("encoding a text for a pack")
     made = context.engine.encode_text(encoding, context)
-    return marked(made.hidden, encoding), None if made.pooled is None else marked(made.pooled, encoding)
+    return marked(made.hidden, encoding), None if made.pooled is None else marked(
+        made.pooled, encoding
+    )
 
 
 def marked(tensor: Tensor, encoding: Encoding) -> Tensor:
@@ -140,14 +155,28 @@ def options_of(entry: ConditioningEntry, pooled: Tensor | None) -> dict[str, Any
         sides = (entry.area.height, entry.area.width, entry.area.top, entry.area.left)
         options["area"] = (RELATIVE, *sides) if entry.area.relative else tuple(map(int, sides))
     if entry.mask is not None:
-        options |= {"mask": entry.mask.mask.pixels, "mask_strength": entry.mask.strength, "set_area_to_bounds": entry.mask.bounds}
+        options |= {
+            "mask": entry.mask.mask.pixels,
+            "mask_strength": entry.mask.strength,
+            "set_area_to_bounds": entry.mask.bounds,
+        }
     if entry.sizes is not None:
-        options |= {name: value for name, its in SIZES.items() if (value := getattr(entry.sizes, its)) is not None}
+        options |= {
+            name: value
+            for name, its in SIZES.items()
+            if (value := getattr(entry.sizes, its)) is not None
+        }
     if entry.concatenated is not None:
-        parts = {"concat_latent_image": entry.concatenated.latent, "concat_mask": entry.concatenated.mask}
+        parts = {
+            "concat_latent_image": entry.concatenated.latent,
+            "concat_mask": entry.concatenated.mask,
+        }
         options |= {name: part.pixels for name, part in parts.items() if part is not None}
     if entry.control:
-        options |= {"control": chain(entry.control), "control_apply_to_uncond": any(use.spreads for use in entry.control)}
+        options |= {
+            "control": chain(entry.control),
+            "control_apply_to_uncond": any(use.spreads for use in entry.control),
+        }
     return options | (dict(entry.options) if isinstance(entry, PackEntry) else {})
 
 
@@ -176,7 +205,9 @@ def _entry(pair: Any) -> ConditioningEntry:
     now = current()
     if now is not None:
         names = ", ".join(map(str, unknown))
-        now.context.warn(f"conditioning: options that have no meaning here are kept, but change nothing: {names}")
+        now.context.warn(
+            f"conditioning: options that have no meaning here are kept, but change nothing: {names}"
+        )
     fields = {name: getattr(entry, name) for name in ConditioningEntry.__dataclass_fields__}
     return PackEntry(**fields, options=unknown)
 
@@ -188,8 +219,13 @@ def _encoding(tensor: Any, pooled: Any) -> Encoding:
     import torch
 
     if not isinstance(tensor, torch.Tensor) or tensor.ndim != 3:
-        got = list(tensor.shape) if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
-        raise InputError(f"the conditioning has {got} for a text encoding, expected a tensor [batch, tokens, width]")
+        got = (
+            list(tensor.shape) if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
+        )
+        raise InputError(
+            f"the conditioning has {got} for a text encoding, expected a tensor [batch, "
+            "tokens, width]"
+        )
     source = _source(tensor)
     if source is not None and (pooled is None or _source(pooled) == source):
         return source
@@ -207,7 +243,10 @@ def _area(area: Any) -> Area | None:
     relative = area[0] == RELATIVE
     sides = area[1:] if relative else area
     if len(sides) != 4:
-        raise InputError(f"the conditioning has an area of {len(sides)} numbers, expected height, width, top and left")
+        raise InputError(
+            f"the conditioning has an area of {len(sides)} numbers, expected height, width, "
+            "top and left"
+        )
     height, width, top, left = map(float, sides)
     return Area(top, left, height, width, relative)
 
@@ -217,7 +256,11 @@ def _mask(options: Mapping[str, Any]) -> MaskUse | None:
     if mask is None:
         return None
     planes = mask if mask.ndim == 3 else mask.reshape(-1, *mask.shape[-2:])
-    return MaskUse(Picture.of(planes.float()), float(options.get("mask_strength", 1.0)), bool(options.get("set_area_to_bounds", False)))
+    return MaskUse(
+        Picture.of(planes.float()),
+        float(options.get("mask_strength", 1.0)),
+        bool(options.get("set_area_to_bounds", False)),
+    )
 
 
 def _sizes(options: Mapping[str, Any]) -> Sizes | None:

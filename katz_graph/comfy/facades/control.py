@@ -33,7 +33,11 @@ class ControlNetFacade:
         **_: Any,
     ) -> ControlNetFacade:
         """Sets the reference picture [B, 3, H, W], and how it acts."""
-        self.cond_hint_original, self.strength, self.timestep_percent_range = cond_hint, strength, timestep_percent_range
+        self.cond_hint_original, self.strength, self.timestep_percent_range = (
+            cond_hint,
+            strength,
+            timestep_percent_range,
+        )
         return self
 
     def set_previous_controlnet(self, controlnet: ControlNetFacade | None) -> ControlNetFacade:
@@ -51,7 +55,9 @@ def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
     last: ControlNetFacade | None = None
     for use in applied:
         made = ControlNetFacade(use.control_net)
-        made.set_cond_hint(use.image.pixels.movedim(-1, 1), use.strength, (use.start_percent, use.end_percent))
+        made.set_cond_hint(
+            use.image.pixels.movedim(-1, 1), use.strength, (use.start_percent, use.end_percent)
+        )
         made.use = use
         last = made.set_previous_controlnet(last)
     return last
@@ -64,7 +70,10 @@ def uses(last: Any, spreads: bool) -> tuple[ControlUse, ...]:
     found: list[ControlUse] = []
     while last is not None:
         if not isinstance(last, ControlNetFacade):
-            raise InputError(f"the conditioning has a {type(last).__name__} for a ControlNet, expected one that came from a loader")
+            raise InputError(
+                f"the conditioning has a {type(last).__name__} for a ControlNet, expected one that "
+                "came from a loader"
+            )
         found.append(_use(last, spreads))
         last = last.previous_controlnet
     return tuple(reversed(found))
@@ -76,4 +85,11 @@ def _use(control: ControlNetFacade, spreads: bool) -> ControlUse:
     start, end = control.timestep_percent_range
     image = Picture.of(control.cond_hint_original.movedim(1, -1))
     as_before = control.use is not None and control.use.spreads
-    return ControlUse(control.recipe, image, float(control.strength), float(start), float(end), spreads or as_before)
+    return ControlUse(
+        control.recipe,
+        image,
+        float(control.strength),
+        float(start),
+        float(end),
+        spreads or as_before,
+    )

@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     from katz_graph.sampling.noise_table import NoiseTable
 
 Kind = Literal["cfg_function", "post_cfg_function", "unet_wrapper"]
-CFG, POST_CFG, WRAPPER = "sampler_cfg_function", "sampler_post_cfg_function", "model_function_wrapper"
+CFG, POST_CFG, WRAPPER = (
+    "sampler_cfg_function",
+    "sampler_post_cfg_function",
+    "model_function_wrapper",
+)
 UNCOND_AT_ONE = "disable_cfg1_optimization"  # the negative side is wanted even at guidance 1
-KINDS: Mapping[str, Kind] = {CFG: "cfg_function", POST_CFG: "post_cfg_function", WRAPPER: "unet_wrapper"}
+KINDS: Mapping[str, Kind] = {
+    CFG: "cfg_function",
+    POST_CFG: "post_cfg_function",
+    WRAPPER: "unet_wrapper",
+}
 PATCHER = "comfy.model_patcher.ModelPatcher"
 
 
@@ -48,15 +56,21 @@ class ModelFacade:
     def is_clone(self, other: Any) -> bool:
         return isinstance(other, ModelFacade) and other.recipe.network == self.recipe.network
 
-    def set_model_sampler_cfg_function(self, sampler_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False) -> None:
+    def set_model_sampler_cfg_function(
+        self, sampler_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False
+    ) -> None:
         """Replaces plain guidance by a function of one dictionary, or of (cond, uncond, scale)."""
         if len(inspect.signature(sampler_cfg_function).parameters) == 3:
-            self.model_options[CFG] = lambda given: sampler_cfg_function(given["cond"], given["uncond"], given["cond_scale"])
+            self.model_options[CFG] = lambda given: sampler_cfg_function(
+                given["cond"], given["uncond"], given["cond_scale"]
+            )
         else:
             self.model_options[CFG] = sampler_cfg_function
         self._wants_uncond(disable_cfg1_optimization)
 
-    def set_model_sampler_post_cfg_function(self, post_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False) -> None:
+    def set_model_sampler_post_cfg_function(
+        self, post_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False
+    ) -> None:
         """Adds a function after guidance, and after those set before."""
         self.model_options[POST_CFG] = [*self.model_options.get(POST_CFG, ()), post_cfg_function]
         self._wants_uncond(disable_cfg1_optimization)
@@ -67,8 +81,15 @@ class ModelFacade:
 
     def get_model_object(self, name: str) -> Any:
         """Returns `latent_format` or `model_sampling`."""
-        known: Mapping[str, Callable[[ModelRecipe], Any]] = {"latent_format": LatentFormat, "model_sampling": ModelSampling}
-        return known[name](self.recipe) if name in known else refuse(f"{PATCHER}.get_model_object({name!r})")
+        known: Mapping[str, Callable[[ModelRecipe], Any]] = {
+            "latent_format": LatentFormat,
+            "model_sampling": ModelSampling,
+        }
+        return (
+            known[name](self.recipe)
+            if name in known
+            else refuse(f"{PATCHER}.get_model_object({name!r})")
+        )
 
     @property
     def model(self) -> InnerModel:
@@ -154,10 +175,13 @@ class ModelSampling:
         import torch
 
         levels = torch.as_tensor(sigma)
-        return torch.tensor([self.table.timestep_at(level) for level in levels.flatten()]).reshape(levels.shape)
+        return torch.tensor([self.table.timestep_at(level) for level in levels.flatten()]).reshape(
+            levels.shape
+        )
 
     def percent_to_sigma(self, percent: float) -> float:
-        return min(self.table.percent_to_sigma(percent), 999999999.9)  # packs compute with what stands for infinity
+        # packs compute with what stands for infinity
+        return min(self.table.percent_to_sigma(percent), 999999999.9)
 
     def __getattr__(self, name: str) -> Any:
         refuse(f"comfy.model_sampling.ModelSampling.{name}")
@@ -202,17 +226,28 @@ def patched_recipe(model: ModelFacade) -> ModelRecipe:
     """
     options = dict(model.model_options)
     inside = options.pop("transformer_options", {})
-    foreign = [f"model_options[{name!r}]" for name in options if name not in (*KINDS, UNCOND_AT_ONE)]
-    foreign += [f"model_options['transformer_options'][{name!r}]" for name, value in inside.items() if value]
+    foreign = [
+        f"model_options[{name!r}]" for name in options if name not in (*KINDS, UNCOND_AT_ONE)
+    ]
+    foreign += [
+        f"model_options['transformer_options'][{name!r}]" for name, value in inside.items() if value
+    ]
     if foreign:
-        raise InputError(f"the pack set {', '.join(foreign)} on the model, which Katz Graph does not have")
+        raise InputError(
+            f"the pack set {', '.join(foreign)} on the model, which Katz Graph does not have"
+        )
     wants_uncond = bool(options.get(UNCOND_AT_ONE))
-    known = {(patch.kind, id(_as_given(patch))): patch for patch in opaque_patches(model.recipe.patches)}
+    known = {
+        (patch.kind, id(_as_given(patch))): patch for patch in opaque_patches(model.recipe.patches)
+    }
     patches: list[Patch] = list(model.recipe.patches)
     for name, kind in KINDS.items():
         given = options.get(name)
         functions = (given if isinstance(given, list) else [given]) if given is not None else []
-        wanted = [known.get((kind, id(function))) or _patch(kind, function, wants_uncond) for function in functions]
+        wanted = [
+            known.get((kind, id(function))) or _patch(kind, function, wants_uncond)
+            for function in functions
+        ]
         patches = _with_all(patches, kind, wanted)
     return replace(model.recipe, patches=tuple(patches))
 
@@ -221,17 +256,25 @@ def _with_all(patches: Iterable[Patch], kind: Kind, wanted: Sequence[OpaquePatch
     """Returns the patches with these of one kind. Those that were there keep their place, unless
     their own order changed; new ones come last.
     """
-    others = [patch for patch in patches if not (isinstance(patch, OpaquePatch) and patch.kind == kind)]
+    others = [
+        patch for patch in patches if not (isinstance(patch, OpaquePatch) and patch.kind == kind)
+    ]
     stay = [patch for patch in patches if patch in others or patch in wanted]
     there = [patch for patch in stay if patch in wanted]
-    return [*stay, *wanted[len(there) :]] if there == list(wanted[: len(there)]) else [*others, *wanted]
+    return (
+        [*stay, *wanted[len(there) :]]
+        if there == list(wanted[: len(there)])
+        else [*others, *wanted]
+    )
 
 
 def _patch(kind: Kind, function: Callable[..., Any], wants_uncond: bool) -> OpaquePatch:
     now = current()
     pack = now.pack if now is not None else ""
     name = getattr(function, "__qualname__", type(function).__name__)
-    return OpaquePatch(kind, f"{pack or 'pack'}:{name}:{uuid4().hex}", PackFunction(function, pack), wants_uncond)
+    return OpaquePatch(
+        kind, f"{pack or 'pack'}:{name}:{uuid4().hex}", PackFunction(function, pack), wants_uncond
+    )
 
 
 def _as_given(patch: OpaquePatch) -> Callable[..., Any]:
@@ -243,7 +286,9 @@ def _functions(recipe: ModelRecipe) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for patch in opaque_patches(recipe.patches):
         name = next(name for name, kind in KINDS.items() if kind == patch.kind)
-        options[name] = [*options.get(name, ()), _as_given(patch)] if name == POST_CFG else _as_given(patch)
+        options[name] = (
+            [*options.get(name, ()), _as_given(patch)] if name == POST_CFG else _as_given(patch)
+        )
         if patch.needs_uncond:
             options[UNCOND_AT_ONE] = True
     return options

@@ -29,7 +29,16 @@ def tiled_scale(
     """Maps [B, C, H, W] to [B, out_channels, H·amount, W·amount] by `function` on tiles of that
     many rows and columns.
     """
-    return tiled_scale_multidim(samples, function, (tile_y, tile_x), overlap, upscale_amount, out_channels, output_device, pbar=pbar)
+    return tiled_scale_multidim(
+        samples,
+        function,
+        (tile_y, tile_x),
+        overlap,
+        upscale_amount,
+        out_channels,
+        output_device,
+        pbar=pbar,
+    )
 
 
 def tiled_scale_multidim(
@@ -56,9 +65,14 @@ def tiled_scale_multidim(
         total = torch.zeros(1, out_channels, *sizes, device=output_device)
         weight = torch.zeros(1, 1, *sizes, device=output_device)
         for corner in itertools.product(*_starts(samples.shape[2:], tile, overlaps)):
-            window = tuple(slice(start, start + length) for start, length in zip(corner, tile, strict=True))
+            window = tuple(
+                slice(start, start + length) for start, length in zip(corner, tile, strict=True)
+            )
             made = function(sample[(slice(None), slice(None), *window)]).to(output_device)
-            placed = tuple(slice(s := round(start * scale), s + length) for start, length in zip(corner, made.shape[2:], strict=True))
+            placed = tuple(
+                slice(s := round(start * scale), s + length)
+                for start, length in zip(corner, made.shape[2:], strict=True)
+            )
             ramp = _ramp(made.shape[2:], [round(one * scale) for one in overlaps]).to(made.device)
             total[(slice(None), slice(None), *placed)] += made * ramp
             weight[(slice(None), slice(None), *placed)] += ramp
@@ -70,7 +84,9 @@ def tiled_scale_multidim(
 
 def tiled_scale_steps(width: int, height: int, tile_x: int, tile_y: int, overlap: int) -> int:
     """Counts the tiles that a picture of this size takes."""
-    return math.prod(len(starts) for starts in _starts((height, width), (tile_y, tile_x), (overlap, overlap)))
+    return math.prod(
+        len(starts) for starts in _starts((height, width), (tile_y, tile_x), (overlap, overlap))
+    )
 
 
 def _starts(sizes: Iterable[int], tile: Iterable[int], overlaps: Iterable[int]) -> list[list[int]]:
@@ -78,7 +94,11 @@ def _starts(sizes: Iterable[int], tile: Iterable[int], overlaps: Iterable[int]) 
     starts = []
     for size, length, shared in zip(sizes, tile, overlaps, strict=True):
         step = max(1, length - shared)
-        starts.append([min(start, size - length) for start in range(0, size - shared, step)] if size > length else [0])
+        starts.append(
+            [min(start, size - length) for start in range(0, size - shared, step)]
+            if size > length
+            else [0]
+        )
     return starts
 
 

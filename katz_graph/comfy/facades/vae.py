@@ -30,13 +30,23 @@ class VaeFacade:
         return self._decode(samples_in, None)
 
     def encode_tiled(
-        self, pixel_samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
+        self,
+        pixel_samples: Tensor,
+        tile_x: int | None = None,
+        tile_y: int | None = None,
+        overlap: int | None = None,
+        **_: Any,
     ) -> Tensor:
         """Encodes in square tiles; tile and overlap are in pixels."""
         return self._encode(pixel_samples, _tile(tile_x, tile_y, overlap, 1))
 
     def decode_tiled(
-        self, samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
+        self,
+        samples: Tensor,
+        tile_x: int | None = None,
+        tile_y: int | None = None,
+        overlap: int | None = None,
+        **_: Any,
     ) -> Tensor:
         """Decodes in square tiles; tile and overlap are in latent cells."""
         return self._decode(samples, _tile(tile_x, tile_y, overlap, self.downscale_ratio))

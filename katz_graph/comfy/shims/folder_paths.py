@@ -28,7 +28,9 @@ def get_input_directory() -> str:
 
 def get_output_directory() -> str:
     now = current()
-    return str((installed().folders.output if now is None else now.context.output_directory).absolute())
+    return str(
+        (installed().folders.output if now is None else now.context.output_directory).absolute()
+    )
 
 
 def get_temp_directory() -> str:
@@ -40,7 +42,11 @@ def get_user_directory() -> str:
 
 
 def get_directory_by_type(type_name: str) -> str | None:
-    known = {"output": get_output_directory, "temp": get_temp_directory, "input": get_input_directory}
+    known = {
+        "output": get_output_directory,
+        "temp": get_temp_directory,
+        "input": get_input_directory,
+    }
     return known[type_name]() if type_name in known else None
 
 
@@ -67,7 +73,10 @@ def get_full_path(folder_name: str, filename: str) -> str | None:
 def get_full_path_or_raise(folder_name: str, filename: str) -> str:
     found = get_full_path(folder_name, filename)
     if found is None:
-        raise FileNotFoundError(f"{filename!r} is not in {folder_name} (searched {', '.join(get_folder_paths(folder_name))})")
+        raise FileNotFoundError(
+            f"{filename!r} is not in {folder_name} (searched "
+            f"{', '.join(get_folder_paths(folder_name))})"
+        )
     return found
 
 
@@ -75,14 +84,18 @@ def get_folder_paths(folder_name: str) -> list[str]:
     return list(_table().get(folder_name, _entry(folder_name))[0])
 
 
-def add_model_folder_path(folder_name: str, full_folder_path: str, is_default: bool = False) -> None:
+def add_model_folder_path(
+    folder_name: str, full_folder_path: str, is_default: bool = False
+) -> None:
     """Adds a folder for a kind, at the front when `is_default`."""
     folders, _ = _table().setdefault(folder_name, ([], set()))
     if full_folder_path not in folders:
         folders.insert(0 if is_default else len(folders), full_folder_path)
 
 
-def recursive_search(directory: str, excluded_dir_names: list[str] | None = None) -> tuple[list[str], dict[str, float]]:
+def recursive_search(
+    directory: str, excluded_dir_names: list[str] | None = None
+) -> tuple[list[str], dict[str, float]]:
     """Lists the files below a folder by name, and when each folder was last changed."""
     left_out = {".git", *(excluded_dir_names or ())}
     files: list[str] = []
@@ -103,7 +116,9 @@ def filter_files_extensions(files: Iterable[str], extensions: Iterable[str]) -> 
 def filter_files_content_types(files: Iterable[str], content_types: Iterable[str]) -> list[str]:
     """Filters names whose ending says that they are an image, video, audio or model."""
     wanted = set(content_types)
-    return [name for name in files if (mimetypes.guess_type(name)[0] or "").partition("/")[0] in wanted]
+    return [
+        name for name in files if (mimetypes.guess_type(name)[0] or "").partition("/")[0] in wanted
+    ]
 
 
 def annotated_filepath(name: str) -> tuple[str, str | None]:
@@ -134,11 +149,15 @@ def get_save_image_path(
     """Returns folder, stem, next free number, subfolder and filled-in prefix for files
     `<stem>_<number>_...`. InputError outside of the folder.
     """
-    prefix = filled_prefix(filename_prefix, image_width, image_height, 0).replace("%batch_num%", "0")
+    prefix = filled_prefix(filename_prefix, image_width, image_height, 0).replace(
+        "%batch_num%", "0"
+    )
     path = _inside(Path(output_dir), prefix)
     path.parent.mkdir(parents=True, exist_ok=True)
     pattern = re.compile(re.escape(path.name) + r"_(\d+)", re.IGNORECASE)
-    numbers = [int(match[1]) for entry in path.parent.iterdir() if (match := pattern.match(entry.name))]
+    numbers = [
+        int(match[1]) for entry in path.parent.iterdir() if (match := pattern.match(entry.name))
+    ]
     subfolder = path.parent.relative_to(Path(output_dir).resolve()).as_posix().removeprefix(".")
     return str(path.parent), path.name, max(numbers, default=0) + 1, subfolder, prefix
 

@@ -12,7 +12,9 @@ from katz_graph.comfy.running import ProgressBar
 from katz_graph.picture.preview import LONGEST, LinearMap, latent_picture, linear_map
 from katz_graph.scope import current
 
-__getattr__ = missing_names(__name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESDPreviewerImpl")
+__getattr__ = missing_names(
+    __name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESDPreviewerImpl"
+)
 
 
 class _Previewer:
@@ -31,11 +33,17 @@ class _Previewer:
 
 def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:
     """Returns a previewer; None where nobody watches, and for latents of an unknown space."""
-    colours = linear_map(latent_format.scale_factor, latent_format.latent_channels) if _watched() else None
+    colours = (
+        linear_map(latent_format.scale_factor, latent_format.latent_channels)
+        if _watched()
+        else None
+    )
     return None if colours is None else _Previewer(colours)
 
 
-def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> Callable[[int, Any, Any, int], None]:
+def prepare_callback(
+    model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None
+) -> Callable[[int, Any, Any, int], None]:
     """Makes the callback that a sampling loop calls after each step: it moves the progress of the
     node and shows its picture.
     """
@@ -45,7 +53,11 @@ def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | No
     def step(number: int, denoised: Any, x: Any, total: int) -> None:
         if x0_output_dict is not None:
             x0_output_dict["x0"] = denoised
-        preview = None if previewer is None else previewer.decode_latent_to_preview_image("JPEG", denoised)
+        preview = (
+            None
+            if previewer is None
+            else previewer.decode_latent_to_preview_image("JPEG", denoised)
+        )
         progress.update_absolute(number + 1, total, preview)
 
     return step

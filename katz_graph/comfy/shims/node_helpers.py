@@ -12,13 +12,17 @@ T = TypeVar("T")
 __getattr__ = missing_names(__name__, "")
 
 
-def conditioning_set_values(conditioning: Any, values: Mapping[str, Any] | None = None, append: bool = False) -> list[list[Any]]:
+def conditioning_set_values(
+    conditioning: Any, values: Mapping[str, Any] | None = None, append: bool = False
+) -> list[list[Any]]:
     """Gives every entry further options; with `append` each is added to the list that is there."""
     changed = []
     for tensor, options, *_ in conditioning:
         merged = dict(options)
         for name, value in (values or {}).items():
-            merged[name] = [*merged[name], *value] if append and merged.get(name) is not None else value
+            merged[name] = (
+                [*merged[name], *value] if append and merged.get(name) is not None else value
+            )
         changed.append([tensor, merged])
     return changed
 

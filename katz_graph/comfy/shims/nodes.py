@@ -10,7 +10,11 @@ from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.v1.core_nodes import call_node, node_class
 
 MAX_RESOLUTION = 16384
-_missing = missing_names(__name__, "before_node_execution interrupt_processing load_custom_node init_extra_nodes EXTENSION_WEB_DIRS")
+_missing = missing_names(
+    __name__,
+    "before_node_execution interrupt_processing load_custom_node init_extra_nodes "
+    "EXTENSION_WEB_DIRS",
+)
 
 
 class _Classes(MutableMapping[str, type]):
@@ -59,13 +63,25 @@ def common_ksampler(
 ) -> tuple[Any, ...]:
     """Samples a latent, as the sampler nodes do."""
     inputs = {
-        **{"model": model, "noise_seed": seed, "steps": steps, "cfg": cfg, "sampler_name": sampler_name, "scheduler": scheduler},
+        **{
+            "model": model,
+            "noise_seed": seed,
+            "steps": steps,
+            "cfg": cfg,
+            "sampler_name": sampler_name,
+            "scheduler": scheduler,
+        },
         **{"positive": positive, "negative": negative, "latent_image": latent},
     }
     if denoise == 1.0:
         shown = {"add_noise": "disable" if disable_noise else "enable"}
-        shown["return_with_leftover_noise"] = "disable" if force_full_denoise or last_step is None else "enable"
-        window = {"start_at_step": start_step or 0, "end_at_step": 10000 if last_step is None else last_step}
+        shown["return_with_leftover_noise"] = (
+            "disable" if force_full_denoise or last_step is None else "enable"
+        )
+        window = {
+            "start_at_step": start_step or 0,
+            "end_at_step": 10000 if last_step is None else last_step,
+        }
         return call_node(installed().types["KSamplerAdvanced"], inputs | shown | window)
     if disable_noise or start_step is not None or last_step is not None:
         _missing("common_ksampler with denoise below 1 and a window of steps")()

@@ -13,7 +13,10 @@ from katz_graph.events import PackMessage
 from katz_graph.scope import current
 
 Handler = Callable[..., Any]
-__getattr__ = missing_names(__name__, "BinaryEventTypes create_cors_middleware get_comfy_package_versions is_loopback node_info")
+__getattr__ = missing_names(
+    __name__,
+    "BinaryEventTypes create_cors_middleware get_comfy_package_versions is_loopback node_info",
+)
 
 
 class Routes:
@@ -92,7 +95,11 @@ class PromptServer:
         self.send_sync(event, data, sid)
 
     def send_progress_text(self, text: str | bytes, node_id: str, sid: str | None = None) -> None:
-        self.send_sync("progress_text", {"node": node_id, "text": text.decode() if isinstance(text, bytes) else text}, sid)
+        self.send_sync(
+            "progress_text",
+            {"node": node_id, "text": text.decode() if isinstance(text, bytes) else text},
+            sid,
+        )
 
     def add_on_prompt_handler(self, handler: Handler) -> None:
         """Adds a function over what a client submits."""

@@ -23,7 +23,15 @@ from katz_graph.host.run_sync import settled
 from katz_graph.messages import one_line, show
 from katz_graph.node import ANY, INSTANCE, Input, Node, NodeType, Output
 
-ABOUT = ("DEPRECATED", "EXPERIMENTAL", "DEV_ONLY", "API_NODE", "HAS_INTERMEDIATE_OUTPUT", "SEARCH_ALIASES", "ESSENTIALS_CATEGORY")
+ABOUT = (
+    "DEPRECATED",
+    "EXPERIMENTAL",
+    "DEV_ONLY",
+    "API_NODE",
+    "HAS_INTERMEDIATE_OUTPUT",
+    "SEARCH_ALIASES",
+    "ESSENTIALS_CATEGORY",
+)
 
 
 def v1_nodes(module: ModuleType) -> list[V1Class | type[Node]] | None:
@@ -34,7 +42,9 @@ def v1_nodes(module: ModuleType) -> list[V1Class | type[Node]] | None:
     titles = getattr(module, "NODE_DISPLAY_NAME_MAPPINGS", None)
     known = titles if isinstance(titles, Mapping) else {}
     return [
-        cls if isinstance(cls, type) and issubclass(cls, Node) else V1Class(str(name), cls, str(known.get(name) or name))
+        cls
+        if isinstance(cls, type) and issubclass(cls, Node)
+        else V1Class(str(name), cls, str(known.get(name) or name))
         for name, cls in classes.items()
     ]
 
@@ -54,7 +64,9 @@ class V1Class:
         try:
             return self._described()
         except (Exception, SystemExit) as error:
-            what = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            what = (
+                str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            )
             raise InputError(one_line(f"node {self.name}: {what}")) from error
 
     def _described(self) -> NodeType:
@@ -70,7 +82,10 @@ class V1Class:
         outputs = tuple(_outputs(cls))
         gives = tuple(map(bool, getattr(cls, "OUTPUT_IS_LIST", None) or ()))[: len(outputs)]
         gives += (False,) * (len(outputs) - len(gives))
-        takes_lists, is_output = bool(getattr(cls, "INPUT_IS_LIST", False)), bool(getattr(cls, "OUTPUT_NODE", False))
+        takes_lists, is_output = (
+            bool(getattr(cls, "INPUT_IS_LIST", False)),
+            bool(getattr(cls, "OUTPUT_NODE", False)),
+        )
         validate = _class_method(cls, "VALIDATE_INPUTS")
         accepted = _Accepted(validate) if validate is not None else None
         return NodeType(
@@ -81,7 +96,13 @@ class V1Class:
             inputs=inputs,
             outputs=outputs,
             is_output=is_output,
-            run=_runner(cls, function, inputs, takes_lists, partial(_taken, self.name, outputs, gives, is_output)),
+            run=_runner(
+                cls,
+                function,
+                inputs,
+                takes_lists,
+                partial(_taken, self.name, outputs, gives, is_output),
+            ),
             needs=_needs(cls, inputs, takes_lists),
             fingerprint=_fingerprint(cls),
             takes_lists=takes_lists,
@@ -90,7 +111,9 @@ class V1Class:
             unlisted=declared.unlisted(),
             undeclared="all" if declared.takes_any_name() else "links",
             check=None if validate is None else partial(_problems, validate, takes_lists),
-            unchecked=frozenset() if accepted is None else frozenset(name for name in inputs if name in accepted),
+            unchecked=frozenset()
+            if accepted is None
+            else frozenset(name for name in inputs if name in accepted),
             instance=cls,
             per_node=bool(getattr(cls, "NOT_IDEMPOTENT", False)),
             links_unchecked=accepted is not None and "input_types" in accepted.names,
@@ -107,14 +130,18 @@ class _Accepted:
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         self.any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
         self.names = {parameter.name for parameter in parameters if parameter.kind in named}
-        self.must = {p.name for p in parameters if p.kind in named and p.default is inspect.Parameter.empty}
+        self.must = {
+            p.name for p in parameters if p.kind in named and p.default is inspect.Parameter.empty
+        }
 
     def __contains__(self, name: str) -> bool:
         return self.any or name in self.names
 
     def of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns those of the values that are taken; None for required ones that are missing."""
-        return dict.fromkeys(self.must) | {name: value for name, value in values.items() if name in self}
+        return dict.fromkeys(self.must) | {
+            name: value for name, value in values.items() if name in self
+        }
 
 
 def _class_method(cls: Any, name: str) -> Callable[..., Any] | None:
@@ -124,11 +151,17 @@ def _class_method(cls: Any, name: str) -> Callable[..., Any] | None:
         return None
     plain = inspect.isfunction(inspect.getattr_static(cls, name))
     first = next(iter(inspect.signature(method).parameters), "")
-    return partial(method, cls) if plain and first in ("self", "cls", "s", "c", "class_") else method
+    return (
+        partial(method, cls) if plain and first in ("self", "cls", "s", "c", "class_") else method
+    )
 
 
 def _runner(
-    cls: Any, function: str, inputs: Mapping[str, Input], takes_lists: bool, taken: Callable[[Context, Any], Any]
+    cls: Any,
+    function: str,
+    inputs: Mapping[str, Input],
+    takes_lists: bool,
+    taken: Callable[[Context, Any], Any],
 ) -> Callable[[Context, Mapping[str, Any]], Any]:
     def called(values: Mapping[str, Any]) -> Any:
         with _without_gradients():
@@ -147,15 +180,27 @@ def _runner(
     return run_async if is_async else lambda context, values: finished(context, called(values))
 
 
-def _taken(name: str, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool, context: Context, result: Any) -> Any:
+def _taken(
+    name: str,
+    outputs: Sequence[Output],
+    gives_lists: Sequence[bool],
+    is_output: bool,
+    context: Context,
+    result: Any,
+) -> Any:
     """Reads a node's result; values beyond its outputs are left out, with a warning."""
     further = surplus(result, outputs)
     if further:
-        context.warn(f"{name}: gave {further} more than the {len(outputs)} outputs that it declares; what is too much was left out")
+        context.warn(
+            f"{name}: gave {further} more than the {len(outputs)} outputs that it declares; what "
+            "is too much was left out"
+        )
     return from_result(result, outputs, gives_lists, is_output)
 
 
-def _packed(values: Mapping[str, Any], inputs: Mapping[str, Input], takes_lists: bool) -> dict[str, Any]:
+def _packed(
+    values: Mapping[str, Any], inputs: Mapping[str, Input], takes_lists: bool
+) -> dict[str, Any]:
     """Converts the arguments of a function to what packs expect."""
     packed: dict[str, Any] = {}
     for name, value in values.items():
@@ -163,11 +208,15 @@ def _packed(values: Mapping[str, Any], inputs: Mapping[str, Input], takes_lists:
             continue
         port = inputs.get(name)
         socket = ANY if port is None else port.socket
-        packed[name] = [to_pack(one, socket) for one in value] if takes_lists else to_pack(value, socket)
+        packed[name] = (
+            [to_pack(one, socket) for one in value] if takes_lists else to_pack(value, socket)
+        )
     return packed
 
 
-def _needs(cls: Any, inputs: Mapping[str, Input], takes_lists: bool) -> Callable[[Mapping[str, Any]], Any] | None:
+def _needs(
+    cls: Any, inputs: Mapping[str, Input], takes_lists: bool
+) -> Callable[[Mapping[str, Any]], Any] | None:
     if not callable(getattr(cls, "check_lazy_status", None)):
         return None
 
@@ -187,7 +236,10 @@ def _fingerprint(cls: Any) -> Callable[[Context, Mapping[str, Any]], Any] | None
 
 
 def _problems(
-    validate: Callable[..., Any], takes_lists: bool, literals: Mapping[str, Any], sockets: Mapping[str, str]
+    validate: Callable[..., Any],
+    takes_lists: bool,
+    literals: Mapping[str, Any],
+    sockets: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
     """Calls VALIDATE_INPUTS, which returns True or what is wrong. Links are None."""
     values = {**dict.fromkeys(sockets), **literals}
@@ -195,9 +247,18 @@ def _problems(
     if "input_types" in accepted.names:
         values["input_types"] = dict(sockets)
     arguments = accepted.of(values)
-    result = settled(validate(**({name: [value] for name, value in arguments.items()} if takes_lists else arguments)))
+    result = settled(
+        validate(
+            **({name: [value] for name, value in arguments.items()} if takes_lists else arguments)
+        )
+    )
     if result is not True:
-        yield "", str(result) if isinstance(result, str) and result else "its own check does not accept these inputs"
+        yield (
+            "",
+            str(result)
+            if isinstance(result, str) and result
+            else "its own check does not accept these inputs",
+        )
 
 
 def _outputs(cls: Any) -> Iterator[Output]:

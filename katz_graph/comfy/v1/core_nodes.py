@@ -30,7 +30,8 @@ METHODS: Mapping[str, str] = {
     "CLIPLoader": "load_clip clip_name type device",
     "CLIPSetLastLayer": "set_last_layer clip stop_at_clip_layer",
     "CLIPTextEncode": "encode clip text",
-    "CLIPTextEncodeSDXL": "encode clip width height crop_w crop_h target_width target_height text_g text_l",
+    "CLIPTextEncodeSDXL": "encode clip width height crop_w crop_h target_width target_height "
+    "text_g text_l",
     "CLIPVisionEncode": "encode clip_vision image crop",
     "CLIPVisionLoader": "load_clip clip_name",
     "ConditioningAverage": "addWeighted conditioning_to conditioning_from conditioning_to_strength",
@@ -41,7 +42,8 @@ METHODS: Mapping[str, str] = {
     "ConditioningSetTimestepRange": "set_range conditioning start end",
     "ConditioningZeroOut": "zero_out conditioning",
     "ControlNetApply": "apply_controlnet conditioning control_net image strength",
-    "ControlNetApplyAdvanced": "apply_controlnet positive negative control_net image strength start_percent end_percent vae",
+    "ControlNetApplyAdvanced": "apply_controlnet positive negative control_net image strength "
+    "start_percent end_percent vae",
     "ControlNetLoader": "load_controlnet control_net_name",
     "DualCLIPLoader": "load_clip clip_name1 clip_name2 type device",
     "EmptyImage": "generate width height batch_size color",
@@ -52,9 +54,11 @@ METHODS: Mapping[str, str] = {
     "ImageScale": "upscale image upscale_method width height crop",
     "ImageScaleBy": "upscale image upscale_method scale_by",
     "InpaintModelConditioning": "encode positive negative pixels vae mask noise_mask",
-    "KSampler": "sample model seed steps cfg sampler_name scheduler positive negative latent_image denoise",
+    "KSampler": "sample model seed steps cfg sampler_name scheduler positive negative "
+    "latent_image denoise",
     "KSamplerAdvanced": (
-        "sample model add_noise noise_seed steps cfg sampler_name scheduler positive negative latent_image start_at_step end_at_step "
+        "sample model add_noise noise_seed steps cfg sampler_name scheduler positive negative "
+        "latent_image start_at_step end_at_step "
         "return_with_leftover_noise denoise"
     ),
     "LatentBatch": "batch samples1 samples2",
@@ -84,11 +88,19 @@ class SavesPictures:
         self.output_dir = str(installed().folders.output.absolute())
         self.type, self.prefix_append, self.compress_level = type, "", 4
 
-    def save_images(self, images: Any, filename_prefix: str = "ComfyUI", prompt: Any = None, extra_pnginfo: Any = None) -> dict[str, Any]:
+    def save_images(
+        self,
+        images: Any,
+        filename_prefix: str = "ComfyUI",
+        prompt: Any = None,
+        extra_pnginfo: Any = None,
+    ) -> dict[str, Any]:
         """Saves pictures [B, H, W, C] as PNG files among the outputs, or, where `type` says so,
         among the temporary ones.
         """
-        saved = ImageSaveHelper.save_images(images, filename_prefix + self.prefix_append, FolderType(self.type))
+        saved = ImageSaveHelper.save_images(
+            images, filename_prefix + self.prefix_append, FolderType(self.type)
+        )
         return {"ui": {"images": saved}, "result": (images,)}
 
 
@@ -104,8 +116,12 @@ SAVING: Mapping[str, type] = {"SaveImage": SavesPictures, "PreviewImage": Previe
 
 def node_class(kind: NodeType, folders: Folders) -> type:
     """Makes a ComfyUI V1 class of a node type."""
-    method, *order = METHODS[kind.name].split() if kind.name in METHODS else ("execute", *kind.inputs)
-    signature = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in order])
+    method, *order = (
+        METHODS[kind.name].split() if kind.name in METHODS else ("execute", *kind.inputs)
+    )
+    signature = inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in order]
+    )
 
     def call(*arguments: Any, **named: Any) -> Any:
         given = signature.bind_partial(*arguments).arguments | named
@@ -130,7 +146,11 @@ def node_class(kind: NodeType, folders: Folders) -> type:
     }
     if kind.name not in SAVING:
         members[method] = as_method
-    lists = {f"{name}s": list(knob.choices) for name, knob in kind.inputs.items() if knob.choices is not None}
+    lists = {
+        f"{name}s": list(knob.choices)
+        for name, knob in kind.inputs.items()
+        if knob.choices is not None
+    }
     return type(kind.name, (SAVING.get(kind.name, object),), lists | members)
 
 
@@ -142,14 +162,20 @@ def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
     unknown = [name for name in given if name not in kind.inputs]
     if unknown:
         raise InputError(f"{kind.name} was given {', '.join(unknown)}; it has no such input")
-    values = {name: from_pack(value, kind.inputs[name].socket) for name, value in given.items() if value is not None}
+    values = {
+        name: from_pack(value, kind.inputs[name].socket)
+        for name, value in given.items()
+        if value is not None
+    }
     for name, knob in kind.inputs.items():
         if name not in values and knob.required:
             raise InputError(f"{kind.name} was called without {name}")
         if name not in values and knob.knob:
             values[name] = knob.default
     result = finished(kind.run(context, values), context)
-    return tuple(to_pack(value, output.socket) for value, output in zip(result, kind.outputs, strict=True))
+    return tuple(
+        to_pack(value, output.socket) for value, output in zip(result, kind.outputs, strict=True)
+    )
 
 
 def declared_inputs(kind: NodeType, folders: Folders) -> dict[str, Any]:
@@ -162,8 +188,16 @@ def declared_inputs(kind: NodeType, folders: Folders) -> dict[str, Any]:
 
 
 def _declared(port: Input, folders: Folders) -> tuple[Any, ...]:
-    options = {"tooltip": port.help, "default": port.default, "min": port.minimum, "max": port.maximum, "step": port.widget.step}
-    options |= {name: True for name in ("multiline", "control_after_generate") if getattr(port.widget, name)}
+    options = {
+        "tooltip": port.help,
+        "default": port.default,
+        "min": port.minimum,
+        "max": port.maximum,
+        "step": port.widget.step,
+    }
+    options |= {
+        name: True for name in ("multiline", "control_after_generate") if getattr(port.widget, name)
+    }
     options |= {"lazy": True} if port.lazy else {}
     options |= {"image_upload": True} if port.widget.upload else {}
     socket: Any = port.socket
@@ -193,7 +227,9 @@ def finished(result: Any, context: Context) -> tuple[Any, ...]:
             refuse(f"a call of the node {call.type} inside another node")
         if output.node not in sampled:
             now = current()
-            region = bind_region(graph, types, region_nodes(graph, output.node), {}, "" if now is None else now.node)
+            region = bind_region(
+                graph, types, region_nodes(graph, output.node), {}, "" if now is None else now.node
+            )
             sampled[output.node] = context.engine.sample(region, context)
         return sampled[output.node][output.output]
 

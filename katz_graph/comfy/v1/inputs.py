@@ -16,8 +16,29 @@ NO_TYPE = "\0"  # the name of no type and of no input
 WIDGETS = (*PLAIN, "COMBO", "COLOR")
 WIRES = frozenset(
     (
-        *("MODEL", "CLIP", "VAE", "CONDITIONING", "LATENT", "IMAGE", "MASK", "CONTROL_NET", "CLIP_VISION", "CLIP_VISION_OUTPUT"),
-        *("STYLE_MODEL", "UPSCALE_MODEL", "GLIGEN", "SAMPLER", "SIGMAS", "GUIDER", "NOISE", "AUDIO", "VIDEO"),
+        *(
+            "MODEL",
+            "CLIP",
+            "VAE",
+            "CONDITIONING",
+            "LATENT",
+            "IMAGE",
+            "MASK",
+            "CONTROL_NET",
+            "CLIP_VISION",
+            "CLIP_VISION_OUTPUT",
+        ),
+        *(
+            "STYLE_MODEL",
+            "UPSCALE_MODEL",
+            "GLIGEN",
+            "SAMPLER",
+            "SIGMAS",
+            "GUIDER",
+            "NOISE",
+            "AUDIO",
+            "VIDEO",
+        ),
     )
 )
 """Types that only a link can deliver. Those of packs may have widgets of their own, so their
@@ -47,14 +68,21 @@ class Declared:
 
     def hidden(self) -> dict[str, str]:
         """Maps the arguments that the run fills in to what it fills in."""
-        found = ((name, _hidden_kind(declared)) for name, declared in self._groups.get("hidden", {}).items())
+        found = (
+            (name, _hidden_kind(declared))
+            for name, declared in self._groups.get("hidden", {}).items()
+        )
         return {name: kind for name, kind in found if kind in FILLED_IN}
 
     def unlisted(self) -> dict[str, Any]:
         """Returns hidden inputs of other types, as the pack wrote them: they have a value where a
         graph gives one, as expansions do.
         """
-        return {name: declared for name, declared in self._groups.get("hidden", {}).items() if _hidden_kind(declared) not in FILLED_IN}
+        return {
+            name: declared
+            for name, declared in self._groups.get("hidden", {}).items()
+            if _hidden_kind(declared) not in FILLED_IN
+        }
 
     def takes_any_name(self) -> bool:
         """Tells whether the groups are objects that say to know every name: the usual way to have
@@ -66,7 +94,11 @@ class Declared:
         kind, options = _parts(name, declared)
         choices = _choices(kind, options)
         socket = socket_of(kind)
-        widget = options.get("widgetType") is not None or bool(options.get("socketless")) or socket in WIDGETS
+        widget = (
+            options.get("widgetType") is not None
+            or bool(options.get("socketless"))
+            or socket in WIDGETS
+        )
         several = bool(options.get("multi_select") or options.get("multiselect"))
         default = options.get("default")
         return Input(
@@ -89,7 +121,9 @@ class Declared:
             check=_literal_check(socket),
             refresh=None if choices is None or several else lambda: self._refreshed(name),
             raw=bool(options.get("rawLink")),
-            options=options | {"options": list(choices)} if several and choices is not None else options,
+            options=options | {"options": list(choices)}
+            if several and choices is not None
+            else options,
         )
 
     def _refreshed(self, name: str) -> tuple[Any, ...]:
@@ -109,7 +143,11 @@ def socket_of(kind: Any) -> str:
     if isinstance(kind, (list, tuple)):
         return "COMBO"
     differs = kind != NO_TYPE
-    return ",".join(name.strip() for name in _text(kind).split(",")) if isinstance(kind, str) and differs else ANY
+    return (
+        ",".join(name.strip() for name in _text(kind).split(","))
+        if isinstance(kind, str) and differs
+        else ANY
+    )
 
 
 def _hidden_kind(declared: Any) -> str:
@@ -118,7 +156,9 @@ def _hidden_kind(declared: Any) -> str:
 
 def _groups(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
-        raise InputError(f"INPUT_TYPES gave {show(found)}, expected an object with required, optional and hidden")
+        raise InputError(
+            f"INPUT_TYPES gave {show(found)}, expected an object with required, optional and hidden"
+        )
     return {name: group for name, group in found.items() if isinstance(group, Mapping)}
 
 
@@ -137,7 +177,13 @@ def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
     if isinstance(kind, (list, tuple)):
         return tuple(kind)
     listed = options.get("options")
-    return tuple(listed) if socket_of(kind) == "COMBO" and isinstance(listed, Iterable) and not isinstance(listed, str) else None
+    return (
+        tuple(listed)
+        if socket_of(kind) == "COMBO"
+        and isinstance(listed, Iterable)
+        and not isinstance(listed, str)
+        else None
+    )
 
 
 def _literal_check(socket: str) -> Callable[[Any], Any] | None:
@@ -154,4 +200,10 @@ def _bound(value: Any) -> float | None:
 
 
 def _text(name: Any) -> str:
-    return str(name.value) if isinstance(name, Enum) else str.__str__(name) if isinstance(name, str) else str(name)
+    return (
+        str(name.value)
+        if isinstance(name, Enum)
+        else str.__str__(name)
+        if isinstance(name, str)
+        else str(name)
+    )

@@ -16,11 +16,14 @@ from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.messages import show
 from katz_graph.node import ANY, Output, WithUi
 
-FOLDERS = {"output": "", "temp": TEMP}  # what ui calls them -> where they are below the output folder
+# what ui calls them -> where they are below the output folder
+FOLDERS = {"output": "", "temp": TEMP}
 FORMS = ("ui", "result", "expand")
 
 
-def from_result(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool) -> Any:
+def from_result(
+    result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool
+) -> Any:
     """Returns one value per output, or an Expansion, either WithUi. RunError says how a result is
     not what the node declares.
     """
@@ -29,11 +32,16 @@ def from_result(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bo
     if not isinstance(result, Mapping):
         return _values(result, outputs, gives_lists)
     if not any(form in result for form in FORMS):
-        raise RunError(f"gave {show(dict(result))} with neither of {', '.join(FORMS)}, expected {_expected(outputs)}")
+        raise RunError(
+            f"gave {show(dict(result))} with neither of {', '.join(FORMS)}, expected "
+            f"{_expected(outputs)}"
+        )
     values = result.get("result")
     if result.get("expand") is not None:
         graph, shown = expanded_graph(result["expand"])
-        given: Any = Expansion(graph, tuple(map(_linked, _values(values, outputs, gives_lists))), shown)
+        given: Any = Expansion(
+            graph, tuple(map(_linked, _values(values, outputs, gives_lists))), shown
+        )
     else:
         given = _values(values, outputs, gives_lists)
     ui = result.get("ui")
@@ -47,15 +55,28 @@ def from_result(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bo
 def surplus(result: Any, outputs: Sequence[Output]) -> int:
     """Counts the values of a result beyond the declared outputs; nobody can read them."""
     values = result.get("result") if isinstance(result, Mapping) else result
-    return sum(value is not None for value in values[len(outputs) :]) if isinstance(values, (tuple, list)) else 0
+    return (
+        sum(value is not None for value in values[len(outputs) :])
+        if isinstance(values, (tuple, list))
+        else 0
+    )
 
 
 def written_files(result: Any, output: Path) -> Iterator[Path]:
     """Yields the files below the output folder that a node's ui says it wrote."""
     for shown in result.ui.values() if isinstance(result, WithUi) else ():
         for file in shown if isinstance(shown, (list, tuple)) else ():
-            if isinstance(file, Mapping) and isinstance(file.get("filename"), str) and file.get("type") in FOLDERS:
-                path = output / FOLDERS[file["type"]] / str(file.get("subfolder") or "") / file["filename"]
+            if (
+                isinstance(file, Mapping)
+                and isinstance(file.get("filename"), str)
+                and file.get("type") in FOLDERS
+            ):
+                path = (
+                    output
+                    / FOLDERS[file["type"]]
+                    / str(file.get("subfolder") or "")
+                    / file["filename"]
+                )
                 if path.is_file():
                     yield path
 
@@ -70,12 +91,21 @@ def expanded_graph(nodes: Any) -> tuple[Graph, dict[str, str]]:
     shown: dict[str, str] = {}
     for identifier, node in nodes.items():
         inputs = node.get("inputs", {}) if isinstance(node, Mapping) else None
-        if not isinstance(node, Mapping) or not isinstance(inputs, Mapping) or not isinstance(node.get("class_type"), str):
-            raise RunError(f"expands to a graph whose node {identifier} is {show(node)}, expected class_type and inputs")
+        if (
+            not isinstance(node, Mapping)
+            or not isinstance(inputs, Mapping)
+            or not isinstance(node.get("class_type"), str)
+        ):
+            raise RunError(
+                f"expands to a graph whose node {identifier} is {show(node)}, expected "
+                "class_type and inputs"
+            )
         meta = node.get("_meta")
         title = meta.get("title") if isinstance(meta, Mapping) else None
         values = {str(name): _linked(from_pack(value, ANY)) for name, value in inputs.items()}
-        calls[str(identifier)] = NodeCall(node["class_type"], values, title if isinstance(title, str) else "")
+        calls[str(identifier)] = NodeCall(
+            node["class_type"], values, title if isinstance(title, str) else ""
+        )
         if isinstance(node.get("override_display_id"), str):
             shown[str(identifier)] = node["override_display_id"]
     return Graph(calls), shown
@@ -85,11 +115,16 @@ def _values(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool])
     if isinstance(result, ExecutionBlocker):
         return (result,) * len(outputs)
     if result is None:
-        return tuple(ExecutionBlocker(f"the node that this reads gave nothing for its output {output.name}") for output in outputs)
+        return tuple(
+            ExecutionBlocker(f"the node that this reads gave nothing for its output {output.name}")
+            for output in outputs
+        )
     if not isinstance(result, (tuple, list)):
         raise RunError(f"gave {show(result)}, expected {_expected(outputs)}")
     if len(result) < len(outputs):
-        raise RunError(f"gave a {type(result).__name__} of {len(result)}, expected {_expected(outputs)}")
+        raise RunError(
+            f"gave a {type(result).__name__} of {len(result)}, expected {_expected(outputs)}"
+        )
     declared = zip(result, outputs, gives_lists, strict=False)
     return tuple(_value(value, output, is_list) for value, output, is_list in declared)
 
@@ -98,17 +133,29 @@ def _value(value: Any, output: Output, is_list: bool) -> Any:
     if isinstance(value, ExecutionBlocker) or _is_link(value):
         return value
     if is_list and isinstance(value, (list, tuple)):
-        return [one if isinstance(one, ExecutionBlocker) else from_pack(one, output.socket) for one in value]
+        return [
+            one if isinstance(one, ExecutionBlocker) else from_pack(one, output.socket)
+            for one in value
+        ]
     return from_pack(value, output.socket)
 
 
 def _expected(outputs: Sequence[Output]) -> str:
     names = ", ".join(output.name for output in outputs)
-    return f"a tuple of {len(outputs)} ({names})" if outputs else "a tuple of 0, a dict with ui, or nothing"
+    return (
+        f"a tuple of {len(outputs)} ({names})"
+        if outputs
+        else "a tuple of 0, a dict with ui, or nothing"
+    )
 
 
 def _is_link(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and type(value[1]) in (int, float)
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and type(value[1]) in (int, float)
+    )
 
 
 def _linked(value: Any) -> Any:

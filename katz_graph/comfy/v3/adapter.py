@@ -13,7 +13,14 @@ from typing import Any
 from katz_graph.blocker import ExecutionBlocker
 from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
-from katz_graph.comfy.v3.schema import ComfyExtension, ComfyNode, Hidden, HiddenHolder, NodeOutput, Schema
+from katz_graph.comfy.v3.schema import (
+    ComfyExtension,
+    ComfyNode,
+    Hidden,
+    HiddenHolder,
+    NodeOutput,
+    Schema,
+)
 from katz_graph.comfy.v3.ui import as_dict
 from katz_graph.host.run_sync import settled
 from katz_graph.node import NodeType
@@ -29,8 +36,17 @@ SAID = {
     "search_aliases": "SEARCH_ALIASES",
     "essentials_category": "ESSENTIALS_CATEGORY",
 }
-RENAMED = {"display_mode": "display", "dynamic_prompts": "dynamicPrompts", "widget_type": "widgetType"}  # options, for editors
-OPTIONAL_METHODS = {"validate_inputs": "VALIDATE_INPUTS", "fingerprint_inputs": "IS_CHANGED", "check_lazy_status": "check_lazy_status"}
+# options, for editors
+RENAMED = {
+    "display_mode": "display",
+    "dynamic_prompts": "dynamicPrompts",
+    "widget_type": "widgetType",
+}
+OPTIONAL_METHODS = {
+    "validate_inputs": "VALIDATE_INPUTS",
+    "fingerprint_inputs": "IS_CHANGED",
+    "check_lazy_status": "check_lazy_status",
+}
 
 
 def v3_nodes(module: ModuleType) -> list[V3Class] | None:
@@ -42,7 +58,9 @@ def v3_nodes(module: ModuleType) -> list[V3Class] | None:
         return None
     extension = settled(entry())
     if not isinstance(extension, ComfyExtension):
-        raise TypeError(f"comfy_entrypoint gave a {type(extension).__name__}, expected a ComfyExtension")
+        raise TypeError(
+            f"comfy_entrypoint gave a {type(extension).__name__}, expected a ComfyExtension"
+        )
     settled(extension.on_load())
     return [V3Class(kind) for kind in settled(extension.get_node_list())]
 
@@ -56,7 +74,11 @@ class V3Class:
     def describe(self) -> NodeType:
         """Describes the class. TypeError, or the pack's own error, for an unreadable schema."""
         schema = self.node_class.GET_SCHEMA()
-        described = V1Class(schema.node_id, first_convention(self.node_class, schema), schema.display_name or schema.node_id).describe()
+        described = V1Class(
+            schema.node_id,
+            first_convention(self.node_class, schema),
+            schema.display_name or schema.node_id,
+        ).describe()
         return replace(described, undeclared="all") if schema.accept_all_inputs else described
 
 
@@ -66,7 +88,10 @@ def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
     """
     dynamic = [f"{port.id} (io.{port.dynamic})" for port in schema.inputs if port.dynamic]
     if dynamic:
-        raise TypeError(f"node {schema.node_id}: inputs that only an editor can unfold are not supported: {', '.join(dynamic)}")
+        raise TypeError(
+            f"node {schema.node_id}: inputs that only an editor can unfold are not supported: "
+            f"{', '.join(dynamic)}"
+        )
 
     def execute(self: Any, **values: Any) -> Any:
         given, hidden = _parted(values)
@@ -90,7 +115,11 @@ def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
         "execute": execute_async if inspect.iscoroutinefunction(kind.execute) else execute,
         "__module__": kind.__module__,
         **{theirs: value for ours, theirs in SAID.items() if (value := getattr(schema, ours))},
-        **{theirs: _method(getattr(kind, ours), theirs) for ours, theirs in OPTIONAL_METHODS.items() if hasattr(kind, ours)},
+        **{
+            theirs: _method(getattr(kind, ours), theirs)
+            for ours, theirs in OPTIONAL_METHODS.items()
+            if hasattr(kind, ours)
+        },
     }
     return type(schema.node_id, (), members)
 
@@ -102,16 +131,25 @@ def _bound(kind: type[ComfyNode], hidden: Mapping[str, Any]) -> type[ComfyNode]:
 
 def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Separates inputs from hidden values, by their name."""
-    hidden = {name.removeprefix(HIDDEN): value for name, value in values.items() if name.startswith(HIDDEN)}
+    hidden = {
+        name.removeprefix(HIDDEN): value
+        for name, value in values.items()
+        if name.startswith(HIDDEN)
+    }
     return {name: value for name, value in values.items() if not name.startswith(HIDDEN)}, hidden
 
 
 def _method(theirs: Callable[..., Any], name: str) -> Any:
     """Makes a class method with the same parameters, which tell the V1 adapter what it checks."""
-    parameters = [inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(theirs).parameters.values()]
+    parameters = [
+        inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *inspect.signature(theirs).parameters.values(),
+    ]
 
     def call(cls: Any, *given: Any, **named: Any) -> Any:
-        return theirs(*given, **{key: value for key, value in named.items() if not key.startswith(HIDDEN)})
+        return theirs(
+            *given, **{key: value for key, value in named.items() if not key.startswith(HIDDEN)}
+        )
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return classmethod(call)
@@ -129,7 +167,11 @@ def _result(schema: Schema, given: Any) -> Any:
         given = NodeOutput(block_execution=given.message)
     if not isinstance(given, NodeOutput):
         raise TypeError(f"execute gave a {type(given).__name__}, expected an io.NodeOutput")
-    values = tuple(ExecutionBlocker(given.block_execution) for _ in schema.outputs) if given.block_execution is not None else given.args
+    values = (
+        tuple(ExecutionBlocker(given.block_execution) for _ in schema.outputs)
+        if given.block_execution is not None
+        else given.args
+    )
     result: dict[str, Any] = {"result": values}
     if given.ui is not None:
         result["ui"] = as_dict(given.ui)
@@ -142,7 +184,9 @@ def _input_types(schema: Schema) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {"required": {}, "optional": {}}
     for port in schema.inputs:
         groups["optional" if port.optional else "required"][port.id] = _declared(port)
-    groups["hidden"] = {f"{HIDDEN}{hidden.name}": hidden.value for hidden in map(Hidden, schema.hidden)}
+    groups["hidden"] = {
+        f"{HIDDEN}{hidden.name}": hidden.value for hidden in map(Hidden, schema.hidden)
+    }
     return groups
 
 
@@ -150,10 +194,16 @@ def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
     """Returns type and options of an input as V1 writes them."""
     widget = getattr(port, "widget", None)
     said = {**(widget.options if widget is not None else {}), **port.options}
-    options = {RENAMED.get(name, name): getattr(value, "value", value) for name, value in said.items() if value is not None}
+    options = {
+        RENAMED.get(name, name): getattr(value, "value", value)
+        for name, value in said.items()
+        if value is not None
+    }
     flags = {"lazy": port.lazy, "rawLink": port.raw_link, "advanced": port.advanced}
     texts = {"tooltip": port.tooltip, "display_name": port.display_name}
-    options |= {name: True for name, is_so in flags.items() if is_so} | {name: text for name, text in texts.items() if text}
+    options |= {name: True for name, is_so in flags.items() if is_so} | {
+        name: text for name, text in texts.items() if text
+    }
     knob = port if isinstance(port, WidgetInput) else widget
     if isinstance(knob, WidgetInput):
         options |= {"default": knob.default} if knob.default is not None else {}
@@ -165,7 +215,9 @@ def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
     if not choices and "remote" in options:  # only a client asks for them
         choices = None
     if widget is not None:  # one of several types, drawn as this one
-        options |= {"widgetType": widget.get_io_type()} | ({} if choices is None else {"options": choices})
+        options |= {"widgetType": widget.get_io_type()} | (
+            {} if choices is None else {"options": choices}
+        )
         choices = None
     return (port.get_io_type() if choices is None else choices), options
 

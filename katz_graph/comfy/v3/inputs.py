@@ -39,7 +39,11 @@ class RemoteOptions:
     """Choices that a server is asked for; they are not fetched here."""
 
     def __init__(self, route: str, *positional: Any, **options: Any) -> None:
-        named = zip(("refresh_button", "control_after_refresh", "timeout", "max_retries", "refresh"), positional, strict=False)
+        named = zip(
+            ("refresh_button", "control_after_refresh", "timeout", "max_retries", "refresh"),
+            positional,
+            strict=False,
+        )
         self.value = {"route": route, **dict(named), **options}
 
 
@@ -48,7 +52,8 @@ class Input:
 
     io_type: ClassVar[str] = "*"
     knob: ClassVar[bool] = False
-    dynamic: ClassVar[str] = ""  # what a kind of input is called whose number or type only the editor decides
+    # what a kind of input is called whose number or type only the editor decides
+    dynamic: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -62,7 +67,13 @@ class Input:
         advanced: bool | None = None,
         **options: Any,
     ) -> None:
-        self.id, self.display_name, self.optional, self.tooltip, self.lazy = id, display_name, optional, tooltip, lazy
+        self.id, self.display_name, self.optional, self.tooltip, self.lazy = (
+            id,
+            display_name,
+            optional,
+            tooltip,
+            lazy,
+        )
         self.raw_link, self.advanced = bool(raw_link), bool(advanced)
         self.options: dict[str, Any] = {**(extra_dict or {}), **options}
 
@@ -75,7 +86,14 @@ class WidgetInput(Input):
 
     knob = True
 
-    def __init__(self, id: str, *positional: Any, default: Any = None, force_input: bool | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        id: str,
+        *positional: Any,
+        default: Any = None,
+        force_input: bool | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(id, *positional, **options)
         self.default, self.force_input = default, bool(force_input)
 
@@ -86,9 +104,18 @@ class Output:
     io_type: ClassVar[str] = "*"
 
     def __init__(
-        self, id: str | None = None, display_name: str | None = None, tooltip: str | None = None, is_output_list: bool = False
+        self,
+        id: str | None = None,
+        display_name: str | None = None,
+        tooltip: str | None = None,
+        is_output_list: bool = False,
     ) -> None:
-        self.id, self.display_name, self.tooltip, self.is_output_list = id, display_name, tooltip, is_output_list
+        self.id, self.display_name, self.tooltip, self.is_output_list = (
+            id,
+            display_name,
+            tooltip,
+            is_output_list,
+        )
 
     def get_io_type(self) -> str:
         return self.io_type
@@ -122,26 +149,46 @@ def Custom(io_type: str) -> type[ComfyType]:
     return wire_type(io_type, io_type)
 
 
-def wire_type(name: str, io_type: str, input: type[Input] = Input, dynamic: str = "", output: type[Output] = Output) -> type[ComfyType]:
+def wire_type(
+    name: str,
+    io_type: str,
+    input: type[Input] = Input,
+    dynamic: str = "",
+    output: type[Output] = Output,
+) -> type[ComfyType]:
     """Makes a class that declares inputs and outputs of a wire type."""
     members = {"io_type": io_type, "dynamic": dynamic} if dynamic else {"io_type": io_type}
-    inside = {"Input": type("Input", (input,), members), "Output": type("Output", (output,), {"io_type": io_type})}
+    inside = {
+        "Input": type("Input", (input,), members),
+        "Output": type("Output", (output,), {"io_type": io_type}),
+    }
     return type(name, (ComfyType,), {"io_type": io_type, **inside})
 
 
 class _ComboInput(WidgetInput):
     """Takes one of some choices: a list, or the values of an Enum."""
 
-    def __init__(self, id: str, options: Any = None, *positional: Any, default: Any = None, **more: Any) -> None:
+    def __init__(
+        self, id: str, options: Any = None, *positional: Any, default: Any = None, **more: Any
+    ) -> None:
         super().__init__(id, *positional, default=_plain(default), **more)
         members = isinstance(options, type) and issubclass(options, Enum)
-        self.choices: list[Any] = [member.value for member in options] if members else list(options or ())
+        self.choices: list[Any] = (
+            [member.value for member in options] if members else list(options or ())
+        )
 
 
 class _ComboOutput(Output):
     """Gives one of some choices, which nobody holds it to."""
 
-    def __init__(self, id: str | None = None, display_name: str | None = None, options: Any = None, *positional: Any, **more: Any) -> None:
+    def __init__(
+        self,
+        id: str | None = None,
+        display_name: str | None = None,
+        options: Any = None,
+        *positional: Any,
+        **more: Any,
+    ) -> None:
         super().__init__(id, display_name, *positional, **more)
 
 
@@ -155,12 +202,16 @@ class _MultiComboInput(_ComboInput):
 class _MultiTypeInput(Input):
     """Takes several wire types; a widget where it is made from one."""
 
-    def __init__(self, id: str | Input, types: Sequence[type[ComfyType]], *positional: Any, **options: Any) -> None:
+    def __init__(
+        self, id: str | Input, types: Sequence[type[ComfyType]], *positional: Any, **options: Any
+    ) -> None:
         self.widget = id if isinstance(id, Input) else None
         super().__init__(id.id if isinstance(id, Input) else id, *positional, **options)
         if self.widget is not None:
             self.optional = self.optional or self.widget.optional
-        names = ([self.widget.get_io_type()] if self.widget is not None else []) + [kind.io_type for kind in types]
+        names = ([self.widget.get_io_type()] if self.widget is not None else []) + [
+            kind.io_type for kind in types
+        ]
         self.union = ",".join(dict.fromkeys(names))
 
     def get_io_type(self) -> str:
@@ -189,16 +240,22 @@ MultiType = wire_type("MultiType", "*", _MultiTypeInput)
 AnyType = wire_type("AnyType", "*")
 
 _WIRES = """
-    Accumulation:ACCUMULATION Audio:AUDIO AudioEncoder:AUDIO_ENCODER AudioEncoderOutput:AUDIO_ENCODER_OUTPUT BBOX:BBOX Clip:CLIP
-    ClipVision:CLIP_VISION ClipVisionOutput:CLIP_VISION_OUTPUT Conditioning:CONDITIONING ControlNet:CONTROL_NET
-    FaceAnalysis:FACE_ANALYSIS FlowControl:FLOW_CONTROL Gligen:GLIGEN Guider:GUIDER HookKeyframes:HOOK_KEYFRAMES Hooks:HOOKS
-    Image:IMAGE Latent:LATENT LatentOperation:LATENT_OPERATION LatentUpscaleModel:LATENT_UPSCALE_MODEL Load3D:LOAD_3D
-    Load3DAnimation:LOAD3D_ANIMATION Load3DCamera:LOAD3D_CAMERA LoraModel:LORA_MODEL LossMap:LOSS_MAP Mask:MASK Mesh:MESH
-    Model:MODEL ModelPatch:MODEL_PATCH Noise:NOISE Photomaker:PHOTOMAKER Point:POINT SEGS:SEGS SVG:SVG Sampler:SAMPLER
-    Sigmas:SIGMAS StyleModel:STYLE_MODEL TimestepsRange:TIMESTEPS_RANGE Tracks:TRACKS UpscaleModel:UPSCALE_MODEL Vae:VAE
-    Video:VIDEO Voxel:VOXEL WanCameraEmbedding:WAN_CAMERA_EMBEDDING Webcam:WEBCAM
+    Accumulation:ACCUMULATION Audio:AUDIO AudioEncoder:AUDIO_ENCODER
+    AudioEncoderOutput:AUDIO_ENCODER_OUTPUT BBOX:BBOX Clip:CLIP ClipVision:CLIP_VISION
+    ClipVisionOutput:CLIP_VISION_OUTPUT Conditioning:CONDITIONING ControlNet:CONTROL_NET
+    FaceAnalysis:FACE_ANALYSIS FlowControl:FLOW_CONTROL Gligen:GLIGEN Guider:GUIDER
+    HookKeyframes:HOOK_KEYFRAMES Hooks:HOOKS Image:IMAGE Latent:LATENT
+    LatentOperation:LATENT_OPERATION LatentUpscaleModel:LATENT_UPSCALE_MODEL Load3D:LOAD_3D
+    Load3DAnimation:LOAD3D_ANIMATION Load3DCamera:LOAD3D_CAMERA LoraModel:LORA_MODEL
+    LossMap:LOSS_MAP Mask:MASK Mesh:MESH Model:MODEL ModelPatch:MODEL_PATCH Noise:NOISE
+    Photomaker:PHOTOMAKER Point:POINT SEGS:SEGS SVG:SVG Sampler:SAMPLER Sigmas:SIGMAS
+    StyleModel:STYLE_MODEL TimestepsRange:TIMESTEPS_RANGE Tracks:TRACKS UpscaleModel:UPSCALE_MODEL
+    Vae:VAE Video:VIDEO Voxel:VOXEL WanCameraEmbedding:WAN_CAMERA_EMBEDDING Webcam:WEBCAM
 """
-WIRES = {name: wire_type(name, io_type) for name, _, io_type in (pair.partition(":") for pair in _WIRES.split())}
+WIRES = {
+    name: wire_type(name, io_type)
+    for name, _, io_type in (pair.partition(":") for pair in _WIRES.split())
+}
 DYNAMIC = {
     name: wire_type(name, io_type, dynamic=name)
     for name, io_type in {

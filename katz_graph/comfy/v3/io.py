@@ -61,7 +61,10 @@ __all__ = [
 ComfyTypeIO = ComfyTypeI = ComfyType
 Remote = RemoteOptions
 Upload = UploadType
-_missing = missing_names("comfy_api.latest.io", "PriceBadge PriceBadgeDepends NodeReplace ImageCompare BoundingBox File3D AnyFile3D")
+_missing = missing_names(
+    "comfy_api.latest.io",
+    "PriceBadge PriceBadgeDepends NodeReplace ImageCompare BoundingBox File3D AnyFile3D",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -69,7 +69,13 @@ class NodeOutput:
     that blocks what reads it.
     """
 
-    def __init__(self, *args: Any, ui: Any = None, expand: Mapping[str, Any] | None = None, block_execution: str | None = None) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        ui: Any = None,
+        expand: Mapping[str, Any] | None = None,
+        block_execution: str | None = None,
+    ) -> None:
         self.args, self.ui, self.expand, self.block_execution = args, ui, expand, block_execution
 
     @property
@@ -116,7 +122,14 @@ class ComfyExtension:
 
 
 class _Execution:
-    async def set_progress(self, value: float, max_value: float, node_id: str | None = None, preview_image: Any = None, **_: Any) -> None:
+    async def set_progress(
+        self,
+        value: float,
+        max_value: float,
+        node_id: str | None = None,
+        preview_image: Any = None,
+        **_: Any,
+    ) -> None:
         ProgressBar(int(max_value), node_id).update_absolute(int(value), preview=preview_image)
 
 
@@ -136,7 +149,14 @@ class ComfyAPI:
 
 
 class _ExecutionSync:
-    def set_progress(self, value: float, max_value: float, node_id: str | None = None, preview_image: Any = None, **_: Any) -> None:
+    def set_progress(
+        self,
+        value: float,
+        max_value: float,
+        node_id: str | None = None,
+        preview_image: Any = None,
+        **_: Any,
+    ) -> None:
         ProgressBar(int(max_value), node_id).update_absolute(int(value), preview=preview_image)
 
 

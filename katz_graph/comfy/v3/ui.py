@@ -15,7 +15,10 @@ from katz_graph.scope import current_context
 if TYPE_CHECKING:
     from torch import Tensor
 
-__getattr__ = missing_names("comfy_api.latest.ui", "AudioSaveHelper PreviewAudio PreviewVideo PreviewUI3D PreviewUI3DAdvanced SavedAudios")
+__getattr__ = missing_names(
+    "comfy_api.latest.ui",
+    "AudioSaveHelper PreviewAudio PreviewVideo PreviewUI3D PreviewUI3DAdvanced SavedAudios",
+)
 
 
 class SavedResult(dict[str, Any]):
@@ -48,20 +51,32 @@ class ImageSaveHelper:
 
     @staticmethod
     def save_images(
-        images: Tensor, filename_prefix: str, folder_type: FolderType = FolderType.output, cls: Any = None, compress_level: int = 4
+        images: Tensor,
+        filename_prefix: str,
+        folder_type: FolderType = FolderType.output,
+        cls: Any = None,
+        compress_level: int = 4,
     ) -> list[SavedResult]:
         from katz_graph.files.images import save_images
 
         context = current_context("saving pictures")
-        folder = context.output_directory / TEMP if folder_type == FolderType.temp else context.output_directory
+        folder = (
+            context.output_directory / TEMP
+            if folder_type == FolderType.temp
+            else context.output_directory
+        )
         saved = []
         for path in save_images(images, folder, filename_prefix, context.metadata):
-            subfolder = path.resolve().parent.relative_to(folder.resolve()).as_posix().removeprefix(".")
+            subfolder = (
+                path.resolve().parent.relative_to(folder.resolve()).as_posix().removeprefix(".")
+            )
             saved.append(SavedResult(path.name, subfolder, folder_type))
         return saved
 
     @classmethod
-    def get_save_images_ui(cls_, images: Tensor, filename_prefix: str, cls: Any = None, compress_level: int = 4) -> SavedImages:
+    def get_save_images_ui(
+        cls_, images: Tensor, filename_prefix: str, cls: Any = None, compress_level: int = 4
+    ) -> SavedImages:
         return SavedImages(cls_.save_images(images, filename_prefix))
 
 

@@ -61,13 +61,18 @@ class Counts:
     ) -> Work:
         """Returns what `stage_cost.stage_work` would count; not for VAEs."""
         row = 0
-        if declared(stage).encodes_text:  # a row is never longer, so its length is not a size but a part of the stage
+        # a row is never longer, so its length is not a size but a part of the stage
+        if declared(stage).encodes_text:
             row, batch = min(ROW, tokens), batch * -(-tokens // ROW)
         elif _is_tiny(config, height, width):
             from katz_graph.models.costs.stage_cost import stage_work
 
-            return stage_work(config, stage, batch, height, width, tokens, first_block, last_block, value_bytes)
-        formula = self._formula(json.dumps(dict(config), sort_keys=True), stage, row, first_block, last_block)
+            return stage_work(
+                config, stage, batch, height, width, tokens, first_block, last_block, value_bytes
+            )
+        formula = self._formula(
+            json.dumps(dict(config), sort_keys=True), stage, row, first_block, last_block
+        )
         return formula.work(sizes(batch, height, width, tokens), value_bytes)
 
     def _formula(self, *asked: Any) -> Formula:

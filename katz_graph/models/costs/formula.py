@@ -52,7 +52,9 @@ def terms(counted: Iterable[int]) -> Terms:
 
 
 def value(of: Terms, at: Mapping[str, int]) -> int:
-    return sum(factor * math.prod(at[name] for name in names.split()) for names, factor in of.items())
+    return sum(
+        factor * math.prod(at[name] for name in names.split()) for names, factor in of.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,14 @@ from katz_graph.models.costs.stage_cost import FusedAttention, stage_call
 MARGIN = 1.3  # of what is counted
 
 
-def stage_peak(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int, value_bytes: int) -> float:
+def stage_peak(
+    config: Mapping[str, Any], stage: str, batch: int, height: int, width: int, value_bytes: int
+) -> float:
     """Returns the peak bytes of one call on a latent [batch, C, height, width], or on pictures of
     that size, without the weights.
     """
-    return peak(stage_call(config, stage, batch, height, width)) * value_bytes / 4  # modules on the meta device are float32
+    # modules on the meta device are float32
+    return peak(stage_call(config, stage, batch, height, width)) * value_bytes / 4
 
 
 def peak(call: Callable[[], Any]) -> float:
@@ -45,7 +48,9 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._now = 0
         self._known: set[int] = set()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         made = any(not output.alias_info for output in function._schema.returns)
         for tensor in tree_leaves(result):

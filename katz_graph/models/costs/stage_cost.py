@@ -23,7 +23,16 @@ from torch.utils.flop_counter import flop_registry
 
 from katz_graph.errors import InputError
 from katz_graph.ir.device import Work
-from katz_graph.models.costs.formula import BATCH, HEIGHT, LEVELS, TOKENS, WIDTH, Formula, Terms, terms
+from katz_graph.models.costs.formula import (
+    BATCH,
+    HEIGHT,
+    LEVELS,
+    TOKENS,
+    WIDTH,
+    Formula,
+    Terms,
+    terms,
+)
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stages import Sized
 from katz_graph.models.stages import stage as declared
@@ -48,14 +57,29 @@ def stage_work(
     `unet.encode` and `unet.decode`. A multiply-add is two operations. Counted at these sizes, which
     takes up to seconds; `counts.Counts` returns the same for all sizes from one count.
     """
-    return _work(json.dumps(dict(config), sort_keys=True), stage, batch, height, width, tokens, first_block, last_block, value_bytes, kept)
+    return _work(
+        json.dumps(dict(config), sort_keys=True),
+        stage,
+        batch,
+        height,
+        width,
+        tokens,
+        first_block,
+        last_block,
+        value_bytes,
+        kept,
+    )
 
 
-def stage_call(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
+def stage_call(
+    config: Mapping[str, Any], stage: str, batch: int, height: int, width: int
+) -> Callable[[], list[Tensor]]:
     """Returns a stage of the module with this `config.json`, without memory, as a function that
     gives its outputs; sizes as for `stage_work`.
     """
-    call, _ = declared(stage).sized(_module(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width))
+    call, _ = declared(stage).sized(
+        _module(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width)
+    )
     return call
 
 
@@ -72,12 +96,16 @@ def _work(
     value_bytes: int,
     kept: bool,
 ) -> Work:
-    counted = _counted(_module(config), stage, Sized(batch, height, width, tokens, first_block, last_block, kept))
+    counted = _counted(
+        _module(config), stage, Sized(batch, height, width, tokens, first_block, last_block, kept)
+    )
     return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
 
 
 @lru_cache(maxsize=256)
-def stage_formula(config: str, stage: str, row: int, first_block: int, last_block: int | None) -> Formula:
+def stage_formula(
+    config: str, stage: str, row: int, first_block: int, last_block: int | None
+) -> Formula:
     """Derives the work of a stage, except those of VAEs, of the module with this `config.json`;
     `row`: tokens of a text encoder's row.
 
@@ -87,8 +115,16 @@ def stage_formula(config: str, stage: str, row: int, first_block: int, last_bloc
     module = _module(config)
     levels = len(getattr(module.config, "block_out_channels", ()))
     if levels > LEVELS:
-        raise InputError(f"a {type(module).__name__} of {levels} resolutions cannot be planned, expected at most {LEVELS}")
-    return _formula(_counted(module, stage, Sized(BATCH, HEIGHT, WIDTH, row or TOKENS, first_block, last_block)), terms)
+        raise InputError(
+            f"a {type(module).__name__} of {levels} resolutions cannot be planned, expected at "
+            f"most {LEVELS}"
+        )
+    return _formula(
+        _counted(
+            module, stage, Sized(BATCH, HEIGHT, WIDTH, row or TOKENS, first_block, last_block)
+        ),
+        terms,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +176,11 @@ def _module(config: str) -> Any:
     with torch.device("meta"):
         if "_class_name" not in values:
             projected = values.get("architectures") == ["CLIPTextModelWithProjection"]
-            model = transformers.CLIPTextModelWithProjection if projected else transformers.CLIPTextModel
+            model = (
+                transformers.CLIPTextModelWithProjection
+                if projected
+                else transformers.CLIPTextModel
+            )
             return model(transformers.CLIPTextConfig(**values)).eval()
         module = getattr(diffusers, values["_class_name"]).from_config(values).eval()
     family = family_of_class(values["_class_name"])
@@ -156,11 +196,15 @@ class FusedAttention(TorchFunctionMode):
         super().__init__()
         self.flops: list[int] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is not F.scaled_dot_product_attention:
             return function(*args, **(kwargs or {}))
         query, key, value = args  # [B, heads, T, width]
-        self.flops.append(2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
+        self.flops.append(
+            2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+        )
         return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
@@ -175,15 +219,23 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kernels = 0
         self.in_linear = False
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         if function._overloadpacket in flop_registry:
-            self.flops.append(flop_registry[function._overloadpacket](*args, **(kwargs or {}), out_val=result))
+            self.flops.append(
+                flop_registry[function._overloadpacket](*args, **(kwargs or {}), out_val=result)
+            )
         if self.in_linear and function is torch.ops.aten.clone.default:
             self.copied.append(result.nbytes)
-        elif function is not torch.ops.aten._unsafe_view.default and not any(output.alias_info for output in function._schema.returns):
+        elif function is not torch.ops.aten._unsafe_view.default and not any(
+            output.alias_info for output in function._schema.returns
+        ):
             self.kernels += 1
-            self.written += [leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+            self.written += [
+                leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor)
+            ]
         return result
 
 
@@ -196,7 +248,9 @@ class _Functions(FusedAttention):
         super().__init__()
         self._operations = operations
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self._operations.in_linear = function is F.linear
         try:
             return super().__torch_function__(function, types, args, kwargs)

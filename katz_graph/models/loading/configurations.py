@@ -1,5 +1,5 @@
-"""Derives the configuration of a VAE or text encoder from the shapes of its tensors, in the original
-layout (CompVis, Stability AI) or in diffusers' and transformers'.
+"""Derives the configuration of a VAE or text encoder from the shapes of its tensors, in the
+original layout (CompVis, Stability AI) or in diffusers' and transformers'.
 
 What shapes cannot say is as the published models have it. Never imports torch.
 """
@@ -28,11 +28,18 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
     cannot say.
     """
     original = "encoder.down.0.block.0.conv1.weight" in shapes
-    resnet = "encoder.down.{}.block.{}.conv1.weight" if original else "encoder.down_blocks.{}.resnets.{}.conv1.weight"
+    resnet = (
+        "encoder.down.{}.block.{}.conv1.weight"
+        if original
+        else "encoder.down_blocks.{}.resnets.{}.conv1.weight"
+    )
     levels = next(level for level in count() if resnet.format(level, 0) not in shapes)
     latents = shapes["decoder.conv_in.weight"][1]
     if latents != 4:
-        raise InputError(f"a VAE with latents of {latents} channels, expected the 4 of Stable Diffusion 1, 2 and XL")
+        raise InputError(
+            f"a VAE with latents of {latents} channels, expected the 4 of Stable "
+            "Diffusion 1, 2 and XL"
+        )
     return {
         "_class_name": "AutoencoderKL",
         "in_channels": shapes["encoder.conv_in.weight"][1],
@@ -40,7 +47,9 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
         "down_block_types": ["DownEncoderBlock2D"] * levels,
         "up_block_types": ["UpDecoderBlock2D"] * levels,
         "block_out_channels": [shapes[resnet.format(level, 0)][0] for level in range(levels)],
-        "layers_per_block": next(layer for layer in count() if resnet.format(0, layer) not in shapes),
+        "layers_per_block": next(
+            layer for layer in count() if resnet.format(0, layer) not in shapes
+        ),
         "latent_channels": latents,
         "norm_num_groups": GROUPS,
         "scaling_factor": scaling_factor,
@@ -58,14 +67,31 @@ def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[s
     open_clip = "positional_embedding" in shapes
     shapes = {name.removeprefix("text_model."): shape for name, shape in shapes.items()}
     table, positions, layer, inner = (
-        ("token_embedding.weight", "positional_embedding", "transformer.resblocks.{}.", "mlp.c_fc.weight")
+        (
+            "token_embedding.weight",
+            "positional_embedding",
+            "transformer.resblocks.{}.",
+            "mlp.c_fc.weight",
+        )
         if open_clip
-        else ("embeddings.token_embedding.weight", "embeddings.position_embedding.weight", "encoder.layers.{}.", "mlp.fc1.weight")
+        else (
+            "embeddings.token_embedding.weight",
+            "embeddings.position_embedding.weight",
+            "encoder.layers.{}.",
+            "mlp.fc1.weight",
+        )
     )
     vocabulary, width = shapes[table]
     if vocabulary != VOCABULARY:
-        raise InputError(f"a text encoder with a vocabulary of {vocabulary:,} tokens, expected CLIP's {VOCABULARY:,}")
-    projection = shapes.get("text_projection") or tuple(reversed(shapes.get("text_projection.weight", ()))) or (width, width)
+        raise InputError(
+            f"a text encoder with a vocabulary of {vocabulary:,} tokens, expected CLIP's "
+            f"{VOCABULARY:,}"
+        )
+    projection = (
+        shapes.get("text_projection")
+        or tuple(reversed(shapes.get("text_projection.weight", ())))
+        or (width, width)
+    )
     projecting = width == PROJECTING_WIDTH if projecting is None else projecting
     return {
         "architectures": ["CLIPTextModelWithProjection" if projecting else "CLIPTextModel"],

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 import transformers
-from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint, convert_open_clip_checkpoint
+from diffusers.loaders.single_file_utils import (
+    convert_ldm_vae_checkpoint,
+    convert_open_clip_checkpoint,
+)
 from safetensors import safe_open
 from torch import Tensor
 
@@ -19,7 +22,8 @@ from katz_graph.models.family import family_of_class
 from katz_graph.models.stages import named
 from katz_graph.recipe import Component
 
-OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}  # VAEs of diffusers before 0.17
+# VAEs of diffusers before 0.17
+OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 MARKS = ("difference",)  # tensors that say something by being there
 FORGOTTEN = re.compile(r"(^|\.)(position_ids|logit_scale)$")  # of no use to a text encoder
 
@@ -34,7 +38,9 @@ def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[st
     with torch.device("meta"):
         text = model.__module__.startswith("transformers")
         module = model(transformers.CLIPTextConfig(**values)) if text else model.from_config(values)
-    tensors = _text(module, _tensors(part, dtype)) if text else _converted(_tensors(part, dtype), values)
+    tensors = (
+        _text(module, _tensors(part, dtype)) if text else _converted(_tensors(part, dtype), values)
+    )
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     report = {
         "missing_keys": wanted.keys() - tensors.keys(),
@@ -48,7 +54,9 @@ def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[st
     if not any(report.values()):
         module.load_state_dict(tensors, assign=True)
         if text:  # a buffer that no file need hold
-            getattr(module, "text_model", module).embeddings.position_ids = torch.arange(values["max_position_embeddings"])[None]
+            getattr(module, "text_model", module).embeddings.position_ids = torch.arange(
+                values["max_position_embeddings"]
+            )[None]
     return module, report
 
 
@@ -56,8 +64,11 @@ def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
     """Reads the part's tensors without its prefix."""
     (file,) = part.files
     with safe_open(file.path, framework="pt") as content:
-        names = [name for name in content.keys() if name.startswith(part.prefix) and name not in MARKS]  # noqa: SIM118 (not a mapping)
-        return {name.removeprefix(part.prefix): content.get_tensor(name).to(dtype) for name in names}
+        there = content.keys()
+        names = [name for name in there if name.startswith(part.prefix) and name not in MARKS]
+        return {
+            name.removeprefix(part.prefix): content.get_tensor(name).to(dtype) for name in names
+        }
 
 
 def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -44,7 +44,9 @@ def fetch(url: str, place: Path) -> None:
             finally:
                 partial.unlink(missing_ok=True)
     except OSError as error:
-        raise RunError(f"{shown(url)}: could not be fetched to {place.parent}: {_reason(error)}") from None
+        raise RunError(
+            f"{shown(url)}: could not be fetched to {place.parent}: {_reason(error)}"
+        ) from None
 
 
 def shown(url: str) -> str:
@@ -59,11 +61,14 @@ def _download(url: str, partial: Path) -> None:
 
     progress = Callback()
     try:
-        files, path = url_to_fs(url, skip_instance_cache=urlsplit(url).scheme in ("http", "https"), **_options(url))
+        files, path = url_to_fs(
+            url, skip_instance_cache=urlsplit(url).scheme in ("http", "https"), **_options(url)
+        )
         files.get_file(path, str(partial), callback=progress)
     except FileNotFoundError:
         raise InputError(f"{shown(url)}: there is no such file") from None
-    except (ImportError, ValueError) as error:  # a protocol that nothing here knows, or whose library is missing
+    # a protocol that nothing here knows, or whose library is missing
+    except (ImportError, ValueError) as error:
         raise InputError(f"{shown(url)}: cannot be fetched: {_reason(error)}") from None
     except OSError:
         raise
@@ -71,7 +76,10 @@ def _download(url: str, partial: Path) -> None:
         raise RunError(f"{shown(url)}: could not be fetched: {_reason(error)}") from None
     size = partial.stat().st_size
     if progress.size is not None and progress.size != size:
-        raise RunError(f"{shown(url)}: the connection ended after {size:,} of {progress.size:,} bytes: run it again")
+        raise RunError(
+            f"{shown(url)}: the connection ended after {size:,} of {progress.size:,} bytes: "
+            "run it again"
+        )
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -83,7 +91,10 @@ def _options(url: str) -> dict[str, Any]:
     from aiohttp import ClientTimeout
 
     timeout = ClientTimeout(total=None, sock_connect=CONNECTING, sock_read=SILENCE)
-    return {"client_kwargs": {"timeout": timeout, "trust_env": True}, "headers": {"Accept-Encoding": "identity"}}
+    return {
+        "client_kwargs": {"timeout": timeout, "trust_env": True},
+        "headers": {"Accept-Encoding": "identity"},
+    }
 
 
 def _check(url: str, partial: Path) -> None:
@@ -97,7 +108,8 @@ def _check(url: str, partial: Path) -> None:
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
-    status = getattr(error, "status", None)  # of aiohttp's answers; the rest of their text is the address, keys included
+    # of aiohttp's answers; the rest of their text is the address, keys included
+    status = getattr(error, "status", None)
     if isinstance(status, int):
         return f"the server answered {status} {getattr(error, 'message', '')}".rstrip()
     return SECRET.sub("", one_line(first_line(error)))

@@ -24,14 +24,17 @@ VALUE_BITS = {
     "F64": 64, "I64": 64, "U64": 64, "C64": 64,
     "F32": 32, "I32": 32, "U32": 32,
     "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
-    "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "I8": 8, "U8": 8, "BOOL": 8,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 PICKLE = "a pickle, which can run code when it is opened, is refused"
 FOREIGN = {
-    b"version https://git-lfs": "a pointer of Git LFS, not the file itself: fetch it with git lfs pull, or download it",
+    b"version https://git-lfs": "a pointer of Git LFS, not the file itself: fetch it with git lfs "
+    "pull, or download it",
     b"<": "a web page, not a model: the download gave a page, perhaps to log in; download it again",
-    b"PK\x03\x04": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
+    b"PK\x03\x04": f"{PICKLE}, also under another name: take the .safetensors file of "
+    "the same model",
     b"\x80\x02": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
     b"GGUF": "a GGUF file, which is not read: take the .safetensors file of the same model",
 }  # how files begin that people have in place of a model
@@ -43,7 +46,14 @@ WEIGHTS_STEM: dict[Kind, str] = {
     "text_encoder": "model",
 }
 WORDS: dict[Kind, str] = {"controlnet": "ControlNet", "vae": "VAE", "text_encoder": "text encoder"}
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 
 
 def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
@@ -63,12 +73,20 @@ def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
     if kind == "tokenizer":
         present = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
         if not any(path.name in ("tokenizer.json", "vocab.json") for path in present):
-            raise InputError(f"{folder}: no tokenizer here: expected tokenizer.json, or vocab.json with merges.txt")
+            raise InputError(
+                f"{folder}: no tokenizer here: expected tokenizer.json, or vocab.json "
+                "with merges.txt"
+            )
         return Component(str(folder), tuple(configuration_identity(path) for path in present))
     configuration = folder / "config.json"
     if not configuration.exists():
-        raise InputError(f"{folder}: config.json of the {called} is missing: expected a folder in diffusers' layout")
-    return Component(str(folder), (configuration_identity(configuration), *_weights(folder, kind, called)))
+        raise InputError(
+            f"{folder}: config.json of the {called} is missing: expected a folder in "
+            "diffusers' layout"
+        )
+    return Component(
+        str(folder), (configuration_identity(configuration), *_weights(folder, kind, called))
+    )
 
 
 def check_unchanged(*files: FileIdentity) -> None:
@@ -79,7 +97,9 @@ def check_unchanged(*files: FileIdentity) -> None:
         except OSError as error:
             raise InputError(f"{file.path}: {error.strerror or error}") from None
         if (now.st_size, now.st_mtime_ns) != (file.size, file.modified_ns):
-            raise InputError(f"{file.path}: changed since the workflow began to use it: run the workflow again")
+            raise InputError(
+                f"{file.path}: changed since the workflow began to use it: run the workflow again"
+            )
 
 
 def count_values(component: Component) -> int:
@@ -123,10 +143,18 @@ def resolve(path: str | Path) -> Path:
         real = path.resolve(strict=True)
         return real if real.is_dir() else path.parent.resolve() / path.name
     except FileNotFoundError:
-        broken = "a link to a file that is not there" if os.path.lexists(path) else "no such file or folder"
+        broken = (
+            "a link to a file that is not there"
+            if os.path.lexists(path)
+            else "no such file or folder"
+        )
         raise InputError(f"{path}: {broken}") from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, in Python 3.11 and 3.12
-        raise InputError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or 'its symbolic links go in a circle'}") from None
+    # RuntimeError: a circle of links, in Python 3.11 and 3.12
+    except (OSError, RuntimeError) as error:
+        raise InputError(
+            f"{path}: cannot be opened: "
+            f"{getattr(error, 'strerror', None) or 'its symbolic links go in a circle'}"
+        ) from None
 
 
 def configuration_identity(path: str | Path) -> FileIdentity:
@@ -150,7 +178,9 @@ def file_identity(path: str | Path) -> FileIdentity:
         raise InputError(f"{path}: expected a safetensors file, got a folder")
     header, _ = read_header(path)
     status = path.stat()
-    return FileIdentity(str(path), status.st_size, status.st_mtime_ns, hashlib.sha256(header).hexdigest())
+    return FileIdentity(
+        str(path), status.st_size, status.st_mtime_ns, hashlib.sha256(header).hexdigest()
+    )
 
 
 def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
@@ -160,9 +190,18 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
     gaps (github.com/huggingface/safetensors).
     """
     if path.suffix.lower() in PICKLES:
-        load = f"import torch; from safetensors.torch import save_file as s; d = torch.load('{path}', weights_only=True)"
-        copied = "k: v.clone(memory_format=torch.contiguous_format) for k, v in d.get('state_dict', d).items() if torch.is_tensor(v)"
-        raise InputError(f"{path}: {PICKLE}: convert it with python -c \"{load}; s({{{copied}}}, '{path.with_suffix('.safetensors')}')\"")
+        load = (
+            "import torch; from safetensors.torch import save_file as s; d = "
+            f"torch.load('{path}', weights_only=True)"
+        )
+        copied = (
+            "k: v.clone(memory_format=torch.contiguous_format) for k, v in "
+            "d.get('state_dict', d).items() if torch.is_tensor(v)"
+        )
+        raise InputError(
+            f'{path}: {PICKLE}: convert it with python -c "{load}; s({{{copied}}}, '
+            f"'{path.with_suffix('.safetensors')}')\""
+        )
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
@@ -170,10 +209,15 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
             if size < 8 or not 2 <= length <= min(size - 8, LONGEST_HEADER):
                 file.seek(0)
                 start = file.read(LONGEST_SIGN).lstrip()
-                if (foreign := next((words for sign, words in FOREIGN.items() if start.startswith(sign)), None)) is not None:
+                if (
+                    foreign := next(
+                        (words for sign, words in FOREIGN.items() if start.startswith(sign)), None
+                    )
+                ) is not None:
                     raise InputError(f"{path}: {foreign}")
                 raise InputError(
-                    f"{path}: not a safetensors file, or cut off: it says its header has {length:,} bytes, the file has {size:,}"
+                    f"{path}: not a safetensors file, or cut off: it says its header has "
+                    f"{length:,} bytes, the file has {size:,}"
                 )
             header = file.read(length)
     except OSError as error:
@@ -183,47 +227,75 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
     except (ValueError, RecursionError):
         raise InputError(f"{path}: not a safetensors file: its header is not JSON") from None
     if not isinstance(entries, dict):
-        raise InputError(f"{path}: not a safetensors file: its header is a {type(entries).__name__}, expected an object")
+        raise InputError(
+            f"{path}: not a safetensors file: its header is a {type(entries).__name__}, "
+            "expected an object"
+        )
     _check_layout(path, entries, size - 8 - length)
     return header, entries
 
 
 def _check_layout(path: Path, entries: dict[str, Any], available: int) -> None:
     metadata = entries.get("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise InputError(f"{path}: not a safetensors file: its __metadata__ is not an object of texts")
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
+        raise InputError(
+            f"{path}: not a safetensors file: its __metadata__ is not an object of texts"
+        )
     spans = []
     for name, entry in entries.items():
         if name == "__metadata__":
             continue
         try:
             start, end = entry["data_offsets"]
-            whole = all(type(number) is int and number >= 0 for number in (start, end, *entry["shape"]))
-            sound = whole and start <= end and 8 * (end - start) == VALUE_BITS[entry["dtype"]] * math.prod(entry["shape"])
+            whole = all(
+                type(number) is int and number >= 0 for number in (start, end, *entry["shape"])
+            )
+            sound = (
+                whole
+                and start <= end
+                and 8 * (end - start) == VALUE_BITS[entry["dtype"]] * math.prod(entry["shape"])
+            )
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:
             raise InputError(
-                f"{path}: the header contradicts itself at {name!r} (type, shape and offsets do not agree): download the file again"
+                f"{path}: the header contradicts itself at {name!r} (type, shape and offsets do "
+                "not agree): download the file again"
             )
         spans.append((start, end, name))
     reached = 0
     for start, end, name in sorted(spans):
         if start != reached:
             raise InputError(
-                f"{path}: the header contradicts itself: {name!r} begins at byte {start:,}, expected {reached:,}: download the file again"
+                f"{path}: the header contradicts itself: {name!r} begins at byte {start:,}, "
+                f"expected {reached:,}: download the file again"
             )
         reached = end
     if reached != available:
-        problem = "truncated" if reached > available else "followed by bytes that belong to no tensor"
-        raise InputError(f"{path}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: download it again")
+        problem = (
+            "truncated" if reached > available else "followed by bytes that belong to no tensor"
+        )
+        raise InputError(
+            f"{path}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: "
+            "download it again"
+        )
 
 
 def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
     stem = WEIGHTS_STEM[kind]
     names = sorted(path.name for path in folder.iterdir())
-    whole = [name for name in names if name.startswith(f"{stem}.") and name.endswith(".safetensors") and "-of-" not in name]
-    indices = [name for name in names if name.startswith(f"{stem}.safetensors.index.") and name.endswith(".json")]
+    whole = [
+        name
+        for name in names
+        if name.startswith(f"{stem}.") and name.endswith(".safetensors") and "-of-" not in name
+    ]
+    indices = [
+        name
+        for name in names
+        if name.startswith(f"{stem}.safetensors.index.") and name.endswith(".json")
+    ]
     found = [(_suffix(name, stem), name) for name in (*whole, *indices)]
     if not found:
         pickle = next((name for name in names if name.lower().endswith(PICKLES)), None)
@@ -231,13 +303,24 @@ def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
             raise InputError(f"{folder}: no weights of the {called}: expected {stem}.safetensors")
         package, model = "transformers", "CLIPTextModel"
         if kind != "text_encoder":
-            package, model = "diffusers", read_json(folder / "config.json").get("_class_name", "ModelMixin")
-        convert = f"from {package} import {model} as M; M.from_pretrained('{folder}', use_safetensors=False).save_pretrained('{folder}')"
-        raise InputError(f'{folder / pickle}: {PICKLE}: if you trust it, convert it with python -c "{convert}"')
+            package, model = (
+                "diffusers",
+                read_json(folder / "config.json").get("_class_name", "ModelMixin"),
+            )
+        convert = (
+            f"from {package} import {model} as M; M.from_pretrained('{folder}', "
+            f"use_safetensors=False).save_pretrained('{folder}')"
+        )
+        raise InputError(
+            f'{folder / pickle}: {PICKLE}: if you trust it, convert it with python -c "{convert}"'
+        )
     _, chosen = min(found, key=lambda pair: (pair[0] != "", pair[0] != "fp16", pair[0]))
     if chosen.endswith(".safetensors"):
         return [file_identity(folder / chosen)]
-    return [configuration_identity(folder / chosen), *(file_identity(folder / name) for name in _shards(folder / chosen))]
+    return [
+        configuration_identity(folder / chosen),
+        *(file_identity(folder / name) for name in _shards(folder / chosen)),
+    ]
 
 
 def _suffix(name: str, stem: str) -> str:
@@ -250,8 +333,12 @@ def _suffix(name: str, stem: str) -> str:
 
 def _shards(index: Path) -> list[str]:
     names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) and Path(name).name == name for name in names.values()):
-        raise InputError(f"{index}: expected a weight_map from tensor names to files of this folder")
+    if not isinstance(names, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in names.values()
+    ):
+        raise InputError(
+            f"{index}: expected a weight_map from tensor names to files of this folder"
+        )
     return sorted(set(names.values()))
 
 

@@ -18,7 +18,14 @@ Scales = tuple[tuple[str, float, float], ...]
 beginning is empty.
 """
 
-SHAPE_OF_TEXT = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "projection_dim", "vocab_size")
+SHAPE_OF_TEXT = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "projection_dim",
+    "vocab_size",
+)
 
 
 MOST_MERGED = 64  # models in one merge, each as often as it is used
@@ -32,16 +39,22 @@ def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> Mod
     if one != other:
         raise InputError(
             f"{second.network.folder}: does not merge with {first.network.folder}: "
-            f"the {family_of(first.network).network.noun}s have different shapes ({other} and {one})"
+            f"the {family_of(first.network).network.noun}s have different shapes "
+            f"({other} and {one})"
         )
-    return replace(first, network=_merged((first.network, first.loras), (second.network, second.loras), scales), loras=())
+    return replace(
+        first,
+        network=_merged((first.network, first.loras), (second.network, second.loras), scales),
+        loras=(),
+    )
 
 
 def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRecipe:
     """Returns the first's text encoders with merged weights. InputError for different shapes."""
     if len(first.encoders) != len(second.encoders):
         raise InputError(
-            f"{second.encoders[0].encoder.folder}: does not merge with {first.encoders[0].encoder.folder}: "
+            f"{second.encoders[0].encoder.folder}: does not merge with "
+            f"{first.encoders[0].encoder.folder}: "
             f"it has {len(second.encoders)} text encoders, the other {len(first.encoders)}"
         )
     encoders = []
@@ -50,20 +63,37 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
             got, wanted = config(other.encoder).get(name), config(one.encoder).get(name)
             if got != wanted:
                 raise InputError(
-                    f"{other.encoder.folder}: does not merge with {one.encoder.folder}: its {name} is {got}, the other's {wanted}"
+                    f"{other.encoder.folder}: does not merge with {one.encoder.folder}: its {name} "
+                    f"is {got}, the other's {wanted}"
                 )
         merged = _merged((one.encoder, first.loras), (other.encoder, second.loras), scales)
         encoders.append(replace(one, encoder=merged))
     return replace(first, encoders=tuple(encoders), loras=())
 
 
-def _merged(first: tuple[Component, tuple[Lora, ...]], second: tuple[Component, tuple[Lora, ...]], scales: Scales) -> MergedComponent:
+def _merged(
+    first: tuple[Component, tuple[Lora, ...]],
+    second: tuple[Component, tuple[Lora, ...]],
+    scales: Scales,
+) -> MergedComponent:
     part, _ = first
-    merged = MergedComponent(part.folder, part.files, part.configuration, part.prefix, part.rounding, (first, second), scales)
+    merged = MergedComponent(
+        part.folder,
+        part.files,
+        part.configuration,
+        part.prefix,
+        part.rounding,
+        (first, second),
+        scales,
+    )
     if _parts(merged) > MOST_MERGED:
         raise InputError(f"{part.folder}: a merge of more than {MOST_MERGED} models; merge fewer")
     return merged
 
 
 def _parts(part: Component) -> int:
-    return sum(_parts(source) for source, _ in part.sources) if isinstance(part, MergedComponent) else 1
+    return (
+        sum(_parts(source) for source, _ in part.sources)
+        if isinstance(part, MergedComponent)
+        else 1
+    )

@@ -13,7 +13,10 @@ def quiet(*libraries: ModuleType) -> Iterator[None]:
     """Silences progress bars and notes of libraries, given by their logging modules: what matters
     of them becomes an error of ours.
     """
-    before = [(library, library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
+    before = [
+        (library, library.get_verbosity(), library.is_progress_bar_enabled())
+        for library in libraries
+    ]
     for library in libraries:
         library.set_verbosity(logging.CRITICAL)
         library.disable_progress_bar()

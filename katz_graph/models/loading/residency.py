@@ -100,12 +100,17 @@ class Residency:
 
     def _victims(self, size: int, name: str) -> tuple[Hashable, ...]:
         if size > self.budget_bytes:
-            raise InputError(f"{name}: takes {size:,} bytes alone, the budget is {self.budget_bytes:,} bytes: raise it")
+            raise InputError(
+                f"{name}: takes {size:,} bytes alone, the budget is {self.budget_bytes:,} "
+                "bytes: raise it"
+            )
         chosen = self.idle(self._total + size + self.reserve_bytes - self.budget_bytes)
         if self._total + size - sum(self._sizes[victim] for victim in chosen) > self.budget_bytes:
             raise NoRoom(
-                f"{name}: takes {size:,} bytes, what is in use takes {self.pinned_bytes:,} of the budget of "
-                f"{self.budget_bytes:,.0f} bytes: wait until some is no longer in use, or raise the budget",
+                f"{name}: takes {size:,} bytes, what is in use takes {self.pinned_bytes:,} of "
+                "the budget of "
+                f"{self.budget_bytes:,.0f} bytes: wait until some is no longer in use, or "
+                "raise the budget",
                 self._what,
             )
         return chosen

@@ -24,7 +24,8 @@ from katz_graph.recipe import FileIdentity
 
 Result = TypeVar("Result")
 
-PEAKS = 32  # stretches between two loads, of which the one that needed most for computing sets the reserve
+# stretches between two loads, of which the one that needed most for computing sets the reserve
+PEAKS = 32
 LEAST_RESERVE = 2**30  # bytes that are left for computing before it was measured,
 RESERVED = 1 / 8  # but no more than this part of the memory
 
@@ -72,8 +73,10 @@ class Residents:
         control_net_bytes: int | None = None,
         policy: str = "lru",
     ) -> None:
-        self.on_evicted: Callable[[str], None] = lambda line: None  # says what went, for what, and what it had cost
-        self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()  # what goes with a module besides its own weights
+        # says what went, for what, and what it had cost
+        self.on_evicted: Callable[[str], None] = lambda line: None
+        # what goes with a module besides its own weights
+        self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
         self._memory, self._model_bytes = memory, model_bytes
         self._lock = RLock()
         self._here: dict[Hashable, _Resident] = {}  # in the order of loading
@@ -171,7 +174,11 @@ class Residents:
     def within_reach(self) -> float:
         """Returns the bytes that `make_room` could free."""
         with self._lock:
-            return math.inf if self._memory is None else self._memory.free() + self._books.resident_bytes - self._books.pinned_bytes
+            return (
+                math.inf
+                if self._memory is None
+                else self._memory.free() + self._books.resident_bytes - self._books.pinned_bytes
+            )
 
     def collect(self) -> None:
         """Gives the memory of unreferenced objects back."""
@@ -184,7 +191,10 @@ class Residents:
             held = f"models in use take {self._books.pinned_bytes / GB:.2f} GB"
         if self._memory is None:
             return OutOfMemory(f"{what}: {why}; {held}; {WAY_OUT}")
-        rooms = f"{self._memory.free() / GB:.2f} of {self._memory.total / GB:.2f} GB of {self._memory.device} are free"
+        rooms = (
+            f"{self._memory.free() / GB:.2f} of {self._memory.total / GB:.2f} GB of "
+            f"{self._memory.device} are free"
+        )
         return OutOfMemory(f"{what}: {why}; {rooms}, {held}; {WAY_OUT}")
 
     # figures
@@ -192,14 +202,22 @@ class Residents:
     @property
     def control_net_use(self) -> ControlNetUse:
         books = self._control_nets
-        return ControlNetUse(books.hits, books.misses, books.evictions, self._control_net_seconds, books.resident_bytes)
+        return ControlNetUse(
+            books.hits,
+            books.misses,
+            books.evictions,
+            self._control_net_seconds,
+            books.resident_bytes,
+        )
 
     @property
     def use(self) -> ModelUse:
         books = self._books
         seconds = self._load_seconds, self._evicted_seconds
         room = self._limits(0)
-        return ModelUse(books.misses, books.evictions, *seconds, books.resident_bytes, *room, self._short)
+        return ModelUse(
+            books.misses, books.evictions, *seconds, books.resident_bytes, *room, self._short
+        )
 
     @property
     def capacity(self) -> float:
@@ -266,7 +284,9 @@ class Residents:
             books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
-                raise self.short_of_memory(wanted.name, f"takes {size / GB:.2f} GB, more than the {most}")
+                raise self.short_of_memory(
+                    wanted.name, f"takes {size / GB:.2f} GB, more than the {most}"
+                )
             self._let_go(books.touch(wanted.key, size, wanted.name), wanted.name)
         except BaseException:
             if wanted.control_net:
@@ -275,8 +295,14 @@ class Residents:
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
         """Returns modules of files that have been replaced by now, except those in use."""
-        newest = {file.path: file for one in self._here.values() for file in one.wanted.files} | {file.path: file for file in files}
-        old = [key for key, one in self._here.items() if any(newest[file.path] != file for file in one.wanted.files)]
+        newest = {file.path: file for one in self._here.values() for file in one.wanted.files} | {
+            file.path: file for file in files
+        }
+        old = [
+            key
+            for key, one in self._here.items()
+            if any(newest[file.path] != file for file in one.wanted.files)
+        ]
         return [key for key in old if not self._books.is_pinned(key)]
 
     def _let_go(self, keys: Iterable[Hashable], what: str = "") -> None:
@@ -287,12 +313,17 @@ class Residents:
                 if key in books:
                     (books.evict if what else books.forget)(key)
             gone = self._here.pop(key)
-            weights += (*gone.module.parameters(), *gone.module.buffers(), *self.also_free(gone.module))
+            weights += (
+                *gone.module.parameters(),
+                *gone.module.buffers(),
+                *self.also_free(gone.module),
+            )
             if what:
                 self._evicted_seconds += gone.seconds
                 self.on_evicted(f"let go of {gone} for {what}")
             del gone
         if weights:
-            while weights:  # one after the other: threads that answer for this process are not kept waiting
+            # one after the other: threads that answer for this process are not kept waiting
+            while weights:
                 del weights[-1]
             self.collect()

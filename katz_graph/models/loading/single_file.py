@@ -23,7 +23,11 @@ from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 VAES = ("first_stage_model.", "vae.", "")
 TEXT_ENCODER = Layout(
     ("",),
-    ("text_model.encoder.layers.0.mlp.fc1.weight", "encoder.layers.0.mlp.fc1.weight", "transformer.resblocks.0.mlp.c_fc.weight"),
+    (
+        "text_model.encoder.layers.0.mlp.fc1.weight",
+        "encoder.layers.0.mlp.fc1.weight",
+        "transformer.resblocks.0.mlp.c_fc.weight",
+    ),
     lambda shapes, _: text_configuration(shapes),
 )
 TOKENIZER = Path(__file__).parents[1] / "clip_tokenizer"
@@ -51,9 +55,15 @@ KINDS = {
     r"lora_controlnet": ("Control-LoRA", "which is not supported: take the whole ControlNet"),
     r"lora_|\.lora\.|hada_|lokr_|\.dora_scale": ("LoRA", "load it with LoraLoader"),
     r"motion_modules\.": ("AnimateDiff motion module", "which is not supported"),
-    r"^(adapter\.)?body\.\d+\.(block1|resnets|in_conv)": ("T2I-adapter", "which is not supported: take a ControlNet"),
+    r"^(adapter\.)?body\.\d+\.(block1|resnets|in_conv)": (
+        "T2I-adapter",
+        "which is not supported: take a ControlNet",
+    ),
     r"ip_adapter": ("IP-Adapter", "which is not supported"),
-    r"input_hint_block\.|controlnet_cond_embedding\.": ("ControlNet", "load it with ControlNetLoader"),
+    r"input_hint_block\.|controlnet_cond_embedding\.": (
+        "ControlNet",
+        "load it with ControlNetLoader",
+    ),
     r"^(emb_params|clip_[lg]|string_to_param.*)$": (
         "textual inversion",
         "put it into models/embeddings, and write embedding:NAME in a prompt",
@@ -83,7 +93,11 @@ class Contents:
 
     def under(self, prefix: str) -> Shapes:
         """Returns the tensors whose names begin with a prefix, without it."""
-        return {name.removeprefix(prefix): shape for name, shape in self.shapes.items() if name.startswith(prefix)}
+        return {
+            name.removeprefix(prefix): shape
+            for name, shape in self.shapes.items()
+            if name.startswith(prefix)
+        }
 
 
 def contents(path: str | Path) -> Contents:
@@ -97,7 +111,9 @@ def contents_of(identity: FileIdentity) -> Contents:
     _, entries = read_header(Path(identity.path))
     metadata = entries.pop("__metadata__", {})
     shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
-    return Contents(identity, shapes, {name: entry["dtype"] for name, entry in entries.items()}, metadata)
+    return Contents(
+        identity, shapes, {name: entry["dtype"] for name, entry in entries.items()}, metadata
+    )
 
 
 def network_component(file: Contents, rounding: str | None = None) -> Component:
@@ -108,11 +124,17 @@ def network_component(file: Contents, rounding: str | None = None) -> Component:
     return _component(file, layouts, a_network(), rounding)
 
 
-def vae_component(file: Contents, scale: float = DEFAULT_LATENT_SPACE.scale, overflows: bool = False) -> Component:
-    """Returns a checkpoint's VAE, or that of its own file. The file does not say its scaling factor,
-    nor whether it overflows in half precision.
+def vae_component(
+    file: Contents, scale: float = DEFAULT_LATENT_SPACE.scale, overflows: bool = False
+) -> Component:
+    """Returns a checkpoint's VAE, or that of its own file. The file does not say its scaling
+    factor, nor whether it overflows in half precision.
     """
-    layout = Layout(VAES, ("decoder.conv_in.weight",), lambda shapes, _: vae_configuration(shapes, scale, overflows))
+    layout = Layout(
+        VAES,
+        ("decoder.conv_in.weight",),
+        lambda shapes, _: vae_configuration(shapes, scale, overflows),
+    )
     return _component(file, [layout], "a VAE")
 
 
@@ -123,9 +145,16 @@ def controlnet_component(file: Contents) -> Component:
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
     """Returns the text encoders of a checkpoint, in order, or the one of a file of its own."""
-    inside = [(prefix, projecting) for prefix, projecting in _text_prefixes().items() if file.under(prefix)]
+    inside = [
+        (prefix, projecting)
+        for prefix, projecting in _text_prefixes().items()
+        if file.under(prefix)
+    ]
     if inside:
-        return tuple(_text_encoder(_configured(file, prefix, _text_layout(projecting))) for prefix, projecting in inside)
+        return tuple(
+            _text_encoder(_configured(file, prefix, _text_layout(projecting)))
+            for prefix, projecting in inside
+        )
     return (_text_encoder(_component(file, [TEXT_ENCODER], "a text encoder")),)
 
 
@@ -145,7 +174,8 @@ def check_checkpoint(file: Contents) -> None:
         raise _other(file, "a checkpoint")
     if lacking:
         raise InputError(
-            f"{file.path}: a checkpoint without {' and '.join(lacking)}: load its parts with UNETLoader, CLIPLoader and VAELoader, "
+            f"{file.path}: a checkpoint without {' and '.join(lacking)}: load its parts with "
+            "UNETLoader, CLIPLoader and VAELoader, "
             "and what is missing from another file"
         )
 
@@ -155,7 +185,11 @@ def tokenizer_component(hidden_act: str) -> Component:
     their rows with different tokens.
     """
     files = tuple(configuration_identity(TOKENIZER / name) for name in ("vocab.json", "merges.txt"))
-    return Component(str(TOKENIZER), files, json.dumps({"pad_token": PADDING[hidden_act], "model_max_length": 77}))
+    return Component(
+        str(TOKENIZER),
+        files,
+        json.dumps({"pad_token": PADDING[hidden_act], "model_max_length": 77}),
+    )
 
 
 def _text_layout(projecting: bool) -> Layout:
@@ -163,14 +197,22 @@ def _text_layout(projecting: bool) -> Layout:
 
 
 def _text_prefixes() -> dict[str, bool]:
-    return {prefix: projecting for family in families() for prefix, projecting in family.files.text_encoders.items()}
+    return {
+        prefix: projecting
+        for family in families()
+        for prefix, projecting in family.files.text_encoders.items()
+    }
 
 
 def _text_encoder(encoder: Component) -> TextEncoderRecipe:
-    return TextEncoderRecipe(encoder, tokenizer_component(json.loads(encoder.configuration or "")["hidden_act"]))
+    return TextEncoderRecipe(
+        encoder, tokenizer_component(json.loads(encoder.configuration or "")["hidden_act"])
+    )
 
 
-def _component(file: Contents, layouts: Sequence[Layout], wanted: str, rounding: str | None = None) -> Component:
+def _component(
+    file: Contents, layouts: Sequence[Layout], wanted: str, rounding: str | None = None
+) -> Component:
     """Returns the module that the first layout recognises. `wanted`: what it is, in messages."""
     _refuse_others(file, wanted)
     for layout in layouts:
@@ -179,44 +221,64 @@ def _component(file: Contents, layouts: Sequence[Layout], wanted: str, rounding:
     raise _other(file, wanted)
 
 
-def _configured(file: Contents, prefix: str, layout: Layout, rounding: str | None = None) -> Component:
+def _configured(
+    file: Contents, prefix: str, layout: Layout, rounding: str | None = None
+) -> Component:
     try:
         values = layout.configure(file.under(prefix), Path(file.path).stem)
     except InputError as error:
         raise InputError(f"{file.path}: this is {error}") from None
     except KeyError as error:
-        raise InputError(f"{file.path}: incomplete: {prefix}{error.args[0]} is missing: download it again") from None
+        raise InputError(
+            f"{file.path}: incomplete: {prefix}{error.args[0]} is missing: download it again"
+        ) from None
     except (ValueError, IndexError):
-        raise InputError(f"{file.path}: the shapes of its tensors are not those of {supported()}") from None
+        raise InputError(
+            f"{file.path}: the shapes of its tensors are not those of {supported()}"
+        ) from None
     return Component(file.path, (file.identity,), json.dumps(values), prefix, rounding)
 
 
 def _refuse_others(file: Contents, wanted: str) -> None:
     names = "\n".join(file.shapes)
-    stranger = next((stranger for mark, stranger in STRANGERS.items() if re.search(mark, names, re.MULTILINE)), None)
+    stranger = next(
+        (stranger for mark, stranger in STRANGERS.items() if re.search(mark, names, re.MULTILINE)),
+        None,
+    )
     if stranger is not None:
         raise InputError(f"{file.path}: this is a {stranger} checkpoint; {_runs()}")
     if SCALED.search(names):
-        raise InputError(f"{file.path}: its weights are 8-bit numbers with a scale each, expected {wanted} with plain numbers")
+        raise InputError(
+            f"{file.path}: its weights are 8-bit numbers with a scale each, expected {wanted} with "
+            "plain numbers"
+        )
 
 
 def _other(file: Contents, wanted: str) -> InputError:
     names = "\n".join(file.shapes)
     for mark, kind, way in _kinds():
         if re.search(mark, names, re.MULTILINE):
-            return InputError(f"{file.path}: this is a {kind}, expected {wanted}; {way.format(runs=_runs())}")
+            return InputError(
+                f"{file.path}: this is a {kind}, expected {wanted}; {way.format(runs=_runs())}"
+            )
     some = ", ".join(sorted(file.shapes)[:3]) or "none"
-    return InputError(f"{file.path}: not {wanted} of {supported()}: its tensors are called {some} ...")
+    return InputError(
+        f"{file.path}: not {wanted} of {supported()}: its tensors are called {some} ..."
+    )
 
 
 def _kinds() -> Iterator[tuple[str, str, str]]:
-    """Yields what a file may be instead: a pattern of its tensors' names, what it is, and what to do
-    with it.
+    """Yields what a file may be instead: a pattern of its tensors' names, what it is, and what to
+    do with it.
     """
     for mark, (kind, way) in KINDS.items():
         yield mark, kind, way
     for family in families():
-        yield rf"(^|\.)({'|'.join(map(re.escape, family.files.network.names))})$", family.network.noun, "load it with UNETLoader"
+        yield (
+            rf"(^|\.)({'|'.join(map(re.escape, family.files.network.names))})$",
+            family.network.noun,
+            "load it with UNETLoader",
+        )
     for mark, (kind, way) in PIPELINE_PARTS.items():
         yield mark, kind, way
 

@@ -15,8 +15,23 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.files.folders import HUB_ID
 from katz_graph.messages import first_line
-from katz_graph.models.configuration import config, expect_class, latent_space, prediction_type, projects
-from katz_graph.models.family import a_network, all_controls, architecture, check_pipeline, families, family_of, known, supported
+from katz_graph.models.configuration import (
+    config,
+    expect_class,
+    latent_space,
+    prediction_type,
+    projects,
+)
+from katz_graph.models.family import (
+    a_network,
+    all_controls,
+    architecture,
+    check_pipeline,
+    families,
+    family_of,
+    known,
+    supported,
+)
 from katz_graph.models.loading.identity import Kind, component, read_json, resolve
 from katz_graph.models.loading.single_file import (
     check_checkpoint,
@@ -27,9 +42,24 @@ from katz_graph.models.loading.single_file import (
     tokenizer_component,
     vae_component,
 )
-from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, MergedComponent, ModelRecipe, TextEncoderRecipe, VaeRecipe
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    ControlNetRecipe,
+    MergedComponent,
+    ModelRecipe,
+    TextEncoderRecipe,
+    VaeRecipe,
+)
 
-HUB_FILES = ("model_index.json", "config.json", "diffusion_pytorch_model*.safetensors", "*/*.json", "*/*.txt", "*/*.safetensors")
+HUB_FILES = (
+    "model_index.json",
+    "config.json",
+    "diffusion_pytorch_model*.safetensors",
+    "*/*.json",
+    "*/*.txt",
+    "*/*.safetensors",
+)
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
 DIFFERENCES = "difference"  # an empty tensor that says so by its name
 
@@ -49,17 +79,24 @@ def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRe
 
 
 def network_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
-    """Returns the recipe of a network alone: a single file in either layout, a whole checkpoint, or a
-    folder as diffusers saves it.
+    """Returns the recipe of a network alone: a single file in either layout, a whole checkpoint, or
+    a folder as diffusers saves it.
 
     rounding: the number format that its weights are rounded to.
     """
     place = _local(source)
     if place.is_dir():
-        network = replace(component(place, "network", known(lambda family: family.network.noun)), rounding=rounding)
+        network = replace(
+            component(place, "network", known(lambda family: family.network.noun)),
+            rounding=rounding,
+        )
         _check_network(network)
         training = family_of(network).training
-        return ModelRecipe(network, Component(network.folder, network.files, json.dumps(training.noise)), training.latent(network))
+        return ModelRecipe(
+            network,
+            Component(network.folder, network.files, json.dumps(training.noise)),
+            training.latent(network),
+        )
     file = contents(place)
     network = network_component(file, rounding)
     training = family_of(network).training
@@ -67,15 +104,18 @@ def network_recipe(source: str | Path, rounding: str | None = None) -> ModelReci
 
 
 def clip_recipe(sources: Sequence[str | Path]) -> ClipRecipe:
-    """Returns the recipe of text encoders: one file, or two in whatever order, of which the one that
-    projects comes last.
+    """Returns the recipe of text encoders: one file, or two in whatever order, of which the one
+    that projects comes last.
     """
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
     projecting = [encoder for encoder in encoders if projects(encoder.encoder)]
     ordered = [encoder for encoder in encoders if encoder not in projecting] + projecting
     if len(sources) > 1 and (len(ordered) != 2 or len(projecting) != 1):
         names = " and ".join(str(source) for source in sources)
-        raise InputError(f"{names}: not SDXL's two text encoders: expected CLIP-L (of width 768) and OpenCLIP's bigG (of width 1280)")
+        raise InputError(
+            f"{names}: not SDXL's two text encoders: expected CLIP-L (of width 768) and OpenCLIP's "
+            "bigG (of width 1280)"
+        )
     return ClipRecipe(tuple(ordered))
 
 
@@ -84,7 +124,9 @@ def vae_recipe(source: str | Path) -> VaeRecipe:
     diffusers saves it, or a hub id.
     """
     place = _local(source)
-    recipe = VaeRecipe(component(place, "vae") if place.is_dir() else vae_component(contents(place)))
+    recipe = VaeRecipe(
+        component(place, "vae") if place.is_dir() else vae_component(contents(place))
+    )
     latent_space(recipe)
     return recipe
 
@@ -101,13 +143,21 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
     else:
         file = contents(place)
         if DIFFERENCES in file.shapes and base is None:
-            raise InputError(f"{file.path}: holds only what a ControlNet differs by from {a_network()}: load it with DiffControlNetLoader")
+            raise InputError(
+                f"{file.path}: holds only what a ControlNet differs by from {a_network()}: load it "
+                "with DiffControlNetLoader"
+            )
         if DIFFERENCES in file.shapes and isinstance(base, MergedComponent):
             raise InputError(
-                f"{file.path}: holds differences to {a_network()} of one file, the model is merged of two: link one that is not merged"
+                f"{file.path}: holds differences to {a_network()} of one file, the model is merged "
+                "of two: link one that is not merged"
             )
-        recipe = ControlNetRecipe(controlnet_component(file), base=base if DIFFERENCES in file.shapes else None)
-    expect_class(recipe.control_net, *(name for controls in all_controls() for name in controls.class_names))
+        recipe = ControlNetRecipe(
+            controlnet_component(file), base=base if DIFFERENCES in file.shapes else None
+        )
+    expect_class(
+        recipe.control_net, *(name for controls in all_controls() for name in controls.class_names)
+    )
     architecture(recipe.control_net)
     return recipe
 
@@ -115,21 +165,36 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
 def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     index = folder / "model_index.json"
     if not index.exists():
-        raise InputError(f"{folder}: model_index.json is missing: expected a pipeline folder in diffusers' layout, or a single file")
+        raise InputError(
+            f"{folder}: model_index.json is missing: expected a pipeline folder in diffusers' "
+            "layout, or a single file"
+        )
     parts = read_json(index)
 
     def part(name: str, kind: Kind, called: str = "") -> Component:
         if not _present(parts, name) or not (folder / name).is_dir():
-            raise InputError(f"{folder}: the pipeline has no {name}: expected a {supported()} pipeline in diffusers' layout")
+            raise InputError(
+                f"{folder}: the pipeline has no {name}: expected a {supported()} pipeline in "
+                "diffusers' layout"
+            )
         return component(folder / name, kind, called)
 
     networks = [family.network for family in families()]
     network = next((one for one in networks if _present(parts, one.part)), networks[0])
 
     suffixes = [suffix for suffix in ("", "_2") if _present(parts, f"text_encoder{suffix}")] or [""]
-    encoders = tuple(TextEncoderRecipe(part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")) for s in suffixes)
+    encoders = tuple(
+        TextEncoderRecipe(
+            part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")
+        )
+        for s in suffixes
+    )
     vae = VaeRecipe(part("vae", "vae"))
-    model = ModelRecipe(part(network.part, "network", network.noun), part("scheduler", "scheduler"), latent_space(vae))
+    model = ModelRecipe(
+        part(network.part, "network", network.noun),
+        part("scheduler", "scheduler"),
+        latent_space(vae),
+    )
     return model, ClipRecipe(encoders), vae
 
 
@@ -138,7 +203,9 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     check_checkpoint(file)
     network = network_component(file)
     training = family_of(network).training
-    vae = VaeRecipe(vae_component(file, training.latent(network).scale, training.vae_overflows(network)))
+    vae = VaeRecipe(
+        vae_component(file, training.latent(network).scale, training.vae_overflows(network))
+    )
     model = ModelRecipe(network, training.scheduler(file, network), latent_space(vae))
     return model, ClipRecipe(text_encoders(file)), vae
 
@@ -147,7 +214,11 @@ def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
     if not place.is_dir():
         return text_encoders(contents(place))
     encoder = component(place, "text_encoder")
-    return (TextEncoderRecipe(encoder, tokenizer_component(config(encoder).get("hidden_act", "quick_gelu"))),)
+    return (
+        TextEncoderRecipe(
+            encoder, tokenizer_component(config(encoder).get("hidden_act", "quick_gelu"))
+        ),
+    )
 
 
 def _check_network(network: Component) -> None:
@@ -170,11 +241,21 @@ def _local(source: str | Path) -> Path:
     name = str(source)
     try:
         present = {file.rfilename for file in HfApi().model_info(name, timeout=10).siblings or ()}
-        doubled = [file for file in present if ".fp16." in file and file.replace(".fp16.", ".") in present]
-        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), ignore_patterns=[*HUB_LEFT_OUT, *doubled]))
-    except Exception as problem:  # the hub's client lets errors of several network libraries through
+        doubled = [
+            file for file in present if ".fp16." in file and file.replace(".fp16.", ".") in present
+        ]
+        return Path(
+            snapshot_download(
+                name, allow_patterns=list(HUB_FILES), ignore_patterns=[*HUB_LEFT_OUT, *doubled]
+            )
+        )
+    # the hub's client lets errors of several network libraries through
+    except Exception as problem:
         reason = first_line(problem)
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=True))
     except Exception:
-        raise InputError(f"{name}: no such local folder, and it could not be fetched from the Hugging Face hub: {reason}") from None
+        raise InputError(
+            f"{name}: no such local folder, and it could not be fetched from the Hugging Face "
+            f"hub: {reason}"
+        ) from None

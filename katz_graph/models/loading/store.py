@@ -31,11 +31,15 @@ from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
 
 SHOWN = 3  # mismatches that an error names
-VALUE_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as safetensors calls them
+# as safetensors calls them
+VALUE_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
 LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all threads
 
-TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection}
+TEXT_ENCODERS = {
+    "CLIPTextModel": transformers.CLIPTextModel,
+    "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection,
+}
 
 
 class ModelStore:
@@ -60,15 +64,38 @@ class ModelStore:
     def network(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
         return self.residents.get(self.network_of(part, device, dtype))
 
-    def network_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
-        return loadable(family_of(part).network.part, part, device, dtype, lambda: _prepared(part, dtype))
+    def network_of(
+        self, part: Component, device: torch.device | str, dtype: torch.dtype
+    ) -> Loadable:
+        return loadable(
+            family_of(part).network.part, part, device, dtype, lambda: _prepared(part, dtype)
+        )
 
-    def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Any:
+    def controlnet(
+        self,
+        part: Component,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        base: Component | None = None,
+    ) -> Any:
         """Returns the module. base: the network that the file's weights are differences to."""
         return self.residents.get(self.controlnet_of(part, device, dtype, base))
 
-    def controlnet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Loadable:
-        made = loadable("ControlNet", part, device, dtype, lambda: _load_controlnet(part, dtype, base), () if base is None else base.files)
+    def controlnet_of(
+        self,
+        part: Component,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        base: Component | None = None,
+    ) -> Loadable:
+        made = loadable(
+            "ControlNet",
+            part,
+            device,
+            dtype,
+            lambda: _load_controlnet(part, dtype, base),
+            () if base is None else base.files,
+        )
         return replace(made, key=(part, base, str(torch.device(device)), dtype), control_net=True)
 
     def vae(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
@@ -77,7 +104,9 @@ class ModelStore:
     def vae_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
         """Describes a VAE, in float32 once it is known that another type overflows."""
         dtype = torch.float32 if part in self._overflowing else dtype
-        return loadable("VAE", part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype))
+        return loadable(
+            "VAE", part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype)
+        )
 
     def vae_overflows(self, part: Component) -> None:
         """Notes that half precision does not suffice for this VAE."""
@@ -86,11 +115,18 @@ class ModelStore:
     def text_encoder(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
         return self.residents.get(self.text_encoder_of(part, device, dtype))
 
-    def text_encoder_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
+    def text_encoder_of(
+        self, part: Component, device: torch.device | str, dtype: torch.dtype
+    ) -> Loadable:
         names = config(part).get("architectures") or ["CLIPTextModel"]
         if names[0] not in TEXT_ENCODERS:
-            raise InputError(f"{part.folder}: config.json describes {names[0]}, expected {' or '.join(TEXT_ENCODERS)}")
-        return loadable("text encoder", part, device, dtype, lambda: _load(TEXT_ENCODERS[names[0]], part, dtype))
+            raise InputError(
+                f"{part.folder}: config.json describes {names[0]}, expected "
+                f"{' or '.join(TEXT_ENCODERS)}"
+            )
+        return loadable(
+            "text encoder", part, device, dtype, lambda: _load(TEXT_ENCODERS[names[0]], part, dtype)
+        )
 
     def tokenizer(self, part: Component) -> Any:
         return load_tokenizer(part)
@@ -121,7 +157,11 @@ def files_of(part: Component) -> tuple[FileIdentity, ...]:
     """Returns all files that a module is made of."""
     if not isinstance(part, MergedComponent):
         return part.files
-    return tuple(file for source, loras in part.sources for file in (*files_of(source), *(lora.file for lora in loras)))
+    return tuple(
+        file
+        for source, loras in part.sources
+        for file in (*files_of(source), *(lora.file for lora in loras))
+    )
 
 
 def _called(part: Component) -> str:
@@ -129,7 +169,11 @@ def _called(part: Component) -> str:
     part that of the pipeline.
     """
     path = Path(part.folder)
-    if path.name.partition("_2")[0] in ("vae", "text_encoder", *(family.network.part for family in families())):
+    if path.name.partition("_2")[0] in (
+        "vae",
+        "text_encoder",
+        *(family.network.part for family in families()),
+    ):
         path = path.parent
     return path.stem if path.suffix == ".safetensors" else path.name
 
@@ -154,7 +198,8 @@ def _size(part: Component, dtype: torch.dtype) -> int:
 
 def _load_controlnet(part: Component, dtype: torch.dtype, base: Component | None) -> Any:
     module = _prepared(part, dtype)
-    return module if base is None else _added(module, _load_network(base, dtype))  # not the live one, which may have LoRAs in it
+    # not the live one, which may have LoRAs in it
+    return module if base is None else _added(module, _load_network(base, dtype))
 
 
 def _prepared(part: Component, dtype: torch.dtype) -> Any:
@@ -173,11 +218,17 @@ def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
         expect_class(part, model.__name__)
     with LOADING, quiet(*LIBRARIES):
         try:
-            module, report = _from_folder(model, part, dtype) if part.configuration is None else build(model, part, dtype)
+            module, report = (
+                _from_folder(model, part, dtype)
+                if part.configuration is None
+                else build(model, part, dtype)
+            )
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
             if is_out_of_memory(error):
                 raise
-            raise InputError(f"{part.folder}: cannot be loaded as {model.__name__}: {first_line(error)}") from error
+            raise InputError(
+                f"{part.folder}: cannot be loaded as {model.__name__}: {first_line(error)}"
+            ) from error
     _check_report(part, model.__name__, report)
     check_unchanged(*part.files)
     if part.rounding is not None:
@@ -220,8 +271,15 @@ def _added(differences: Any, base: Any) -> Any:
 
 def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
     weights = next(file.path for file in part.files if file.path.endswith(".safetensors"))
-    what = f"does not fit config.json beside it ({name})" if part.configuration is None else f"is no whole {name}"
-    mismatched = [f"{key} is {list(got)}, expected {list(wanted)}" for key, got, wanted in sorted(report["mismatched_keys"])]
+    what = (
+        f"does not fit config.json beside it ({name})"
+        if part.configuration is None
+        else f"is no whole {name}"
+    )
+    mismatched = [
+        f"{key} is {list(got)}, expected {list(wanted)}"
+        for key, got, wanted in sorted(report["mismatched_keys"])
+    ]
     for problem, keys in (
         ("of another shape", mismatched),
         ("missing", sorted(report["missing_keys"])),

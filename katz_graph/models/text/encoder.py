@@ -23,7 +23,8 @@ from katz_graph.models.text.tokens import row_length, token_rows
 from katz_graph.recipe import LearnedWords
 
 STAND_IN = 0  # the id in the place of a vector that no token has
-OPEN_CLIP_LAYERS = 24  # of SD2's text encoder as it was trained; diffusers' folders leave out the last
+# of SD2's text encoder as it was trained; diffusers' folders leave out the last
+OPEN_CLIP_LAYERS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,16 @@ def encode(
     first chunk's. InputError for a last_layer that is not negative.
     """
     if last_layer is not None and last_layer >= 0:
-        raise InputError(f"stop_at_clip_layer is {last_layer}, expected a negative number: -1 is the last layer")
+        raise InputError(
+            f"stop_at_clip_layer is {last_layer}, expected a negative number: -1 is the last layer"
+        )
     texts = (text, text if text_2 is None else text_2)
     rows = [
         token_rows(
-            tokenizer, module.config.max_position_embeddings, weighted_segments(said), vectors(learned, number, module.config.hidden_size)
+            tokenizer,
+            module.config.max_position_embeddings,
+            weighted_segments(said),
+            vectors(learned, number, module.config.hidden_size),
         )
         for number, ((module, tokenizer), said) in enumerate(zip(encoders, texts, strict=False))
     ]
@@ -71,7 +77,11 @@ def encode(
     projects = hasattr(encoders[-1][0], "text_projection")  # SDXL, and its refiner
     encoded = [
         _encode(
-            Encoder(module, tokenizer, {words.name: _vectors(words, number, module) for words in learned}),
+            Encoder(
+                module,
+                tokenizer,
+                {words.name: _vectors(words, number, module) for words in learned},
+            ),
             [*one, *[[]] * (longest - len(one))],
             _layer(module.config, projects, last_layer),
         )
@@ -85,7 +95,13 @@ def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
     """Selects the layer. SD1: the last. SDXL: the last but one of both, without norm. SD2: the last
     but one as trained, the last in diffusers' folders.
     """
-    absent = 1 if not projects and config.hidden_act == "gelu" and config.num_hidden_layers != OPEN_CLIP_LAYERS else 0
+    absent = (
+        1
+        if not projects
+        and config.hidden_act == "gelu"
+        and config.num_hidden_layers != OPEN_CLIP_LAYERS
+        else 0
+    )
     if last_layer is None:
         last_layer = -2 if projects or config.hidden_act == "gelu" else -1
     if -last_layer > config.num_hidden_layers + absent:
@@ -93,7 +109,9 @@ def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
     return Layer(max(1, -last_layer - absent), normed=not projects)
 
 
-def _encode(encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer) -> tuple[Tensor, Tensor | None]:
+def _encode(
+    encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer
+) -> tuple[Tensor, Tensor | None]:
     """Returns hidden states [1, length · rows, D] with weights applied, and the first row's
     projected pooled text, if the encoder projects.
 
@@ -103,7 +121,10 @@ def _encode(encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer) -> 
     states, pooled = [hidden for hidden, _ in runs], runs[0][1]
     if any(weight != 1.0 for row in rows for _, weight in row):
         empty, _ = _run(encoder, [], layer)
-        states = [_weigh(hidden, empty, [1.0, *(weight for _, weight in row)]) for hidden, row in zip(states, rows, strict=True)]
+        states = [
+            _weigh(hidden, empty, [1.0, *(weight for _, weight in row)])
+            for hidden, row in zip(states, rows, strict=True)
+        ]
     return torch.cat(states, dim=1), pooled
 
 
@@ -113,14 +134,26 @@ def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
     return torch.where(factors == 1.0, hidden, (hidden - empty) * factors + empty)
 
 
-def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tuple[Tensor, Tensor | None]:
+def _run(
+    encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer
+) -> tuple[Tensor, Tensor | None]:
     """Runs one row through one encoder: hidden states [1, length, D] and, if it projects, pooled
     text [1, P].
     """
     module, tokenizer = encoder.module, encoder.tokenizer
-    vectors = {place: encoder.learned[token[0]][token[1]] for place, token in enumerate(tokens, start=1) if isinstance(token, tuple)}
-    ids = [tokenizer.bos_token_id, *(STAND_IN if isinstance(token, tuple) else token for token in tokens), tokenizer.eos_token_id]
-    ids += [tokenizer.pad_token_id] * (row_length(tokenizer, module.config.max_position_embeddings) - len(ids))
+    vectors = {
+        place: encoder.learned[token[0]][token[1]]
+        for place, token in enumerate(tokens, start=1)
+        if isinstance(token, tuple)
+    }
+    ids = [
+        tokenizer.bos_token_id,
+        *(STAND_IN if isinstance(token, tuple) else token for token in tokens),
+        tokenizer.eos_token_id,
+    ]
+    ids += [tokenizer.pad_token_id] * (
+        row_length(tokenizer, module.config.max_position_embeddings) - len(ids)
+    )
     with torch.no_grad(), _placed(module, vectors):
         output = module(torch.tensor([ids], device=module.device), output_hidden_states=True)
         hidden = output.hidden_states[-layer.from_end]

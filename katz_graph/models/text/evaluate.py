@@ -18,7 +18,9 @@ from katz_graph.recipe import Averaged, Encoding, Given, Joined, Prompt, Sizes, 
 SCORE = 6.0  # the aesthetic score that SDXL's refiner is told unless a prompt says another
 
 
-def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]) -> TextEncoding:
+def evaluate(
+    encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]
+) -> TextEncoding:
     """Computes the encoding [1, T, D], with pooled text [1, P] where there is one. InputError where
     two do not fit each other.
 
@@ -31,7 +33,10 @@ def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place
             return TextEncoding(place(hidden), None if pooled is None else place(pooled))
         case Zeroed(encoding=inner):
             one = evaluate(inner, encode, place)
-            return TextEncoding(torch.zeros_like(one.hidden), None if one.pooled is None else torch.zeros_like(one.pooled))
+            return TextEncoding(
+                torch.zeros_like(one.hidden),
+                None if one.pooled is None else torch.zeros_like(one.pooled),
+            )
         case Joined(first=first, second=second):
             one = evaluate(first, encode, place)
             other = _like(evaluate(second, encode, place), one)
@@ -41,10 +46,14 @@ def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place
             other = _like(evaluate(second, encode, place), one)
             length = one.hidden.shape[1]
             cut = pad(other.hidden[:, :length], (0, 0, 0, max(0, length - other.hidden.shape[1])))
-            return TextEncoding(one.hidden * share + cut * (1 - share), _average(one.pooled, other.pooled, share))
+            return TextEncoding(
+                one.hidden * share + cut * (1 - share), _average(one.pooled, other.pooled, share)
+            )
 
 
-def with_sizes(encoding: TextEncoding, sizes: Sizes | None, height: int, width: int) -> TextEncoding:
+def with_sizes(
+    encoding: TextEncoding, sizes: Sizes | None, height: int, width: int
+) -> TextEncoding:
     """Adds SDXL's size conditioning to an encoding, for a picture of this size in pixels. Other
     models' encodings stay as they are.
     """
@@ -55,7 +64,12 @@ def with_sizes(encoding: TextEncoding, sizes: Sizes | None, height: int, width: 
     target = told.target_height or original_height, told.target_width or original_width
     score = SCORE if told.aesthetic_score is None else told.aesthetic_score
     numbers = [original_height, original_width, told.crop_top, told.crop_left, *target, score]
-    return replace(encoding, sizes=encoding.hidden.new_tensor([numbers]).expand(encoding.hidden.shape[0], -1).contiguous())
+    return replace(
+        encoding,
+        sizes=encoding.hidden.new_tensor([numbers])
+        .expand(encoding.hidden.shape[0], -1)
+        .contiguous(),
+    )
 
 
 def _average(first: Tensor | None, second: Tensor | None, share: float) -> Tensor | None:
@@ -68,7 +82,8 @@ def _like(encoding: TextEncoding, other: TextEncoding) -> TextEncoding:
     """Returns the encoding as it is. InputError when it is not as wide as the other."""
     if encoding.hidden.shape[-1] != other.hidden.shape[-1]:
         raise InputError(
-            f"two conditionings do not fit: their texts are {other.hidden.shape[-1]} and {encoding.hidden.shape[-1]} wide; "
+            f"two conditionings do not fit: their texts are {other.hidden.shape[-1]} and "
+            f"{encoding.hidden.shape[-1]} wide; "
             "encode both with the text encoders of one checkpoint"
         )
     return encoding

@@ -29,7 +29,8 @@ def weighted_segments(text: str) -> list[tuple[str, float]]:
         text = text.replace(escape, stand_in)
     closing = _pairs(text)
     segments: list[tuple[str, float]] = []
-    # Of the groups that are open; an end: of the group's text, of the group; surplus: how many `)` too many it has had.
+    # Of the groups that are open; an end: of the group's text, of the group; surplus: how many `)`
+    # too many it has had.
     weights, ends, surplus = [1.0], [(len(text), len(text))], [0]
     start = position = 0
 

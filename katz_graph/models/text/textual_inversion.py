@@ -38,7 +38,14 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 def called(text: str) -> list[str]:
     """Returns the names of the textual inversions in a prompt, each once."""
-    return list(dict.fromkeys(part for segment, _ in weighted_segments(text) for part, is_name in pieces(segment) if is_name))
+    return list(
+        dict.fromkeys(
+            part
+            for segment, _ in weighted_segments(text)
+            for part, is_name in pieces(segment)
+            if is_name
+        )
+    )
 
 
 def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context) -> ClipRecipe:
@@ -50,14 +57,18 @@ def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context)
         path = find(name, context.folders)
         if path is None:
             known = [choice.removesuffix(WEIGHTS[0]) for choice in context.folders.choices(KIND)]
-            context.warn(f"embedding:{name} is not in {KIND}{suggest(name, known)}; the prompt goes without it")
+            context.warn(
+                f"embedding:{name} is not in {KIND}{suggest(name, known)}; the prompt "
+                "goes without it"
+            )
             continue
         words = LearnedWords(name, file_identity(path))
         for number, encoder in enumerate(clip.encoders):
             width = config(encoder.encoder)["hidden_size"]
             if tensor_name(words, number, width) is None:
                 context.warn(
-                    f"embedding:{name} has no vectors of width {width} for text encoder {number + 1}, which goes without it: "
+                    f"embedding:{name} has no vectors of width {width} for text encoder "
+                    f"{number + 1}, which goes without it: "
                     "it was made for another family of models"
                 )
         found.append(words)
@@ -83,9 +94,15 @@ def find(name: str, folders: Folders) -> Path | None:
             pickle = root / (name + ending)
             inside = pickle.is_relative_to(root) and ".." not in Path(name).parts
             if inside and pickle.suffix.lower() in PICKLES and pickle.is_file():
-                load = f"import torch; from safetensors.torch import save_file as s; d = torch.load('{pickle}', weights_only=True)"
+                load = (
+                    "import torch; from safetensors.torch import save_file as s; d = "
+                    f"torch.load('{pickle}', weights_only=True)"
+                )
                 layouts = "d.get('string_to_param', d).values()"
-                convert = f"{load}; s({{'emb_params': next(iter({layouts})).detach()}}, '{pickle.with_suffix('.safetensors')}')"
+                convert = (
+                    f"{load}; s({{'emb_params': next(iter({layouts})).detach()}}, "
+                    f"'{pickle.with_suffix('.safetensors')}')"
+                )
                 raise InputError(f'{pickle}: {PICKLE}: convert it with python -c "{convert}"')
     return None
 
@@ -93,7 +110,9 @@ def find(name: str, folders: Folders) -> Path | None:
 def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
     """Returns the file's tensor for the n-th text encoder, of this width; None without one."""
     shapes = contents_of(words.file).shapes
-    fitting = [name for name, shape in shapes.items() if shape and shape[-1] == width and len(shape) <= 2]
+    fitting = [
+        name for name, shape in shapes.items() if shape and shape[-1] == width and len(shape) <= 2
+    ]
     own = OWN_NAME[encoder : encoder + 1]
     return next((name for name in fitting if name in own), fitting[0] if fitting else None)
 

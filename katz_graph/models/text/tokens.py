@@ -20,7 +20,10 @@ from katz_graph.recipe import Component, Prompt
 
 
 def token_rows(
-    tokenizer: Any, positions: int, segments: Sequence[tuple[str, float]], learned: Mapping[str, int] | None = None
+    tokenizer: Any,
+    positions: int,
+    segments: Sequence[tuple[str, float]],
+    learned: Mapping[str, int] | None = None,
 ) -> list[list[Token]]:
     """Returns weighted tokens in rows that leave room for the start and end tokens; `positions` is
     the encoder's longest row.
@@ -32,9 +35,13 @@ def token_rows(
     for segment, weight in segments:
         for text, is_name in pieces(segment):
             if is_name:
-                groups.append([((text, number), weight) for number in range((learned or {}).get(text, 0))])
+                groups.append(
+                    [((text, number), weight) for number in range((learned or {}).get(text, 0))]
+                )
             else:
-                groups.append([(token, weight) for token in tokenizer(text, verbose=False).input_ids[1:-1]])
+                groups.append(
+                    [(token, weight) for token in tokenizer(text, verbose=False).input_ids[1:-1]]
+                )
     return chunks(groups, row_length(tokenizer, positions) - 2)
 
 
@@ -51,7 +58,10 @@ def prompt_length(prompt: Prompt) -> int:
     texts = (prompt.text, prompt.text if prompt.text_2 is None else prompt.text_2)
     for number, (encoder, text) in enumerate(zip(prompt.clip.encoders, texts, strict=False)):
         tokenizer, values = load_tokenizer(encoder.tokenizer), config(encoder.encoder)
-        positions, learned = values.get("max_position_embeddings", 77), vectors(prompt.clip.learned, number, values["hidden_size"])
+        positions, learned = (
+            values.get("max_position_embeddings", 77),
+            vectors(prompt.clip.learned, number, values["hidden_size"]),
+        )
         rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
         lengths.append(len(rows) * row_length(tokenizer, positions))
     return max(lengths)
@@ -62,6 +72,10 @@ def load_tokenizer(part: Component) -> Any:
     """Loads a CLIPTokenizer once. InputError when the files are not one."""
     with quiet(logging):
         try:
-            return transformers.CLIPTokenizer.from_pretrained(part.folder, local_files_only=True, **json.loads(part.configuration or "{}"))
+            return transformers.CLIPTokenizer.from_pretrained(
+                part.folder, local_files_only=True, **json.loads(part.configuration or "{}")
+            )
         except Exception as error:  # the tokenizers library raises bare Exception
-            raise InputError(f"{part.folder}: cannot be loaded as CLIPTokenizer: {first_line(error)}") from error
+            raise InputError(
+                f"{part.folder}: cannot be loaded as CLIPTokenizer: {first_line(error)}"
+            ) from error

@@ -48,29 +48,54 @@ def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEnt
         return entry
     if area.relative:
         top, left = round(area.top * height), round(area.left * width)
-        cells = Area(top, left, max(1, round(area.height * height)), max(1, round(area.width * width)))
+        cells = Area(
+            top, left, max(1, round(area.height * height)), max(1, round(area.width * width))
+        )
     else:
         cells = Area(int(area.top), int(area.left), int(area.height), int(area.width))
     if cells.top >= height or cells.left >= width:
-        x, y, wide, high = map(DEFAULT_LATENT_SPACE.pixels, (int(cells.left), int(cells.top), width, height))
+        x, y, wide, high = map(
+            DEFAULT_LATENT_SPACE.pixels, (int(cells.left), int(cells.top), width, height)
+        )
         raise InputError(
             f"a conditioning has an area that begins at x {x}, y {y} pixels, "
             f"outside of the picture of {wide}x{high}; move it or enlarge the latent"
         )
-    return replace(entry, area=replace(cells, height=min(cells.height, height - cells.top), width=min(cells.width, width - cells.left)))
+    return replace(
+        entry,
+        area=replace(
+            cells,
+            height=min(cells.height, height - cells.top),
+            width=min(cells.width, width - cells.left),
+        ),
+    )
 
 
-def _partner(entry: ConditioningEntry, others: Sequence[ConditioningEntry]) -> list[ConditioningEntry]:
+def _partner(
+    entry: ConditioningEntry, others: Sequence[ConditioningEntry]
+) -> list[ConditioningEntry]:
     """Returns the entry that the other side lacks to match an entry's area."""
     if entry.area is None:
         return []
     covering = [other for other in others if other.area is None or _covers(other.area, entry.area)]
     if not covering:
         return []
-    smallest = min(covering, key=lambda other: float("inf") if other.area is None else other.area.height * other.area.width)
+    smallest = min(
+        covering,
+        key=lambda other: (
+            float("inf") if other.area is None else other.area.height * other.area.width
+        ),
+    )
     if smallest.area == entry.area:
         return []
-    return [replace(entry, encoding=smallest.encoding, sizes=smallest.sizes, concatenated=smallest.concatenated)]
+    return [
+        replace(
+            entry,
+            encoding=smallest.encoding,
+            sizes=smallest.sizes,
+            concatenated=smallest.concatenated,
+        )
+    ]
 
 
 def _covers(outer: Area, inner: Area) -> bool:
@@ -82,9 +107,15 @@ def _covers(outer: Area, inner: Area) -> bool:
     )
 
 
-def _controlled(positive: Sequence[ConditioningEntry], negative: Sequence[ConditioningEntry]) -> list[ConditioningEntry]:
+def _controlled(
+    positive: Sequence[ConditioningEntry], negative: Sequence[ConditioningEntry]
+) -> list[ConditioningEntry]:
     """Returns the negative entries with the ControlNets that spread to them."""
-    spreading = [entry.control for entry in positive if entry.area is None and entry.control and entry.control[-1].spreads]
+    spreading = [
+        entry.control
+        for entry in positive
+        if entry.area is None and entry.control and entry.control[-1].spreads
+    ]
     takers = [number for number, entry in enumerate(negative) if entry.area is None]
     if not spreading or not takers or any(negative[number].control for number in takers):
         return list(negative)
@@ -101,31 +132,60 @@ Side = Callable[[str], Link]
 def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
     """Adds to `nodes` what the guider computes. Returns the guided prediction."""
     everything = needs_uncond(guider.model.patches)
-    plain, plain_outer = (math.isclose(scale, 1.0) and not everything for scale in (guider.guidance, guider.outer))
+    plain, plain_outer = (
+        math.isclose(scale, 1.0) and not everything for scale in (guider.guidance, guider.outer)
+    )
     if guider.kind == "nested":
         negative, middle, positive = side("negative"), side("middle"), side("positive")
         inner = _patched(nodes, "guidance.inner", guider.model, positive, middle, guider.guidance)
-        return _combined(nodes, "guidance", {"cond": inner, "uncond": negative, "guidance": guider.outer})
+        return _combined(
+            nodes, "guidance", {"cond": inner, "uncond": negative, "guidance": guider.outer}
+        )
     if guider.kind == "dual" and not (plain and plain_outer):
         outer_uncond = None if plain_outer else side("negative")
         middle, positive = side("middle"), side("positive")
         outer = _patched(nodes, "guidance.outer", guider.model, middle, outer_uncond, guider.outer)
-        return _combined(nodes, "guidance", {"cond": positive, "uncond": middle, "base": outer, "guidance": guider.guidance})
+        return _combined(
+            nodes,
+            "guidance",
+            {"cond": positive, "uncond": middle, "base": outer, "guidance": guider.guidance},
+        )
     alone = guider.kind != "cfg" or plain
     uncond = None if alone else side("negative")
-    return _patched(nodes, "guidance", guider.model, side("positive"), uncond, 1.0 if guider.kind == "basic" else guider.guidance)
+    return _patched(
+        nodes,
+        "guidance",
+        guider.model,
+        side("positive"),
+        uncond,
+        1.0 if guider.kind == "basic" else guider.guidance,
+    )
 
 
-def _patched(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, cond: Link, uncond: Link | None, guidance: float) -> Link:
+def _patched(
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    cond: Link,
+    uncond: Link | None,
+    guidance: float,
+) -> Link:
     """Combines one prediction with another as the model's patches have it; without patches, a
     single prediction stays as it is.
     """
     if uncond is None and not opaque_patches(model.patches):
         return cond
     if guidance_patch(model.patches) is None and not post_guidance_patches(model.patches):
-        return cond if uncond is None else _combined(nodes, name, {"cond": cond, "uncond": uncond, "guidance": guidance})
+        return (
+            cond
+            if uncond is None
+            else _combined(nodes, name, {"cond": cond, "uncond": uncond, "guidance": guidance})
+        )
     sides = {"cond": cond} if uncond is None else {"cond": cond, "uncond": uncond}
-    nodes[name] = NodeCall("PatchedCFGCombine", {"step": Link("begin", 0), "model": model, "guidance": guidance, **sides})
+    nodes[name] = NodeCall(
+        "PatchedCFGCombine",
+        {"step": Link("begin", 0), "model": model, "guidance": guidance, **sides},
+    )
     return Link(name, 0)
 
 

@@ -27,7 +27,9 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
     `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens.
     """
     before = {op.id: op for op in program.before}
-    lengths = {op.id: length(op.inputs["encoding"]) for op in program.before if stage_of(op).encodes_text}
+    lengths = {
+        op.id: length(op.inputs["encoding"]) for op in program.before if stage_of(op).encodes_text
+    }
 
     def text_tokens(operation: Operation) -> int:
         text = operation.inputs.get("text")
@@ -36,9 +38,14 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
     operations = {op.id: op for variant in program.variants for op in variant.operations} | before
     tokens = {name: text_tokens(operation) for name, operation in operations.items()}
     cells = _cells(program, shape)
-    work = {name: count(operation, (*shape[:2], *cells.get(name, shape[2:])), tokens[name]) for name, operation in operations.items()}
+    work = {
+        name: count(operation, (*shape[:2], *cells.get(name, shape[2:])), tokens[name])
+        for name, operation in operations.items()
+    }
     sizes = {name: (*shape[:2], *cells.get(name, shape[2:]), tokens[name]) for name in operations}
-    keys = {name: _key(operation, sizes[name], work[name]) for name, operation in operations.items()}
+    keys = {
+        name: _key(operation, sizes[name], work[name]) for name, operation in operations.items()
+    }
     return replace(program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys)
 
 
@@ -50,21 +57,29 @@ def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
         return ""
     inputs = operation.inputs
     blocks = inputs.get("first_block", 0), inputs.get("last_block", -1)
-    residuals = sum(name.startswith("residuals_") and value is not None for name, value in inputs.items())
+    residuals = sum(
+        name.startswith("residuals_") and value is not None for name, value in inputs.items()
+    )
     patches = _patches(inputs)
     return f"{operation.stage}:{digest((sizes, blocks, residuals, patches, work))[:16]}"
 
 
 def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
     model = inputs.get("model")
-    return tuple(type(patch).__name__ for patch in model.patches) if isinstance(model, ModelRecipe) else ()
+    return (
+        tuple(type(patch).__name__ for patch in model.patches)
+        if isinstance(model, ModelRecipe)
+        else ()
+    )
 
 
 def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
     """Returns the height and width that each operation works on: a part of the latent behind a
     StepCrop, else all of it.
     """
-    cells = {op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None}
+    cells = {
+        op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None
+    }
     views = Views(program)
     for variant in program.variants:
         for operation in variant.operations:
@@ -73,13 +88,18 @@ def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int
     return cells
 
 
-def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts) -> Work:
+def count_work(
+    operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts
+) -> Work:
     """Counts the work of one operation for a latent [B, C, h, w] and a text of `tokens` tokens;
     none where it is negligible.
 
     InputError for an undeclared stage.
     """
-    return stage_of(operation).count(operation.inputs, Extent(shape, tokens, value_bytes), counts) or Work()
+    return (
+        stage_of(operation).count(operation.inputs, Extent(shape, tokens, value_bytes), counts)
+        or Work()
+    )
 
 
 EXACT = 4  # bytes of a float32: the sampler's latents and the predictions
@@ -93,7 +113,9 @@ class ValueSizes:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._begin = program.region.begin.id
-        self._model_bytes = max((device.value_bytes for device in program.target.devices), default=EXACT)
+        self._model_bytes = max(
+            (device.value_bytes for device in program.target.devices), default=EXACT
+        )
         self._operations: dict[str, Operation] = {op.id: op for op in program.before}
         for variant in program.variants:
             for operation in variant.operations:
@@ -124,11 +146,22 @@ class ValueSizes:
         value = operation.inputs.get("features")
         if isinstance(value, Previous):
             carried = (variant.carried.get(value.slot) for variant in self._program.variants)
-            value = next((found for found in carried if isinstance(found, Ref) and found.operation != operation.id), None)
+            value = next(
+                (
+                    found
+                    for found in carried
+                    if isinstance(found, Ref) and found.operation != operation.id
+                ),
+                None,
+            )
         return self.of(value) if isinstance(value, Ref) else 0.0
 
     def _step(self, name: str) -> float:
         return self._latent(name) * (EXACT + self._model_bytes)
 
     def _latent(self, name: str) -> float:
-        return float(prod((*self._program.shape[:2], *self._program.cells.get(name, self._program.shape[2:]))))
+        return float(
+            prod(
+                (*self._program.shape[:2], *self._program.cells.get(name, self._program.shape[2:]))
+            )
+        )

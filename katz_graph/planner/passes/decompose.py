@@ -30,7 +30,11 @@ class Tree:
     children: tuple[Tree, ...] = ()
 
     def __str__(self) -> str:
-        return self.leaf if self.kind == "leaf" else f"{self.kind}({', '.join(map(str, self.children))})"
+        return (
+            self.leaf
+            if self.kind == "leaf"
+            else f"{self.kind}({', '.join(map(str, self.children))})"
+        )
 
     def leaves(self) -> Iterator[str]:
         if self.kind == "leaf":
@@ -50,7 +54,9 @@ class Tree:
 
 def decompose(program: Program) -> Program:
     """Fills `trees`, one per variant."""
-    return replace(program, trees=tuple(tree(dependencies(variant)) for variant in program.variants))
+    return replace(
+        program, trees=tuple(tree(dependencies(variant)) for variant in program.variants)
+    )
 
 
 def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) -> networkx.DiGraph:
@@ -73,13 +79,17 @@ def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) ->
 def tree(graph: networkx.DiGraph) -> Tree:
     """Decomposes an acyclic graph into a series-parallel tree."""
     reduced = networkx.transitive_reduction(graph)
-    trees: dict[int, Tree] = {number: Tree("leaf", leaf=name) for number, name in enumerate(graph.nodes)}
+    trees: dict[int, Tree] = {
+        number: Tree("leaf", leaf=name) for number, name in enumerate(graph.nodes)
+    }
     numbers = {name: number for number, name in enumerate(graph.nodes)}
     work = networkx.relabel_nodes(reduced, numbers)
     work.add_nodes_from(trees)
     while len(work) > 1 and (_merge_parallel(work, trees) or _merge_series(work, trees)):
         pass
-    remaining = [trees[number] for number in sorted(networkx.lexicographical_topological_sort(work))]
+    remaining = [
+        trees[number] for number in sorted(networkx.lexicographical_topological_sort(work))
+    ]
     return remaining[0] if len(remaining) == 1 else Tree("prime", children=tuple(remaining))
 
 
@@ -106,11 +116,15 @@ def _merge_series(work: networkx.DiGraph, trees: dict[int, Tree]) -> bool:
 
 def _joined(kind: Literal["S", "P"], parts: list[Tree]) -> Tree:
     """Joins parts under S or P, which are associative: takes up children of the same kind."""
-    children = [child for part in parts for child in (part.children if part.kind == kind else (part,))]
+    children = [
+        child for part in parts for child in (part.children if part.kind == kind else (part,))
+    ]
     return Tree(kind, children=tuple(children))
 
 
-def _replace(work: networkx.DiGraph, trees: dict[int, Tree], group: list[int], joined: Tree) -> None:
+def _replace(
+    work: networkx.DiGraph, trees: dict[int, Tree], group: list[int], joined: Tree
+) -> None:
     kept = group[0]
     before = {node for member in group for node in work.pred[member]} - set(group)
     after = {node for member in group for node in work.succ[member]} - set(group)

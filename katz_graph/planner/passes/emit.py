@@ -32,18 +32,27 @@ class _Lists:
         self._program = program
         self._instances = Instances(program)
         self._begin = program.region.begin.id
-        self._segments = dict(zip((variant.name for variant in program.variants), program.segments, strict=True))
+        self._segments = dict(
+            zip((variant.name for variant in program.variants), program.segments, strict=True)
+        )
         self._before = {operation.id: operation for operation in program.before}
-        self._made_before: dict[str, list[str]] = {}  # operation before the loop -> devices that compute it
+        # operation before the loop -> devices that compute it
+        self._made_before: dict[str, list[str]] = {}
         for call in program.before_calls:
             for name in call.operations:
                 self._made_before.setdefault(name, []).append(call.device)
-        self._waiting: dict[tuple[str, int | None], dict[tuple[Instance, str], None]] = {}  # (operation, evaluation) -> what goes where
-        self._last_use: dict[tuple[str, int | None], dict[Instance, int]] = {}  # by device and evaluation that made the instance
+        # (operation, evaluation) -> what goes where
+        self._waiting: dict[tuple[str, int | None], dict[tuple[Instance, str], None]] = {}
+        # by device and evaluation that made the instance
+        self._last_use: dict[tuple[str, int | None], dict[Instance, int]] = {}
 
     def written(self) -> Mapping[str, tuple[Instruction, ...]]:
         program = self._program
-        placed = (*program.placement.values(), *(call.device for call in program.before_calls), program.owner)
+        placed = (
+            *program.placement.values(),
+            *(call.device for call in program.before_calls),
+            program.owner,
+        )
         devices = [device.name for device in program.target.devices if device.name in placed]
         for device in devices:
             list(self._list(device))
@@ -55,13 +64,20 @@ class _Lists:
         yield from weights.first()
         for call in (call for call in self._program.before_calls if call.device == device):
             yield from weights.patches(self._before[name] for name in call.operations)
-            yield from self._receive(device, [ref for name in call.operations for _, ref in self._before[name].references()], None, here)
+            yield from self._receive(
+                device,
+                [ref for name in call.operations for _, ref in self._before[name].references()],
+                None,
+                here,
+            )
             yield Instruction("prepare", call.operations[0])
             yield from self._send(device, call.operations, None)
         for point in self._program.schedule:
             yield from self._evaluation(device, point.index, here, weights)
 
-    def _evaluation(self, device: str, index: int, here: dict[Instance, None], weights: _Weights) -> Iterator[Instruction]:
+    def _evaluation(
+        self, device: str, index: int, here: dict[Instance, None], weights: _Weights
+    ) -> Iterator[Instruction]:
         variant, owner = self._instances.variant(index), device == self._program.owner
         segments = [segment for segment in self._segments[variant.name] if segment.device == device]
         operations = {operation.id: operation for operation in variant.operations}
@@ -82,7 +98,9 @@ class _Lists:
         made = [name for segment in segments for call in segment.calls for name in call.operations]
         yield Instruction("end", "", index, keeps=self._kept(device, index, made, here))
 
-    def _receive(self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]) -> Iterator[Instruction]:
+    def _receive(
+        self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]
+    ) -> Iterator[Instruction]:
         """Receives those values that other devices make and that are not here yet."""
         for value in values:
             instance = Instance(value, None) if index is None else self._instances.of(value, index)
@@ -95,10 +113,20 @@ class _Lists:
             if instance in here or device in makers:
                 continue
             here[instance] = None
-            self._waiting.setdefault((instance.ref.operation, instance.evaluation), {})[instance, device] = None
-            yield Instruction("receive", instance.ref.operation, instance.evaluation, instance.ref.output, makers[0])
+            self._waiting.setdefault((instance.ref.operation, instance.evaluation), {})[
+                instance, device
+            ] = None
+            yield Instruction(
+                "receive",
+                instance.ref.operation,
+                instance.evaluation,
+                instance.ref.output,
+                makers[0],
+            )
 
-    def _send(self, device: str, operations: Iterable[str], index: int | None) -> Iterator[Instruction]:
+    def _send(
+        self, device: str, operations: Iterable[str], index: int | None
+    ) -> Iterator[Instruction]:
         for name in operations:
             if self._makers(Instance(Ref(name), index))[0] != device:
                 continue  # another device makes it too, and sends it
@@ -109,9 +137,15 @@ class _Lists:
         name = instance.ref.operation
         if name == self._begin:
             return [self._program.owner]
-        return self._made_before[name] if instance.evaluation is None else [self._program.placement[name]]
+        return (
+            self._made_before[name]
+            if instance.evaluation is None
+            else [self._program.placement[name]]
+        )
 
-    def _kept(self, device: str, index: int, made: Iterable[str], here: dict[Instance, None]) -> tuple[Instance, ...]:
+    def _kept(
+        self, device: str, index: int, made: Iterable[str], here: dict[Instance, None]
+    ) -> tuple[Instance, ...]:
         """Returns the instances that later evaluations need on this device."""
         produced = set(made)
         for instance, last in self._last_use.get((device, index), {}).items():
@@ -137,10 +171,16 @@ class _Weights:
                 self._resident[model.network] = model.loras
                 yield Instruction("patch", name)
 
-    def patches(self, operations: Iterable[Operation], index: int | None = None) -> Iterator[Instruction]:
+    def patches(
+        self, operations: Iterable[Operation], index: int | None = None
+    ) -> Iterator[Instruction]:
         """Yields the patches that must come before these operations run."""
         for operation in operations:
             model = operation.inputs.get("model")
-            if isinstance(model, ModelRecipe) and model in self._names and self._resident[model.network] != model.loras:
+            if (
+                isinstance(model, ModelRecipe)
+                and model in self._names
+                and self._resident[model.network] != model.loras
+            ):
                 self._resident[model.network] = model.loras
                 yield Instruction("patch", self._names[model], index)

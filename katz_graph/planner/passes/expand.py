@@ -23,10 +23,17 @@ WHOLE = (0.0, 1.0)
 
 
 def expand_sampling(
-    begin: str, begin_inputs: Mapping[str, Any], model: ModelRecipe, positive: Conditioning, negative: Conditioning, guidance: float
+    begin: str,
+    begin_inputs: Mapping[str, Any],
+    model: ModelRecipe,
+    positive: Conditioning,
+    negative: Conditioning,
+    guidance: float,
 ) -> Expansion:
     """Returns the region of a sampler with plain guidance; it gives the latent."""
-    expansion = expand_guider(begin, begin_inputs, Guider("cfg", model, positive, negative, guidance=guidance))
+    expansion = expand_guider(
+        begin, begin_inputs, Guider("cfg", model, positive, negative, guidance=guidance)
+    )
     return replace(expansion, outputs=expansion.outputs[:1])
 
 
@@ -35,7 +42,9 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     what that takes. It gives the latent, and the denoised one that the last step began with.
     """
     latent, model = begin_inputs["latent_image"], guider.model
-    entries = balanced([getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:])
+    entries = balanced(
+        [getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:]
+    )
     complete = family_of(model.network).network.complete
     sides = {
         name: tuple(complete(entry, model, latent, number == 0) for entry in side)
@@ -50,8 +59,14 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
 def _side(nodes: dict[str, NodeCall], side: str, model: ModelRecipe, entries: Conditioning) -> Link:
     if not entries:
         raise InputError(f"the {side} conditioning is empty; link a CLIPTextEncode")
-    names = [side] if len(entries) == 1 else [f"{side}{number}" for number in range(1, len(entries) + 1)]
-    branches = [_branch(nodes, name, model, entry) for name, entry in zip(names, entries, strict=True)]
+    names = (
+        [side]
+        if len(entries) == 1
+        else [f"{side}{number}" for number in range(1, len(entries) + 1)]
+    )
+    branches = [
+        _branch(nodes, name, model, entry) for name, entry in zip(names, entries, strict=True)
+    ]
     if len(branches) == 1 and _counts_everywhere(entries[0]):
         return branches[0]
     weighted = [
@@ -71,11 +86,20 @@ def _joined(nodes: dict[str, NodeCall], name: str, kind: str, weighted: Sequence
 
 
 def _counts_everywhere(entry: ConditioningEntry) -> bool:
-    return _window(entry) == WHOLE and entry.area is None and entry.mask is None and entry.strength != 0.0
+    return (
+        _window(entry) == WHOLE
+        and entry.area is None
+        and entry.mask is None
+        and entry.strength != 0.0
+    )
 
 
 def _weighed(nodes: dict[str, NodeCall], name: str, branch: Link, entry: ConditioningEntry) -> Link:
-    inputs: dict[str, Any] = {"step": Link("begin", 0), "prediction": branch, "strength": entry.strength}
+    inputs: dict[str, Any] = {
+        "step": Link("begin", 0),
+        "prediction": branch,
+        "strength": entry.strength,
+    }
     if entry.area is not None:
         inputs |= {"top": entry.area.top, "left": entry.area.left}
     if entry.mask is not None:
@@ -84,15 +108,20 @@ def _weighed(nodes: dict[str, NodeCall], name: str, branch: Link, entry: Conditi
     return Link(f"{name}.weight", 0)
 
 
-def _branch(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry) -> Link:
+def _branch(
+    nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry
+) -> Link:
     """Adds the network of one conditioning entry, with a ControlNet instance per use."""
     text = (ConditioningEntry(entry.encoding, sizes=entry.sizes, concatenated=entry.concatenated),)
     step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}.area", entry.area)
     active = [use for use in entry.control if use.strength != 0.0]
     if len(active) > SLOTS:
-        raise InputError(f"a conditioning carries {len(active)} ControlNets; at most {SLOTS} can act at once")
+        raise InputError(
+            f"a conditioning carries {len(active)} ControlNets; at most {SLOTS} can act at once"
+        )
     residuals = {
-        f"residuals_{number}": _control(nodes, f"{name}.controlnet{number}", step, text, use) for number, use in enumerate(active, start=1)
+        f"residuals_{number}": _control(nodes, f"{name}.controlnet{number}", step, text, use)
+        for number, use in enumerate(active, start=1)
     }
     return family_of(model.network).network.predict(nodes, name, model, step, text, residuals)
 
@@ -103,7 +132,9 @@ def _crop(nodes: dict[str, NodeCall], name: str, area: Area) -> Link:
     return Link(name, 0)
 
 
-def _control(nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioning, use: ControlUse) -> Link:
+def _control(
+    nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioning, use: ControlUse
+) -> Link:
     inputs = {
         "control_net": use.control_net,
         "step": step,
@@ -115,11 +146,16 @@ def _control(nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioni
     return _within(nodes, f"{name}.window", Link(name, 0), (use.start_percent, use.end_percent))
 
 
-def _within(nodes: dict[str, NodeCall], name: str, value: Link, window: tuple[float, float]) -> Link:
+def _within(
+    nodes: dict[str, NodeCall], name: str, value: Link, window: tuple[float, float]
+) -> Link:
     """Switches `value` on inside the window of the schedule, and off outside of it."""
     if window == WHOLE:
         return value
-    nodes[name] = NodeCall("StepWindow", {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]})
+    nodes[name] = NodeCall(
+        "StepWindow",
+        {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]},
+    )
     nodes[f"{name}.switch"] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value})
     return Link(f"{name}.switch", 0)
 

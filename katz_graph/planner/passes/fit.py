@@ -38,7 +38,9 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
     model = operation.inputs.get("model")
     if model is None or "conditioning" not in operation.inputs:
         return
-    for clip in (clip for entry in operation.inputs["conditioning"] for clip in clips(entry.encoding)):
+    for clip in (
+        clip for entry in operation.inputs["conditioning"] for clip in clips(entry.encoding)
+    ):
         check_text(clip, model)
     for name, ref in operation.references():
         source = operations.get(ref.operation)
@@ -51,16 +53,29 @@ def _check_patches(program: Program, variant: Variant) -> None:
     """Checks that a hand-drawn region has the nodes that heed patches; a sampler's has."""
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
     types = {operation.type for operation in variant.operations}
-    if (guidance_patch(patches) or post_guidance_patches(patches)) and "CFGCombine" in types and "PatchedCFGCombine" not in types:
-        raise InputError(f"node {program.region.begin.id}: a patch of the model changes guidance; use PatchedCFGCombine, not CFGCombine")
+    if (
+        (guidance_patch(patches) or post_guidance_patches(patches))
+        and "CFGCombine" in types
+        and "PatchedCFGCombine" not in types
+    ):
+        raise InputError(
+            f"node {program.region.begin.id}: a patch of the model changes guidance; use "
+            "PatchedCFGCombine, not CFGCombine"
+        )
     parts = {part for one in stages().values() for part in one.stands_for}
     for operation in variant.operations:
         wrapped = unet_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None
         where, declared = f"node {operation.id} ({operation.type})", stage_of(operation)
         if wrapped and declared.name in parts:
-            raise InputError(f"{where}: a patch of the model wraps the whole {_noun(operation)}; use WrappedUNet, or a KSampler")
+            raise InputError(
+                f"{where}: a patch of the model wraps the whole {_noun(operation)}; use "
+                "WrappedUNet, or a KSampler"
+            )
         if declared.stands_for and not wrapped:
-            raise InputError(f"{where}: nothing wraps this model's {_noun(operation)}; use UNetEncoder, UNetMid, UNetDecoder")
+            raise InputError(
+                f"{where}: nothing wraps this model's {_noun(operation)}; use UNetEncoder, "
+                "UNetMid, UNetDecoder"
+            )
 
 
 def _noun(operation: Operation) -> str:
@@ -70,8 +85,15 @@ def _noun(operation: Operation) -> str:
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
     """Checks that a stage of blocks whose last one gives the output that is read reaches it."""
     source = operations.get(ref.operation)
-    if source is None or (blocks := stage_of(source).blocks) is None or ref.output != blocks.last_gives:
+    if (
+        source is None
+        or (blocks := stage_of(source).blocks) is None
+        or ref.output != blocks.last_gives
+    ):
         return
     last, count = source.inputs["last_block"], blocks.count(source.inputs["model"].network)
     if last not in (-1, count - 1):
-        raise InputError(f"node {source.id} ({source.type}): gives no prediction: its last_block is {last}, the model's {count - 1}")
+        raise InputError(
+            f"node {source.id} ({source.type}): gives no prediction: its last_block is {last}, the "
+            f"model's {count - 1}"
+        )

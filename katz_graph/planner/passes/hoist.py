@@ -42,19 +42,42 @@ def hoist(program: Program) -> Program:
         entry = _one_entry(operation, inputs.pop("conditioning"))
         model = inputs.get("model") or inputs.get("control_net")
         text_key = digest((entry.encoding, entry.sizes))[:12]
-        inputs["text"] = once(hoists["text"], text_key, {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled})
+        inputs["text"] = once(
+            hoists["text"],
+            text_key,
+            {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled},
+        )
         for name, made_by in text_arguments(stage_of(operation)).items():
-            inputs[name] = once(made_by, f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
+            inputs[name] = once(
+                made_by,
+                f"{text_key}:{digest(model)[:12]}",
+                {"model": model, "text": inputs["text"]},
+            )
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
             key = ":".join([image.digest[:12], digest(model)[:12], *map(str, cells or ())])
-            inputs["reference"] = once(hoists["reference"], key, {"control_net": model, "image": image, "cells": cells})
+            inputs["reference"] = once(
+                hoists["reference"], key, {"control_net": model, "image": image, "cells": cells}
+            )
         if "concatenated" in hoists and entry.concatenated is not None:
-            key = ":".join([digest(entry.concatenated)[:12], digest(model)[:12], *map(str, astuple(part) if part else ())])
-            inputs["concatenated"] = once(hoists["concatenated"], key, {"model": model, "concatenated": entry.concatenated, "part": part})
+            key = ":".join(
+                [
+                    digest(entry.concatenated)[:12],
+                    digest(model)[:12],
+                    *map(str, astuple(part) if part else ()),
+                ]
+            )
+            inputs["concatenated"] = once(
+                hoists["concatenated"],
+                key,
+                {"model": model, "concatenated": entry.concatenated, "part": part},
+            )
         return replace(operation, inputs=inputs)
 
-    variants = tuple(replace(one, operations=tuple(rewrite(operation, one) for operation in one.operations)) for one in program.variants)
+    variants = tuple(
+        replace(one, operations=tuple(rewrite(operation, one) for operation in one.operations))
+        for one in program.variants
+    )
     return replace(program, variants=variants, before=tuple(before.values()))
 
 
@@ -68,7 +91,10 @@ def _takes_pooled(program: Program) -> bool:
 
 def _picture(operation: Operation, image: Any) -> Picture:
     if isinstance(image, (Ref, Previous)):
-        raise InputError(f"node {operation.id} ({operation.type}), image: must come from outside the step region, it does not change in it")
+        raise InputError(
+            f"node {operation.id} ({operation.type}), image: must come from outside the step "
+            "region, it does not change in it"
+        )
     return image if isinstance(image, Picture) else Picture.of(image)
 
 
@@ -85,10 +111,16 @@ def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry
     (entry,) = entries
     if entry.control:
         raise InputError(
-            f"{where}: it carries a ControlNet, which acts only in a KSampler; link a ControlNet node to the UNetDecoder instead"
+            f"{where}: it carries a ControlNet, which acts only in a KSampler; link a ControlNet "
+            "node to the UNetDecoder instead"
         )
     if (entry.start_percent, entry.end_percent) != (0.0, 1.0):
-        raise InputError(f"{where}: it is limited to a part of the schedule; use StepWindow and Switch instead")
+        raise InputError(
+            f"{where}: it is limited to a part of the schedule; use StepWindow and Switch instead"
+        )
     if entry.area is not None or entry.mask is not None:
-        raise InputError(f"{where}: it is limited to a part of the picture; use StepCrop and WeighPrediction instead")
+        raise InputError(
+            f"{where}: it is limited to a part of the picture; use StepCrop and "
+            "WeighPrediction instead"
+        )
     return entry

@@ -19,10 +19,15 @@ def segment(program: Program) -> Program:
     """Fills `segments`, per variant in the order of their first calls."""
     crossings = _Crossings(program)
     every = zip(program.variants, program.calls, strict=True)
-    return replace(program, segments=tuple(tuple(_segments(variant, calls, crossings)) for variant, calls in every))
+    return replace(
+        program,
+        segments=tuple(tuple(_segments(variant, calls, crossings)) for variant, calls in every),
+    )
 
 
-def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings) -> Iterator[Segment]:
+def _segments(
+    variant: Variant, calls: tuple[Call, ...], crossings: _Crossings
+) -> Iterator[Segment]:
     operations = {operation.id: operation for operation in variant.operations}
     runs: list[list[Call]] = []
     open_runs: dict[str, list[Call]] = {}
@@ -47,12 +52,28 @@ def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings) 
 def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:
     """Returns what a run of calls reads of others, and what of it others read."""
     inside = {name for call in run for name in call.operations}
-    taken = [value for operation in variant.operations if operation.id in inside for value in operation.inputs.values()]
-    wanted = [value for operation in variant.operations if operation.id not in inside for value in operation.inputs.values()]
+    taken = [
+        value
+        for operation in variant.operations
+        if operation.id in inside
+        for value in operation.inputs.values()
+    ]
+    wanted = [
+        value
+        for operation in variant.operations
+        if operation.id not in inside
+        for value in operation.inputs.values()
+    ]
     wanted += [variant.prediction, *variant.carried.values()]
-    made = {value for value in (*taken, *wanted) if isinstance(value, Ref) and value.operation in inside}
-    reads = dict.fromkeys(value for value in taken if isinstance(value, (Ref, Previous)) and value not in made)
-    return tuple(reads), tuple(dict.fromkeys(value for value in wanted if isinstance(value, Ref) and value in made))
+    made = {
+        value for value in (*taken, *wanted) if isinstance(value, Ref) and value.operation in inside
+    }
+    reads = dict.fromkeys(
+        value for value in taken if isinstance(value, (Ref, Previous)) and value not in made
+    )
+    return tuple(reads), tuple(
+        dict.fromkeys(value for value in wanted if isinstance(value, Ref) and value in made)
+    )
 
 
 class _Crossings:
@@ -65,7 +86,8 @@ class _Crossings:
         self._begin = program.region.begin.id
         self._carried: dict[int, set[str]] = {}  # slot -> devices that may have made what it holds
         self._readers: dict[int, set[str]] = {}  # slot -> devices that may read it
-        for _ in range(1 + max((len(variant.carried) for variant in program.variants), default=0)):  # slots that pass on slots
+        # slots that pass on slots
+        for _ in range(1 + max((len(variant.carried) for variant in program.variants), default=0)):
             for variant in program.variants:
                 self._follow(variant)
 
@@ -82,7 +104,11 @@ class _Crossings:
                 self._readers.setdefault(value.slot, set()).update(self._readers.get(slot, set()))
 
     def _device(self, value: Ref) -> str:
-        return self._owner if value.operation == self._begin else self._placement.get(value.operation, "")
+        return (
+            self._owner
+            if value.operation == self._begin
+            else self._placement.get(value.operation, "")
+        )
 
     def arrives(self, operation: Operation) -> bool:
         here = self._placement[operation.id]
@@ -96,7 +122,10 @@ class _Crossings:
     def leaves(self, variant: Variant, operation: Operation) -> bool:
         here = self._placement[operation.id]
         readers = {
-            self._placement[other.id] for other in variant.operations for _, ref in other.references() if ref.operation == operation.id
+            self._placement[other.id]
+            for other in variant.operations
+            for _, ref in other.references()
+            if ref.operation == operation.id
         }
         if isinstance(variant.prediction, Ref) and variant.prediction.operation == operation.id:
             readers.add(self._owner)

@@ -29,7 +29,11 @@ def variants(program: Program, decide: Decide) -> Program:
     for point in schedule:
         decisions = {op.id: decide(op, point) for op in region.operations if op.stage in CONDITIONS}
         resolved.append((tuple(decisions.values()), decisions))
-    found = specialised(schedule, lambda index: resolved[index][0], lambda index, live: _variant(region, resolved[index][1], live))
+    found = specialised(
+        schedule,
+        lambda index: resolved[index][0],
+        lambda index, live: _variant(region, resolved[index][1], live),
+    )
     _check_slots(region, found)
     return replace(program, variants=found)
 
@@ -54,7 +58,9 @@ def specialised(
             built[key] = build(index, live)
         of_kind.setdefault(key, []).append(index)
         live = slots_read(built[key])
-    found = [replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in of_kind.items()]
+    found = [
+        replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in of_kind.items()
+    ]
     found.sort(key=lambda variant: variant.evaluations)
     return tuple(replace(variant, name=f"v{number}") for number, variant in enumerate(found))
 
@@ -78,13 +84,16 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
                     f"node {operation.id} ({operation.type}), condition: not known before the run; "
                     "link a StepPattern, a StepWindow or a BOOLEAN from outside the step region"
                 )
-            aliases[Ref(operation.id)] = inputs.get("on_true") if inputs.get("condition") else inputs.get("on_false")
+            aliases[Ref(operation.id)] = (
+                inputs.get("on_true") if inputs.get("condition") else inputs.get("on_false")
+            )
         else:
             kept[operation.id] = replace(operation, inputs=inputs)
     prediction = follow(region.end.inputs.get("prediction"))
     if not isinstance(prediction, Ref):
         raise InputError(
-            f"node {region.end.id} ({region.end.type}): input 'prediction' comes to nothing in some step; link a prediction there"
+            f"node {region.end.id} ({region.end.type}): input 'prediction' comes to nothing in "
+            "some step; link a prediction there"
         )
     following = {slot: region.end.inputs.get(f"next_{slot}") for slot in range(1, SLOTS + 1)}
     carried = {slot: follow(following[slot]) for slot in sorted(live)}
@@ -100,7 +109,8 @@ def _check_inputs(operation: Operation) -> None:
     for name in operation.required:
         if operation.inputs.get(name) is None:
             raise InputError(
-                f"node {operation.id} ({operation.type}), {name}: comes to nothing in some evaluation; give the Switch both sides"
+                f"node {operation.id} ({operation.type}), {name}: comes to nothing in some "
+                "evaluation; give the Switch both sides"
             )
 
 
@@ -117,21 +127,29 @@ def needed_operations(operations: Mapping[str, Operation], roots: Sequence[Any])
 
 def slots_read(variant: Variant) -> frozenset[int]:
     read = {slot for operation in variant.operations for slot in operation.slots()}
-    return frozenset(read | {value.slot for value in variant.carried.values() if isinstance(value, Previous)})
+    return frozenset(
+        read | {value.slot for value in variant.carried.values() if isinstance(value, Previous)}
+    )
 
 
 def _check_slots(region: Region, found: Sequence[Variant]) -> None:
     """Walks the evaluations in order and raises InputError for a slot that is read before it is
     written and has no initial value.
     """
-    written = {slot for slot in range(1, SLOTS + 1) if region.begin.inputs.get(f"initial_{slot}") is not None}
+    written = {
+        slot
+        for slot in range(1, SLOTS + 1)
+        if region.begin.inputs.get(f"initial_{slot}") is not None
+    }
     order = sorted((index, variant) for variant in found for index in variant.evaluations)
     for index, variant in order:
         for slot in sorted(slots_read(variant) - written):
             raise InputError(
-                f"node {region.begin.id} ({region.begin.type}): evaluation {index} reads previous_{slot} "
+                f"node {region.begin.id} ({region.begin.type}): evaluation {index} reads "
+                f"previous_{slot} "
                 f"before any evaluation wrote next_{slot}; "
-                f"link initial_{slot}, or let evaluation {index} compute the value (StepPattern with offset {index})"
+                f"link initial_{slot}, or let evaluation {index} compute the value (StepPattern "
+                f"with offset {index})"
             )
         written |= set(variant.carried)
 
@@ -163,11 +181,20 @@ def _active(variant: Variant, slots: Mapping[str, int]) -> frozenset[str]:
     return frozenset(operation.id for operation in variant.operations if operation.id in slots)
 
 
-def _delayed(variant: Variant, slots: Mapping[str, int], stale: frozenset[str], live: frozenset[int]) -> Variant:
+def _delayed(
+    variant: Variant, slots: Mapping[str, int], stale: frozenset[str], live: frozenset[int]
+) -> Variant:
     def read(value: Any) -> Any:
-        return Previous(slots[value.operation]) if isinstance(value, Ref) and value.operation in stale else value
+        return (
+            Previous(slots[value.operation])
+            if isinstance(value, Ref) and value.operation in stale
+            else value
+        )
 
-    operations = {op.id: replace(op, inputs={name: read(value) for name, value in op.inputs.items()}) for op in variant.operations}
+    operations = {
+        op.id: replace(op, inputs={name: read(value) for name, value in op.inputs.items()})
+        for op in variant.operations
+    }
     carried = {slot: read(value) for slot, value in variant.carried.items() if slot in live}
     carried |= {slot: Ref(name) for name, slot in slots.items() if slot in live}
     prediction = read(variant.prediction)

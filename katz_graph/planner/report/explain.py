@@ -42,9 +42,15 @@ def predict(program: Program) -> Prediction:
     ideal = sequential = before
     for variant, tree in zip(program.variants, program.trees, strict=True):
         count = len(variant.evaluations)
-        ideal += count * tree.fold(lambda name: min(costs.seconds(name, 1, device) for device in devices))
-        sequential += count * sum(costs.seconds(operation.id, 1, program.owner) for operation in variant.operations)
-    return Prediction(simulation.seconds, ideal, sequential, simulation.period, binding(program, simulation))
+        ideal += count * tree.fold(
+            lambda name: min(costs.seconds(name, 1, device) for device in devices)
+        )
+        sequential += count * sum(
+            costs.seconds(operation.id, 1, program.owner) for operation in variant.operations
+        )
+    return Prediction(
+        simulation.seconds, ideal, sequential, simulation.period, binding(program, simulation)
+    )
 
 
 def binding(program: Program, simulation: Simulation) -> str:
@@ -64,7 +70,11 @@ def binding(program: Program, simulation: Simulation) -> str:
             return f"work on {busiest}: {_ms(seconds)}{of} an evaluation"
         return f"the link {_occupancy(program, simulation, busiest)} of {_ms(period)}"
     parts, seconds, evaluations = _path(simulation)
-    over = f" over {evaluations} evaluations, {_ms(period)} each" if evaluations > 1 else " an evaluation"
+    over = (
+        f" over {evaluations} evaluations, {_ms(period)} each"
+        if evaluations > 1
+        else " an evaluation"
+    )
     return f"the path {' + '.join(parts)} = {_ms(seconds)}{over}"
 
 
@@ -77,41 +87,71 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
     if len(program.target.devices) == 1 or not program.placement:
         return
     used = {*program.placement.values(), program.owner}
-    several = next((one for one in others if len({*one.program.placement.values(), one.program.owner}) > 1), None)
+    several = next(
+        (one for one in others if len({*one.program.placement.values(), one.program.owner}) > 1),
+        None,
+    )
     if len(used) > 1:
-        slower = next((one for one in others if one.seconds >= simulation.seconds * (1 - EQUAL)), None)
+        slower = next(
+            (one for one in others if one.seconds >= simulation.seconds * (1 - EQUAL)), None
+        )
         if slower is not None:
             yield f"{slower.name} lost: {_against(simulation, slower)}"
         if len(used) < len(program.target.devices):
-            yield f"{len(used)} of {len(program.target.devices)} devices are used: more of them gain nothing"
+            yield (
+                f"{len(used)} of {len(program.target.devices)} devices are used: more of them "
+                "gain nothing"
+            )
     elif several is not None:
-        yield f"one of {len(program.target.devices)} devices is used: {several.name} lost: {_against(simulation, several)}"
+        yield (
+            f"one of {len(program.target.devices)} devices is used: {several.name} lost: "
+            f"{_against(simulation, several)}"
+        )
     elif program.target.pins or Sites(program).is_short:
-        yield f"one of {len(program.target.devices)} devices is used: pins or memory leave nothing else"
+        yield (
+            f"one of {len(program.target.devices)} devices is used: pins or memory leave "
+            "nothing else"
+        )
     else:
-        yield f"one of {len(program.target.devices)} devices is used: nothing in an evaluation can run beside anything else"
+        yield (
+            f"one of {len(program.target.devices)} devices is used: nothing in an evaluation can "
+            "run beside anything else"
+        )
     if "stale-controlnet" in program.target.allowed and not program.delayed:
         yield from _why_not_stale(program, simulation, others)
 
 
-def _why_not_stale(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:
-    if not any(stage_of(operation).may_lag for variant in program.variants for operation in variant.operations):
+def _why_not_stale(
+    program: Program, simulation: Simulation, others: Sequence[Compared]
+) -> Iterator[str]:
+    if not any(
+        stage_of(operation).may_lag
+        for variant in program.variants
+        for operation in variant.operations
+    ):
         yield "stale-controlnet is allowed and changes nothing: there is no ControlNet"
         return
     stale = next((one for one in others if one.stale), None)
     if stale is None:
-        yield "stale-controlnet is allowed and changes nothing: no ControlNet can stand on another device than what reads it"
+        yield (
+            "stale-controlnet is allowed and changes nothing: no ControlNet can stand on another "
+            "device than what reads it"
+        )
         return
     its = simulate(stale.program)
-    busiest = max((name for name in its.busy if " -> " in name), key=lambda name: its.busy[name], default="")
+    busiest = max(
+        (name for name in its.busy if " -> " in name), key=lambda name: its.busy[name], default=""
+    )
     if its.busy.get(busiest, 0.0) >= simulation.period:
         yield (
-            f"stale-controlnet is allowed and does not help: the link {_occupancy(stale.program, its, busiest)}, "
+            "stale-controlnet is allowed and does not help: the link "
+            f"{_occupancy(stale.program, its, busiest)}, "
             f"more than the {_ms(simulation.period)} of an evaluation without it"
         )
     else:
-        yield f"stale-controlnet is allowed and not worth its error: {stale.name} would take {stale.seconds:.3f} s, " + (
-            f"this plan {simulation.seconds:.3f} s"
+        yield (
+            f"stale-controlnet is allowed and not worth its error: {stale.name} would take "
+            f"{stale.seconds:.3f} s, " + (f"this plan {simulation.seconds:.3f} s")
         )
 
 
@@ -119,7 +159,10 @@ def _against(simulation: Simulation, other: Compared) -> str:
     more = other.seconds / simulation.seconds - 1 if simulation.seconds else 0.0
     if abs(more) < EQUAL and not other.stale:
         return f"{other.seconds:.3f} s, no faster, and sends more or holds more models"
-    return f"{other.seconds:.3f} s, {abs(more):.1%} {'more' if more >= 0 else 'less'}, bound by {_bound_of(other)}"
+    return (
+        f"{other.seconds:.3f} s, {abs(more):.1%} {'more' if more >= 0 else 'less'}, bound by "
+        f"{_bound_of(other)}"
+    )
 
 
 def _bound_of(other: Compared) -> str:
@@ -132,7 +175,9 @@ def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
     link = program.target.links[source, target]
     seconds = simulation.busy[resource]
     size, rate = seconds * link.bytes_per_second, link.bytes_per_second
-    return f"{resource}: {size / 1e6:.3g} MB an evaluation at {rate / 1e9:.3g} GB/s = {_ms(seconds)}"
+    return (
+        f"{resource}: {size / 1e6:.3g} MB an evaluation at {rate / 1e9:.3g} GB/s = {_ms(seconds)}"
+    )
 
 
 def _path(simulation: Simulation) -> tuple[list[str], float, int]:
@@ -141,7 +186,11 @@ def _path(simulation: Simulation) -> tuple[list[str], float, int]:
     """
     assert simulation.steady is not None
     spans = simulation.spans
-    number = next(n for n, span in enumerate(spans) if span.what == ADVANCE and span.evaluation == simulation.steady)
+    number = next(
+        n
+        for n, span in enumerate(spans)
+        if span.what == ADVANCE and span.evaluation == simulation.steady
+    )
     end, after = spans[number].start, spans[number].after
     began = end
     parts: list[str] = []
@@ -167,7 +216,12 @@ class Describer:
     """Names placements of a program's operations."""
 
     def __init__(self, program: Program) -> None:
-        operations = {op.id: op for variant in program.variants for op in variant.operations if stage_of(op).costed}
+        operations = {
+            op.id: op
+            for variant in program.variants
+            for op in variant.operations
+            if stage_of(op).costed
+        }
         self._controls = {name for name, op in operations.items() if stage_of(op).may_lag}
         self._edges = {
             (ref.operation, op.id)
@@ -185,7 +239,9 @@ class Describer:
         """
         return sum(placement[source] != placement[reader] for source, reader in self._edges)
 
-    def name(self, placement: Mapping[str, str], owner: str, delayed: Set[str], merged: bool) -> str:
+    def name(
+        self, placement: Mapping[str, str], owner: str, delayed: Set[str], merged: bool
+    ) -> str:
         if self._alone:
             return BATCHED if merged else SPLIT
         batched = f", {BATCHED}" if merged else ""
@@ -201,12 +257,26 @@ class Describer:
         parts = []
         if len(base) > 1:
             split = any(source not in self._controls for source, _ in crossing)
-            what = f"{family_of(self._model.network).network.noun} split over" if split else "branches on"
+            what = (
+                f"{family_of(self._model.network).network.noun} split over"
+                if split
+                else "branches on"
+            )
             parts.append(f"{what} {len(base)} devices")
         if apart:
-            parts.append(f"controlnet on {apart[0]}" if len(apart) == 1 else f"controlnets on {len(apart)} further devices")
+            parts.append(
+                f"controlnet on {apart[0]}"
+                if len(apart) == 1
+                else f"controlnets on {len(apart)} further devices"
+            )
         if any(placement[name] not in apart for name in sessions):
             parts.append("controlnet on another branch's device")
         if sessions:
-            parts.append("synchronous" if not delayed else "one evaluation stale" if delayed >= sessions else "some one evaluation stale")
+            parts.append(
+                "synchronous"
+                if not delayed
+                else "one evaluation stale"
+                if delayed >= sessions
+                else "some one evaluation stale"
+            )
         return parts

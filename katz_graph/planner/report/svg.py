@@ -33,7 +33,11 @@ def as_svg(program: Program) -> str:
     """Draws a program whose calls are known."""
     simulation = simulate(program)
     first, start, end = _window(simulation)
-    spans = [span for span in simulation.spans if span.seconds and span.start < end and span.start + span.seconds > start]
+    spans = [
+        span
+        for span in simulation.spans
+        if span.seconds and span.start < end and span.start + span.seconds > start
+    ]
     rows = _rows(program, spans)
     scale = (WIDTH - LEFT - 20) / ((end - start) or 1.0)
     height = TOP + ROW * len(rows) + 70
@@ -47,8 +51,10 @@ def as_svg(program: Program) -> str:
     parts += _legend(spans, bottom + 34)
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'font-family="sans-serif">\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" '
+        'font-family="sans-serif">\n<rect width="100%" height="100%" '
+        f'fill="#fff"/>\n{body}\n</svg>\n'
     )
 
 
@@ -58,7 +64,11 @@ def _window(simulation: Simulation) -> tuple[int, float, float]:
     if not count:
         return 0, 0.0, simulation.seconds
     first = max(0, min(simulation.steady or 0, count - 2))
-    return first, simulation.ends[first - 1] if first else 0.0, simulation.ends[min(first + 1, count - 1)]
+    return (
+        first,
+        simulation.ends[first - 1] if first else 0.0,
+        simulation.ends[min(first + 1, count - 1)],
+    )
 
 
 def _rows(program: Program, spans: Sequence[SimulatedSpan]) -> list[str]:
@@ -66,49 +76,82 @@ def _rows(program: Program, spans: Sequence[SimulatedSpan]) -> list[str]:
     used = {span.resource for span in spans}
     rows: list[str] = []
     for device in program.target.devices:
-        rows += [name for name in (device.name, *(f"{device.name} -> {other.name}" for other in program.target.devices)) if name in used]
+        rows += [
+            name
+            for name in (
+                device.name,
+                *(f"{device.name} -> {other.name}" for other in program.target.devices),
+            )
+            if name in used
+        ]
     return rows or [device.name for device in program.target.devices]
 
 
-def _row(name: str, top: int, spans: Sequence[SimulatedSpan], start: float, end: float, scale: float) -> Iterator[str]:
+def _row(
+    name: str, top: int, spans: Sequence[SimulatedSpan], start: float, end: float, scale: float
+) -> Iterator[str]:
     link = " -> " in name
-    busy = sum(min(span.start + span.seconds, end) - max(span.start, start) for span in spans) / ((end - start) or 1.0)
+    busy = sum(min(span.start + span.seconds, end) - max(span.start, start) for span in spans) / (
+        (end - start) or 1.0
+    )
     shown = name.replace(" -> ", " \u2192 ")
-    yield f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - 20}" height="{BAR}" fill="{"#faf7fb" if link else "#f2f2f2"}"/>'
+    yield (
+        f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - 20}" height="{BAR}" '
+        f'fill="{"#faf7fb" if link else "#f2f2f2"}"/>'
+    )
     weight = "normal" if link else "bold"
-    yield f'<text x="10" y="{top + 13}" font-size="12" font-weight="{weight}">{escape(shown)}</text>'
+    yield (
+        f'<text x="10" y="{top + 13}" font-size="12" font-weight="{weight}">{escape(shown)}</text>'
+    )
     yield f'<text x="10" y="{top + 27}" font-size="11" fill="#666">{busy:.0%} busy</text>'
     for span in spans:
         left, right = max(span.start, start), min(span.start + span.seconds, end)
         x, width = LEFT + (left - start) * scale, max((right - left) * scale, 0.6)
         yield (
-            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}" rx="3" fill="{_kind(span).colour}" stroke="#fff">'
-            f"<title>{escape(span.what)}, evaluation {span.evaluation}: {span.seconds * 1e3:.3f} ms</title></rect>"
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}" rx="3" '
+            f'fill="{_kind(span).colour}" stroke="#fff">'
+            f"<title>{escape(span.what)}, evaluation {span.evaluation}: {span.seconds * 1e3:.3f} "
+            "ms</title></rect>"
         )
         text = _label(span, width)
         if text:
-            yield f'<text x="{x + 4:.1f}" y="{top + 19}" font-size="11" fill="#fff">{escape(text)}</text>'
+            yield (
+                f'<text x="{x + 4:.1f}" y="{top + 19}" font-size="11" '
+                f'fill="#fff">{escape(text)}</text>'
+            )
 
 
 def _label(span: SimulatedSpan, width: float) -> str:
     """Names a span's operation, with the number of its evaluation, as far as there is room."""
     which = "" if span.evaluation is None else f" #{span.evaluation}"
     branch, _, stage = span.what.rpartition(".")
-    for text in (f"{branch[:3]}. {stage}{which}" if branch else f"{stage}{which}", f"{stage}{which}", which.strip()):
+    for text in (
+        f"{branch[:3]}. {stage}{which}" if branch else f"{stage}{which}",
+        f"{stage}{which}",
+        which.strip(),
+    ):
         if len(text) * LETTER + 8 <= width:
             return text
     return ""
 
 
-def _boundaries(simulation: Simulation, first: int, bottom: int, start: float, scale: float) -> Iterator[str]:
+def _boundaries(
+    simulation: Simulation, first: int, bottom: int, start: float, scale: float
+) -> Iterator[str]:
     """Marks the times at which the sampler advances."""
     for number in range(first, min(first + 2, len(simulation.ends))):
         begin = simulation.ends[number - 1] if number else 0.0
         for at in (begin, simulation.ends[number]):
             x = LEFT + (at - start) * scale
-            yield f'<line x1="{x:.1f}" y1="{TOP - 22}" x2="{x:.1f}" y2="{bottom}" stroke="#333" stroke-dasharray="4 3"/>'
+            yield (
+                f'<line x1="{x:.1f}" y1="{TOP - 22}" x2="{x:.1f}" y2="{bottom}" stroke="#333" '
+                'stroke-dasharray="4 3"/>'
+            )
         x = LEFT + (begin - start) * scale + 6
-        yield f'<text x="{x:.1f}" y="{TOP - 10}" font-size="12" fill="#333">evaluation {number}</text>'
+        yield (
+            f'<text x="{x:.1f}" y="{TOP - 10}" font-size="12" fill="#333">evaluation '
+            f"{number}</text>"
+        )
 
 
 def _legend(spans: Sequence[SimulatedSpan], top: int) -> Iterator[str]:
@@ -119,7 +162,10 @@ def _legend(spans: Sequence[SimulatedSpan], top: int) -> Iterator[str]:
             yield f'<rect x="{x}" y="{top}" width="14" height="14" rx="3" fill="{kind.colour}"/>'
             yield f'<text x="{x + 20}" y="{top + 12}" font-size="12">{kind.label}</text>'
             x += 40 + int(len(kind.label) * 7)
-    yield f'<text x="{x}" y="{top + 12}" font-size="12" fill="#666">dashed: the sampler advances; #: evaluation that it belongs to</text>'
+    yield (
+        f'<text x="{x}" y="{top + 12}" font-size="12" fill="#666">dashed: the sampler advances; '
+        "#: evaluation that it belongs to</text>"
+    )
 
 
 def _kind(span: SimulatedSpan) -> DrawnKind:

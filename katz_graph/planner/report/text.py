@@ -16,7 +16,10 @@ def as_text(program: Program) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     region = program.region
-    yield f"sampler {program.name}: {_count(program.schedule, 'evaluation')} of {_count(region.operations, 'operation')}"
+    yield (
+        f"sampler {program.name}: {_count(program.schedule, 'evaluation')} of "
+        f"{_count(region.operations, 'operation')}"
+    )
     if not program.variants:
         yield from (f"  {operation.id}: {operation.type}" for operation in region.operations)
     for number, variant in enumerate(program.variants):
@@ -26,47 +29,73 @@ def _lines(program: Program) -> Iterator[str]:
         else:
             yield f"  operations: {', '.join(operation.id for operation in variant.operations)}"
         if variant.carried:
-            yield f"  carried to the next evaluation: {', '.join(f'slot {slot}' for slot in variant.carried)}"
+            yield (
+                "  carried to the next evaluation: "
+                f"{', '.join(f'slot {slot}' for slot in variant.carried)}"
+            )
         for segment in program.segments[number] if program.segments else ():
-            yield f"  segment {segment.name} on {segment.device}: {' -> '.join(map(_call, segment.calls))}"
+            yield (
+                f"  segment {segment.name} on {segment.device}: "
+                f"{' -> '.join(map(_call, segment.calls))}"
+            )
         if program.calls and not program.segments:
             yield f"  calls: {' -> '.join(map(_call, program.calls[number]))}"
     if program.before:
         yield f"hoisted, once per request: {', '.join(_hoisted(program))}"
     if program.work:
         total = _loop_total(program)
-        yield f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent {'x'.join(map(str, program.shape))}"
+        yield (
+            f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent "
+            f"{'x'.join(map(str, program.shape))}"
+        )
     yield f"computed in {program.target.devices[0].dtype}"
     if len(program.target.devices) > 1:
         yield from _where(program)
     if program.alternatives:
         yield "choice: " + "; ".join(
-            f"{name} {seconds:.3f} s" for name, seconds in sorted(program.alternatives.items(), key=lambda e: e[1])
+            f"{name} {seconds:.3f} s"
+            for name, seconds in sorted(program.alternatives.items(), key=lambda e: e[1])
         )
     yield from (f"why: {note}" for note in program.notes)
     if weight_sets(program):
         yield f"weight sets (LoRA): {', '.join(weight_sets(program))}"
     if opaque_functions(program.region):
-        yield f"pinned to one device of this process, without graphs: {', '.join(opaque_functions(program.region))}"
+        yield (
+            "pinned to one device of this process, without graphs: "
+            f"{', '.join(opaque_functions(program.region))}"
+        )
     for device, instructions in program.instructions.items():
         yield f"instructions for {device}: {len(instructions)}"
     if program.prediction is not None:
         prediction = program.prediction
-        yield f"predicted {prediction.planned:.3f} s; ideal {prediction.ideal:.3f} s; sequential {prediction.sequential:.3f} s"
+        yield (
+            f"predicted {prediction.planned:.3f} s; ideal {prediction.ideal:.3f} s; sequential "
+            f"{prediction.sequential:.3f} s"
+        )
         yield f"bound by {prediction.binding}"
 
 
 def _where(program: Program) -> Iterator[str]:
     """Renders devices with their operations, delayed ControlNets, and links in use."""
-    yield from (f"pinned: {stage} on {' or '.join(devices)}" for stage, devices in program.target.pins.items())
+    yield from (
+        f"pinned: {stage} on {' or '.join(devices)}"
+        for stage, devices in program.target.pins.items()
+    )
     for device in program.target.devices if program.placement else ():
         names = [name for name, home in program.placement.items() if home == device.name]
         owner = " (advances the sampler)" if device.name == program.owner else ""
         yield f"{device.name}{owner}: {', '.join(names) or 'nothing'}"
-    used = {*program.placement.values(), program.owner} if program.placement else {device.name for device in program.target.devices}
+    used = (
+        {*program.placement.values(), program.owner}
+        if program.placement
+        else {device.name for device in program.target.devices}
+    )
     for (source, target), link in program.target.links.items():
         if source in used and target in used:
-            yield f"link {source} -> {target}: {_si(link.bytes_per_second)}B/s, latency {link.latency * 1e3:.3g} ms"
+            yield (
+                f"link {source} -> {target}: {_si(link.bytes_per_second)}B/s, latency "
+                f"{link.latency * 1e3:.3g} ms"
+            )
     if program.delayed:
         yield f"one evaluation stale (the first is not): {', '.join(program.delayed)}"
 
@@ -90,26 +119,39 @@ def as_json(program: Program) -> dict[str, Any]:
                 "operations": [operation.id for operation in variant.operations],
                 "carried": list(variant.carried),
                 "segments": [
-                    {"name": segment.name, "device": segment.device, "calls": [_call_json(call) for call in segment.calls]}
+                    {
+                        "name": segment.name,
+                        "device": segment.device,
+                        "calls": [_call_json(call) for call in segment.calls],
+                    }
                     for segment in (program.segments[number] if program.segments else ())
                 ],
             }
             for number, variant in enumerate(program.variants)
         ],
-        "work": {name: {"flops": work.flops, "weight_bytes": work.weight_bytes} for name, work in program.work.items()},
+        "work": {
+            name: {"flops": work.flops, "weight_bytes": work.weight_bytes}
+            for name, work in program.work.items()
+        },
         "placement": dict(program.placement),
         "owner": program.owner,
         "delayed": list(program.delayed),
         "pins": {stage: list(devices) for stage, devices in program.target.pins.items()},
         "allowed": sorted(program.target.allowed),
         "links": [
-            {"from": source, "to": target, "bytes_per_second": link.bytes_per_second, "latency_seconds": link.latency}
+            {
+                "from": source,
+                "to": target,
+                "bytes_per_second": link.bytes_per_second,
+                "latency_seconds": link.latency,
+            }
             for (source, target), link in program.target.links.items()
         ],
         "alternatives": dict(program.alternatives),
         "notes": list(program.notes),
         "instructions": {
-            device: [[entry.kind, entry.target, entry.evaluation] for entry in entries] for device, entries in program.instructions.items()
+            device: [[entry.kind, entry.target, entry.evaluation] for entry in entries]
+            for device, entries in program.instructions.items()
         },
         "prediction": None
         if prediction is None
@@ -130,8 +172,14 @@ def _hoisted(program: Program) -> Iterator[str]:
 
 def _loop_total(program: Program) -> tuple[float, float]:
     number = commonest_variant(program)
-    operations = [] if number is None else [operation.id for operation in program.variants[number].operations]
-    return sum(program.work[name].flops for name in operations), sum(program.work[name].weight_bytes for name in operations)
+    operations = (
+        []
+        if number is None
+        else [operation.id for operation in program.variants[number].operations]
+    )
+    return sum(program.work[name].flops for name in operations), sum(
+        program.work[name].weight_bytes for name in operations
+    )
 
 
 def _call(call: Call) -> str:

@@ -50,16 +50,27 @@ class Bounds:
         self._step = self._sizes.of(Ref(program.region.begin.id))
         total = sum(len(variant.evaluations) for variant in program.variants)
         wired = zip(program.variants, wirings(program), strict=True)
-        self.outlines = tuple(self._outline(variant, wires) for variant, wires in wired if len(variant.evaluations) >= RARE * total)
+        self.outlines = tuple(
+            self._outline(variant, wires)
+            for variant, wires in wired
+            if len(variant.evaluations) >= RARE * total
+        )
 
-    def seconds(self, placement: Mapping[str, str], owner: str, cut: Set[str] = frozenset(), least: float = 0.0) -> float:
+    def seconds(
+        self,
+        placement: Mapping[str, str],
+        owner: str,
+        cut: Set[str] = frozenset(),
+        least: float = 0.0,
+    ) -> float:
         """Returns the loop's bound; readers of the ControlNet operations `cut` do not wait for
         them. `least`: the result of `occupation`, if known.
         """
         total = 0.0
         for outline in self.outlines:
             total += outline.evaluations * max(
-                self._path(outline, placement, owner, cut), self._occupied(outline, placement, owner) if not least else 0.0
+                self._path(outline, placement, owner, cut),
+                self._occupied(outline, placement, owner) if not least else 0.0,
             )
         return max(total, least)
 
@@ -67,7 +78,10 @@ class Bounds:
         """Returns a weaker, cheaper bound: what devices compute and links carry. `placement` may be
         partial.
         """
-        return sum(outline.evaluations * self._occupied(outline, placement, owner) for outline in self.outlines)
+        return sum(
+            outline.evaluations * self._occupied(outline, placement, owner)
+            for outline in self.outlines
+        )
 
     def _occupied(self, outline: CriticalPath, placement: Mapping[str, str], owner: str) -> float:
         work, traffic = self._work(outline, placement), self._traffic(outline, placement, owner)
@@ -91,7 +105,9 @@ class Bounds:
                 found[device] = found.get(device, 0.0) + one
         return found
 
-    def _traffic(self, outline: CriticalPath, placement: Mapping[str, str], owner: str) -> dict[tuple[str, str], float]:
+    def _traffic(
+        self, outline: CriticalPath, placement: Mapping[str, str], owner: str
+    ) -> dict[tuple[str, str], float]:
         """Returns direction of a link -> seconds that an evaluation's bytes take."""
         sent: dict[tuple[Ref, str, str], float] = {}
         for name, readings in outline.reads.items():
@@ -103,16 +119,22 @@ class Bounds:
                 if reading.ref is not None and source is not None and source != target:
                     sent[reading.ref, source, target] = reading.size
         begin = Ref(self._program.region.begin.id)
-        for target in {placement[name] for name in outline.step_readers if name in placement} - {owner}:
+        for target in {placement[name] for name in outline.step_readers if name in placement} - {
+            owner
+        }:
             sent[begin, owner, target] = self._step
         found: dict[tuple[str, str], float] = {}
         for (_, source, target), size in sent.items():
             link = self._program.target.links.get((source, target))
             if link is not None:
-                found[source, target] = found.get((source, target), 0.0) + size / link.bytes_per_second
+                found[source, target] = (
+                    found.get((source, target), 0.0) + size / link.bytes_per_second
+                )
         return found
 
-    def _path(self, outline: CriticalPath, placement: Mapping[str, str], owner: str, cut: Set[str]) -> float:
+    def _path(
+        self, outline: CriticalPath, placement: Mapping[str, str], owner: str, cut: Set[str]
+    ) -> float:
         """Returns the seconds of the longest path from the step to the prediction."""
         finished: dict[str, float] = {}
         links, seconds = self._program.target.links, self._costs.seconds
@@ -140,30 +162,48 @@ class Bounds:
         return CriticalPath(
             evaluations=len(variant.evaluations),
             names=tuple(name for name in wires.names if costed[name]),
-            reads={op.id: tuple(self._readings(wires, costed, op.references())) for op in variant.operations if costed[op.id]},
+            reads={
+                op.id: tuple(self._readings(wires, costed, op.references()))
+                for op in variant.operations
+                if costed[op.id]
+            },
             step_readers=tuple(
                 op.id
                 for op in variant.operations
-                if costed[op.id] and any(ref.operation == self._program.region.begin.id for _, ref in op.references())
+                if costed[op.id]
+                and any(
+                    ref.operation == self._program.region.begin.id for _, ref in op.references()
+                )
             ),
             feeders=tuple(feeders),
             alike=_alike(wires, costed),
         )
 
-    def _readings(self, wires: Wiring, costed: Mapping[str, bool], references: Iterator[tuple[str, Ref]]) -> Iterator[Reading]:
+    def _readings(
+        self, wires: Wiring, costed: Mapping[str, bool], references: Iterator[tuple[str, Ref]]
+    ) -> Iterator[Reading]:
         for _, ref in references:
             if costed.get(ref.operation):
                 yield Reading(ref.operation, ref, self._sizes.of(ref))
             elif ref.operation in costed:
-                yield from (Reading(name, None, 0.0) for name in self._through(wires, costed, ref.operation))
+                yield from (
+                    Reading(name, None, 0.0) for name in self._through(wires, costed, ref.operation)
+                )
 
     def _through(self, wires: Wiring, costed: Mapping[str, bool], name: str) -> dict[str, None]:
         """Returns the costed operations that `name` is or reads over operations without cost."""
         if costed.get(name):
             return {name: None}
-        return {found: None for source in wires.sources.get(name, ()) for found in self._through(wires, costed, source)}
+        return {
+            found: None
+            for source in wires.sources.get(name, ())
+            for found in self._through(wires, costed, source)
+        }
 
 
 def _alike(wires: Wiring, costed: Mapping[str, bool]) -> tuple[tuple[str, ...], ...]:
     together = {name for names in wires.alike for name in names}
-    return (*wires.alike, *((name,) for name in wires.names if costed[name] and name not in together))
+    return (
+        *wires.alike,
+        *((name,) for name in wires.names if costed[name] and name not in together),
+    )

@@ -38,22 +38,38 @@ def wirings(program: Program) -> tuple[Wiring, ...]:
 def _wiring(program: Program, variant: Variant, views: Views) -> Wiring:
     inside = {operation.id for operation in variant.operations}
     sources = {
-        op.id: tuple(dict.fromkeys(ref.operation for _, ref in op.references() if ref.operation in inside)) for op in variant.operations
+        op.id: tuple(
+            dict.fromkeys(ref.operation for _, ref in op.references() if ref.operation in inside)
+        )
+        for op in variant.operations
     }
     alike: dict[Hashable, list[str]] = {}
     for operation in variant.operations:
         if stage_of(operation).costed:
-            alike.setdefault(_merge_key(program, variant, operation, views), []).append(operation.id)
-    costed = frozenset(operation.id for operation in variant.operations if stage_of(operation).costed)
+            alike.setdefault(_merge_key(program, variant, operation, views), []).append(
+                operation.id
+            )
+    costed = frozenset(
+        operation.id for operation in variant.operations if stage_of(operation).costed
+    )
     beside = _beside(sources, costed)
-    return Wiring(tuple(sources), sources, beside, tuple(tuple(names) for names in alike.values() if len(names) > 1))
+    return Wiring(
+        tuple(sources),
+        sources,
+        beside,
+        tuple(tuple(names) for names in alike.values() if len(names) > 1),
+    )
 
 
-def _beside(sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]) -> dict[str, frozenset[str]]:
+def _beside(
+    sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]
+) -> dict[str, frozenset[str]]:
     before: dict[str, frozenset[str]] = {}
     for name, read in sources.items():
         before[name] = frozenset(read).union(*(before[source] for source in read))
-    behind = {name: frozenset(other for other in sources if name in before[other]) for name in sources}
+    behind = {
+        name: frozenset(other for other in sources if name in before[other]) for name in sources
+    }
     return {name: costed - before[name] - behind[name] - {name} for name in sources}
 
 
@@ -63,13 +79,34 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
     theirs), and tensors of one shape: of the part of the latent, of the text, of the block range,
     and of residuals, which may be averaged over the picture.
     """
-    constants = tuple((name, value) for name, value in sorted(operation.inputs.items()) if not isinstance(value, (Ref, Previous)))
-    variable = tuple(sorted((name, type(value).__name__) for name, value in operation.inputs.items() if isinstance(value, (Ref, Previous))))
+    constants = tuple(
+        (name, value)
+        for name, value in sorted(operation.inputs.items())
+        if not isinstance(value, (Ref, Previous))
+    )
+    variable = tuple(
+        sorted(
+            (name, type(value).__name__)
+            for name, value in operation.inputs.items()
+            if isinstance(value, (Ref, Previous))
+        )
+    )
     part, text = views.part(operation, variant), operation.inputs.get("text")
     tokens = program.tokens.get(text.operation) if isinstance(text, Ref) else None
-    steps = tuple(view and view.step for index in views.telling(variant) for view in views.read(operation, index))
-    residuals = [views.source(value, variant) for name, value in sorted(operation.inputs.items()) if name.startswith("residuals_")]
-    sizes = tuple(program.work[source].output_bytes if source is not None and source in program.work else None for source in residuals)
+    steps = tuple(
+        view and view.step
+        for index in views.telling(variant)
+        for view in views.read(operation, index)
+    )
+    residuals = [
+        views.source(value, variant)
+        for name, value in sorted(operation.inputs.items())
+        if name.startswith("residuals_")
+    ]
+    sizes = tuple(
+        program.work[source].output_bytes if source is not None and source in program.work else None
+        for source in residuals
+    )
     return operation.stage, constants, variable, steps, part and part.cells, tokens, sizes
 
 
@@ -87,7 +124,9 @@ class Costs:
         """
         known = (self._program.keys.get(name) or name, members, device, busy)
         if known not in self._known:
-            self._known[known] = self._devices[device].cost(self._program.keys.get(name, ""), members, self._program.work[name], busy)
+            self._known[known] = self._devices[device].cost(
+                self._program.keys.get(name, ""), members, self._program.work[name], busy
+            )
         return self._known[known]
 
 
@@ -115,7 +154,11 @@ class Neighbours:
         return frozenset(
             name
             for name, others in wires.beside.items()
-            if any(placement[other] != placement[name] and hosts[placement[other]] == hosts[placement[name]] for other in others)
+            if any(
+                placement[other] != placement[name]
+                and hosts[placement[other]] == hosts[placement[name]]
+                for other in others
+            )
         )
 
 
@@ -131,7 +174,9 @@ class Arrangement:
     ranks: Mapping[str, float] | None = None
 
 
-def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]) -> tuple[Call, ...]:
+def loop_calls(
+    variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]
+) -> tuple[Call, ...]:
     """Returns the calls of one evaluation in topological order; `crowded`: operations beside which
     the host's other devices work.
     """
@@ -141,7 +186,14 @@ def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Co
     calls = []
     for group in _ordered(wires, member_of, arranged.ranks):
         device = arranged.placement[group[0]]
-        calls.append(Call(group, stages[group[0]], device, costs.seconds(group[0], len(group), device, not crowded.isdisjoint(group))))
+        calls.append(
+            Call(
+                group,
+                stages[group[0]],
+                device,
+                costs.seconds(group[0], len(group), device, not crowded.isdisjoint(group)),
+            )
+        )
     return tuple(calls)
 
 
@@ -162,7 +214,9 @@ def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str,
     return found
 
 
-def _ordered(wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Mapping[str, float] | None) -> list[tuple[str, ...]]:
+def _ordered(
+    wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Mapping[str, float] | None
+) -> list[tuple[str, ...]]:
     """Orders the groups topologically, those of higher rank first; a graph with a cycle comes out
     shorter.
     """
@@ -192,7 +246,11 @@ def _ordered(wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Map
 
 
 def calls_before(
-    program: Program, calls: Sequence[Sequence[Call]], arranged: Arrangement, texts: Mapping[str, str], costs: Costs
+    program: Program,
+    calls: Sequence[Sequence[Call]],
+    arranged: Arrangement,
+    texts: Mapping[str, str],
+    costs: Costs,
 ) -> tuple[Call, ...]:
     """Returns the calls of hoisted work: texts on the devices `texts`, the rest on every device
     that reads it, in the batch that a batched call there reads.
@@ -207,9 +265,19 @@ def calls_before(
     found = []
     for device in (device.name for device in program.target.devices):
         batches = _batches(
-            operations, [call for variant in calls for call in variant if call.device == device and len(call.operations) > 1]
+            operations,
+            [
+                call
+                for variant in calls
+                for call in variant
+                if call.device == device and len(call.operations) > 1
+            ],
         )
-        wanted = [op for op in program.before if device in ((texts[op.id],) if stage_of(op).encodes_text else readers[op.id])]
+        wanted = [
+            op
+            for op in program.before
+            if device in ((texts[op.id],) if stage_of(op).encodes_text else readers[op.id])
+        ]
         stages = {op.id: op.stage for op in wanted}
         for group in dict.fromkeys(batches.get(op.id, (op.id,)) for op in wanted):
             seconds = costs.seconds(group[0], len(group), device, device in arranged.busy)
@@ -217,7 +285,9 @@ def calls_before(
     return tuple(sorted(found, key=lambda call: stage(call.stage).reads_text))  # texts first
 
 
-def _batches(operations: Mapping[str, Operation], merged: Iterable[Call]) -> dict[str, tuple[str, ...]]:
+def _batches(
+    operations: Mapping[str, Operation], merged: Iterable[Call]
+) -> dict[str, tuple[str, ...]]:
     """Returns operation before the loop -> those computed with it, because one call of the loop
     reads them all.
     """

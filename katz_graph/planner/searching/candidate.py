@@ -12,7 +12,15 @@ from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.passes.variants import delay
 from katz_graph.planner.region import stage_of
-from katz_graph.planner.searching.calls import Arrangement, Costs, Neighbours, Wiring, calls_before, loop_calls, wirings
+from katz_graph.planner.searching.calls import (
+    Arrangement,
+    Costs,
+    Neighbours,
+    Wiring,
+    calls_before,
+    loop_calls,
+    wirings,
+)
 from katz_graph.planner.searching.placement_rules import Sites
 from katz_graph.planner.simulation.flow import Flow, Repeats, shortened
 from katz_graph.planner.simulation.simulate import run_clock
@@ -68,7 +76,9 @@ class CandidateTimer:
         """Returns the ControlNet operations that are read on another device than theirs."""
         placement = self.placement(candidate)
         return frozenset(
-            name for name, readers in self._graph.sessions.items() if any(placement.get(reader) != placement[name] for reader in readers)
+            name
+            for name, readers in self._graph.sessions.items()
+            if any(placement.get(reader) != placement[name] for reader in readers)
         )
 
     def timed(self, candidate: Candidate, merged: bool) -> Timed | None:
@@ -79,7 +89,9 @@ class CandidateTimer:
             return None
         ends = run_clock(prepared.flow, short)
         further = sum(
-            repeats.further * (ends[repeats.last] - (ends[repeats.first - 1] if repeats.first else 0.0)) / repeats.times
+            repeats.further
+            * (ends[repeats.last] - (ends[repeats.first - 1] if repeats.first else 0.0))
+            / repeats.times
             for repeats in prepared.repeats
         )
         return Timed((ends[-1] if ends else 0.0) + further, candidate, merged)
@@ -101,23 +113,41 @@ class CandidateTimer:
 
     def prepared(self, delayed: frozenset[str]) -> PreparedSearch:
         if delayed not in self._prepared:
-            program = delay(self.program, [name for name in self.names if name in delayed]) if delayed else self.program
+            program = (
+                delay(self.program, [name for name in self.names if name in delayed])
+                if delayed
+                else self.program
+            )
             short, repeats = shortened(program)
-            self._prepared[delayed] = PreparedSearch(program, short, repeats, Flow(short), wirings(program))
+            self._prepared[delayed] = PreparedSearch(
+                program, short, repeats, Flow(short), wirings(program)
+            )
         return self._prepared[delayed]
 
-    def _arranged(self, program: Program, wires: tuple[Wiring, ...], candidate: Candidate, merged: bool) -> Program:
+    def _arranged(
+        self, program: Program, wires: tuple[Wiring, ...], candidate: Candidate, merged: bool
+    ) -> Program:
         placement = self._graph.complete(self.placement(candidate), candidate.owner)
         used = {*candidate.devices, candidate.owner}
         busy = self._neighbours.of(used)
         ranks = self._graph.ranks(placement, self.costs, busy) if len(used) > 1 else None
         arranged = Arrangement(placement, merged, busy, ranks)
         calls = tuple(
-            loop_calls(variant, wired, arranged, self.costs, self._neighbours.of_operations(wired, placement))
+            loop_calls(
+                variant,
+                wired,
+                arranged,
+                self.costs,
+                self._neighbours.of_operations(wired, placement),
+            )
             for variant, wired in zip(program.variants, wires, strict=True)
         )
-        before = calls_before(program, calls, arranged, self.sites.texts(candidate.owner), self.costs)
-        return replace(program, placement=placement, owner=candidate.owner, calls=calls, before_calls=before)
+        before = calls_before(
+            program, calls, arranged, self.sites.texts(candidate.owner), self.costs
+        )
+        return replace(
+            program, placement=placement, owner=candidate.owner, calls=calls, before_calls=before
+        )
 
 
 class _Graph:
@@ -126,8 +156,11 @@ class _Graph:
     def __init__(self, program: Program) -> None:
         self._program = program
         sizes = ValueSizes(program)
-        operations: dict[str, Operation] = {op.id: op for variant in program.variants for op in variant.operations}
-        self._edges: dict[str, dict[str, float]] = {name: {} for name in operations}  # operation -> reader -> bytes
+        operations: dict[str, Operation] = {
+            op.id: op for variant in program.variants for op in variant.operations
+        }
+        # operation -> reader -> bytes
+        self._edges: dict[str, dict[str, float]] = {name: {} for name in operations}
         slots: dict[int, list[str]] = {}
         for operation in (op for variant in program.variants for op in variant.operations):
             for slot in operation.slots():
@@ -142,7 +175,11 @@ class _Graph:
                     self._later.setdefault(value.operation, []).extend(slots.get(slot, ()))
         self._ending = {variant.prediction.operation for variant in program.variants}
         self._order = self._reversed_order()
-        self.sessions = {name: tuple(self._edges[name]) for name, op in operations.items() if stage_of(op).may_lag}
+        self.sessions = {
+            name: tuple(self._edges[name])
+            for name, op in operations.items()
+            if stage_of(op).may_lag
+        }
 
     def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:
         """Adds the operations that cost nothing: on the owner, else on the device of a reader."""
@@ -152,10 +189,14 @@ class _Graph:
                 homes = [found[reader] for reader in self._edges[name]] or [
                     found[reader] for reader in self._later.get(name, ()) if reader in found
                 ]
-                found[name] = owner if name in self._ending or owner in homes or not homes else homes[0]
+                found[name] = (
+                    owner if name in self._ending or owner in homes or not homes else homes[0]
+                )
         return found
 
-    def ranks(self, placement: Mapping[str, str], costs: Costs, busy: frozenset[str]) -> dict[str, float]:
+    def ranks(
+        self, placement: Mapping[str, str], costs: Costs, busy: frozenset[str]
+    ) -> dict[str, float]:
         """Returns the seconds from the start of each operation to the end of the evaluation, as if
         nothing were delayed.
         """
@@ -164,7 +205,9 @@ class _Graph:
         for name in self._order:
             device, longest = placement[name], 0.0
             for reader, size in self._edges[name].items():
-                link = links.get((device, placement[reader])) if placement[reader] != device else None
+                link = (
+                    links.get((device, placement[reader])) if placement[reader] != device else None
+                )
                 longest = max(longest, found[reader] + (link.seconds(size) if link else 0.0))
             found[name] = longest + costs.seconds(name, 1, device, device in busy)
         return found

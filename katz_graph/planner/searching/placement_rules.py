@@ -36,7 +36,9 @@ class Sites:
         self._bytes = _module_bytes(program, [*loop.values(), *program.before], self._module)
         self._memory = {device.name: device.memory_bytes for device in program.target.devices}
         self._endless = all(math.isinf(size) for size in self._memory.values())
-        self.allowed: Mapping[str, tuple[str, ...]] = {name: self._allowed(loop[name]) for name in self.costed}
+        self.allowed: Mapping[str, tuple[str, ...]] = {
+            name: self._allowed(loop[name]) for name in self.costed
+        }
         self._check_memory(loop)
 
     def fits(self, placement: Mapping[str, str], owner: str = "") -> bool:
@@ -51,7 +53,10 @@ class Sites:
         if owner:
             for name, device in self.texts(owner).items():
                 held.setdefault(device, set()).add(self._module[name])
-        return all(sum(self._bytes.get(part, 0.0) for part in parts) <= self._memory[device] for device, parts in held.items())
+        return all(
+            sum(self._bytes.get(part, 0.0) for part in parts) <= self._memory[device]
+            for device, parts in held.items()
+        )
 
     @property
     def is_short(self) -> bool:
@@ -85,10 +90,18 @@ class Sites:
         """Explains, as an InputError, that no placement meets pins and memory."""
         texts = [operation.id for operation in self._texts]
         names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
-        sizes = ", ".join(f"{name} {self._bytes[part] / 1e9:.2f} GB" for part, name in names.items())
+        sizes = ", ".join(
+            f"{name} {self._bytes[part] / 1e9:.2f} GB" for part, name in names.items()
+        )
         rooms = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in self._memory.items())
-        pins = "".join(f"; --place {stage}={','.join(devices)}" for stage, devices in self.program.target.pins.items())
-        return InputError(f"no placement fits: models need {sizes}; devices hold {rooms}{pins}; give larger or more devices, or fewer pins")
+        pins = "".join(
+            f"; --place {stage}={','.join(devices)}"
+            for stage, devices in self.program.target.pins.items()
+        )
+        return InputError(
+            f"no placement fits: models need {sizes}; devices hold {rooms}{pins}; give larger or "
+            "more devices, or fewer pins"
+        )
 
     def _allowed(self, operation: Operation) -> tuple[str, ...]:
         pins = self.program.target.pins
@@ -99,47 +112,73 @@ class Sites:
         for stage, devices in self.program.target.pins.items():
             for device in devices:
                 if device not in self.devices:
-                    raise InputError(f"--place {stage}={device}: this plan has the devices {', '.join(self.devices)}")
+                    raise InputError(
+                        f"--place {stage}={device}: this plan has the devices "
+                        f"{', '.join(self.devices)}"
+                    )
         for operation in operations:
-            pinned = [stage for stage in self.program.target.pins if stage in stage_of(operation).stands_for]
+            pinned = [
+                stage
+                for stage in self.program.target.pins
+                if stage in stage_of(operation).stands_for
+            ]
             if pinned and operation.stage not in self.program.target.pins:
                 noun = family_of(operation.inputs["model"].network).network.noun
                 raise InputError(
-                    f"--place {pinned[0]}: a patch of the model wraps the whole {noun}, which has no stages to place; leave it out"
+                    f"--place {pinned[0]}: a patch of the model wraps the whole {noun}, which has "
+                    "no stages to place; leave it out"
                 )
 
     def _check_memory(self, loop: Mapping[str, Operation]) -> None:
         for name in self.costed:
             size = self._bytes[self._module[name]]
             if all(size > self._memory[device] for device in self.allowed[name]):
-                rooms = ", ".join(f"{device} {self._memory[device] / 1e9:.2f} GB" for device in self.allowed[name])
+                rooms = ", ".join(
+                    f"{device} {self._memory[device] / 1e9:.2f} GB" for device in self.allowed[name]
+                )
                 stage = loop[name].stage
-                pinned = f" (--place {stage}={','.join(self.program.target.pins[stage])})" if stage in self.program.target.pins else ""
+                pinned = (
+                    f" (--place {stage}={','.join(self.program.target.pins[stage])})"
+                    if stage in self.program.target.pins
+                    else ""
+                )
                 raise InputError(
-                    f"operation {name}: its model needs {size / 1e9:.2f} GB, and no device that it may run on{pinned} has it: {rooms}; "
+                    f"operation {name}: its model needs {size / 1e9:.2f} GB, and no device that it "
+                    f"may run on{pinned} has it: {rooms}; "
                     "give a larger device or a smaller model"
                 )
 
     def _alike(self, one: Device, other: Device) -> bool:
-        if replace(one, name="", host="", memory_bytes=0.0) != replace(other, name="", host="", memory_bytes=0.0):
+        if replace(one, name="", host="", memory_bytes=0.0) != replace(
+            other, name="", host="", memory_bytes=0.0
+        ):
             return False
         if not _near(one.memory_bytes, other.memory_bytes):
             return False
-        if any((one.name in pinned) != (other.name in pinned) for pinned in self.program.target.pins.values()):
+        if any(
+            (one.name in pinned) != (other.name in pinned)
+            for pinned in self.program.target.pins.values()
+        ):
             return False
         hosts = [device.host for device in self.program.target.devices]
         if one.host != other.host and (hosts.count(one.host), hosts.count(other.host)) != (1, 1):
             return False
         alike = self._links_alike
         others = [name for name in self.devices if name not in (one.name, other.name)]
-        same = all(alike((one.name, name), (other.name, name)) and alike((name, one.name), (name, other.name)) for name in others)
+        same = all(
+            alike((one.name, name), (other.name, name))
+            and alike((name, one.name), (name, other.name))
+            for name in others
+        )
         return same and alike((one.name, other.name), (other.name, one.name))
 
     def _links_alike(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
         first, second = self.program.target.link(*one), self.program.target.link(*other)
         if first is None or second is None:
             return first is second
-        return _near(first.bytes_per_second, second.bytes_per_second) and _near(first.latency, second.latency)
+        return _near(first.bytes_per_second, second.bytes_per_second) and _near(
+            first.latency, second.latency
+        )
 
 
 def _near(one: float, other: float) -> bool:
@@ -150,18 +189,28 @@ def _near(one: float, other: float) -> bool:
 def _module(operation: Operation) -> Hashable:
     """Returns the module that an operation needs whole; None for one without weights."""
     if stage_of(operation).encodes_text:
-        return operation.stage, tuple(encoder for prompt in prompts(operation.inputs["encoding"]) for encoder in prompt.clip.encoders)
+        return operation.stage, tuple(
+            encoder
+            for prompt in prompts(operation.inputs["encoding"])
+            for encoder in prompt.clip.encoders
+        )
     model = operation.inputs.get("model") or operation.inputs.get("control_net")
     return model.network if isinstance(model, ModelRecipe) else getattr(model, "control_net", None)
 
 
-def _module_bytes(program: Program, operations: Iterable[Operation], modules: Mapping[str, int]) -> dict[int, float]:
+def _module_bytes(
+    program: Program, operations: Iterable[Operation], modules: Mapping[str, int]
+) -> dict[int, float]:
     """Sums the weights of every module: of each part that some operation reads, once; 0 for what
     computes without weights.
     """
     parts: dict[int, dict[Hashable, float]] = {module: {} for module in modules.values()}
     for operation in operations:
         if stage_of(operation).holds_weights:
-            blocks = operation.stage, operation.inputs.get("first_block"), operation.inputs.get("last_block")
+            blocks = (
+                operation.stage,
+                operation.inputs.get("first_block"),
+                operation.inputs.get("last_block"),
+            )
             parts[modules[operation.id]][blocks] = program.work[operation.id].weight_bytes
     return {module: sum(sizes.values()) for module, sizes in parts.items()}

@@ -21,7 +21,9 @@ from katz_graph.planner.searching.placement_rules import Sites
 from katz_graph.planner.searching.space import Space
 from katz_graph.planner.simulation.simulate import simulate
 
-TIMED = 60  # candidates that are timed at most, of those without and of those with delays, and again while stages are moved
+# candidates that are timed at most, of those without and of those with delays, and again while
+# stages are moved
+TIMED = 60
 AT_LEAST = 4  # so that there is something to compare with
 STARTS = 8  # best candidates whose stages are moved
 NEAREST = 6  # of each kind that are timed in one round, those with the least bound
@@ -45,7 +47,11 @@ class _Search:
         self._bench, self._bounds = bench, bounds
         batching = bench.program.target.batching
         self._space = Space(bench, bounds)
-        self._options = (False, True) if batching is None or len(bench.program.target.devices) == 1 else (batching,)
+        self._options = (
+            (False, True)
+            if batching is None or len(bench.program.target.devices) == 1
+            else (batching,)
+        )
         self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
 
     def run(self) -> list[Timed]:
@@ -53,7 +59,9 @@ class _Search:
         beginnings = self._space.beginnings()
         self._best_first(beginnings)
         self._best_first(self._space.delayed(beginnings))
-        for start in sorted((timed[0] for timed in self._found.values()), key=lambda one: one.seconds)[:STARTS]:
+        for start in sorted(
+            (timed[0] for timed in self._found.values()), key=lambda one: one.seconds
+        )[:STARTS]:
             self._climb(start)
         return [one for timed in self._found.values() for one in timed]
 
@@ -61,7 +69,10 @@ class _Search:
         """Times candidates in the order of their bounds, until no bound is below the best time.
         Times at least one on a single device and one on several.
         """
-        heap = [(self._occupation(candidate), False, number, candidate) for number, candidate in enumerate(candidates)]
+        heap = [
+            (self._occupation(candidate), False, number, candidate)
+            for number, candidate in enumerate(candidates)
+        ]
         heapify(heap)
         before = len(self._found)
         while heap and len(self._found) - before < TIMED:
@@ -88,13 +99,17 @@ class _Search:
                 bounds = {one: self._bound(one) for one in kind if one not in self._found}
                 better = [one for one in bounds if bounds[one] < current.seconds * BETTER]
                 promising += sorted(better, key=bounds.__getitem__)[:NEAREST]
-            best = min((self._time(one) for one in promising), key=lambda one: one.seconds, default=current)
+            best = min(
+                (self._time(one) for one in promising), key=lambda one: one.seconds, default=current
+            )
             if best.seconds >= current.seconds * BETTER:
                 return
             current = best
 
     def _bound(self, candidate: Candidate, least: float = 0.0) -> float:
-        return self._bounds.seconds(self._bench.placement(candidate), candidate.owner, candidate.delayed, least)
+        return self._bounds.seconds(
+            self._bench.placement(candidate), candidate.owner, candidate.delayed, least
+        )
 
     def _occupation(self, candidate: Candidate) -> float:
         return self._bounds.occupation(self._bench.placement(candidate), candidate.owner)
@@ -104,7 +119,11 @@ class _Search:
 
     def _time(self, candidate: Candidate) -> Timed:
         if candidate not in self._found:
-            timed = [one for merged in self._options if (one := self._bench.timed(candidate, merged)) is not None]
+            timed = [
+                one
+                for merged in self._options
+                if (one := self._bench.timed(candidate, merged)) is not None
+            ]
             if not timed:  # batching is wanted, and nothing is equal
                 timed = [one for one in [self._bench.timed(candidate, False)] if one is not None]
             self._found[candidate] = sorted(timed, key=lambda one: one.seconds)
@@ -116,13 +135,22 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
     describer = Describer(bench.program)
 
     def name(one: Timed) -> str:
-        return describer.name(bench.placement(one.candidate), one.candidate.owner, one.candidate.delayed, one.merged)
+        return describer.name(
+            bench.placement(one.candidate), one.candidate.owner, one.candidate.delayed, one.merged
+        )
 
     def simple(one: Timed) -> tuple[int, int, int, int, float, bool]:
         used = len({*one.candidate.devices, one.candidate.owner})
         placement = bench.placement(one.candidate)
         modules, crossings = bench.sites.copies(placement), describer.crossings(placement)
-        return len(one.candidate.delayed), crossings, modules, used, round(one.seconds, 9), one.merged
+        return (
+            len(one.candidate.delayed),
+            crossings,
+            modules,
+            used,
+            round(one.seconds, 9),
+            one.merged,
+        )
 
     def best(some: Sequence[Timed]) -> Timed:
         limit = min(one.seconds for one in some) * EQUAL
@@ -150,6 +178,11 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
     program = replace(bench.built(winner), delayed=tuple(sorted(winner.candidate.delayed)))
     program = decompose(program) if program.delayed else program
     others = sorted((one for one in timed if one != winner), key=lambda one: one.seconds)
-    compared = [Compared(name(one), bench.built(one), bool(one.candidate.delayed), one.seconds) for one in others]
+    compared = [
+        Compared(name(one), bench.built(one), bool(one.candidate.delayed), one.seconds)
+        for one in others
+    ]
     alternatives = {name(one): one.seconds for one in sorted(timed, key=lambda one: one.seconds)}
-    return replace(program, alternatives=alternatives, notes=notes(program, simulate(program), compared))
+    return replace(
+        program, alternatives=alternatives, notes=notes(program, simulate(program), compared)
+    )

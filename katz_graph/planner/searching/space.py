@@ -33,14 +33,21 @@ class Space:
         self._classes = bench.sites.classes()
         main = max(bounds.outlines, key=lambda outline: outline.evaluations, default=None)
         self._feeders = main.feeders if main else ()
-        self._edges = {(reading.source, name) for outline in bounds.outlines for name, reads in outline.reads.items() for reading in reads}
+        self._edges = {
+            (reading.source, name)
+            for outline in bounds.outlines
+            for name, reads in outline.reads.items()
+            for reading in reads
+        }
         self._branches = self._stages_of_branches()
 
     def beginnings(self) -> list[Candidate]:
         """Returns placements of single stages while few, else of chains out of the tree, without
         delays. InputError when nothing fits.
         """
-        found = [one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)]
+        found = [
+            one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)
+        ]
         if not found:
             raise self._sites.nothing_fits()
         return found
@@ -59,13 +66,25 @@ class Space:
         The second, because moving a stage of one branch gains nothing while the others are as slow.
         """
         placement, names = self._bench.placement(candidate), self._bench.names
-        pairs = (pair for pair in combinations(names, 2) if pair in self._edges or pair[::-1] in self._edges)
+        pairs = (
+            pair
+            for pair in combinations(names, 2)
+            if pair in self._edges or pair[::-1] in self._edges
+        )
         groups = [*((name,) for name in names), *pairs]
-        single = self._changed(candidate, (dict.fromkeys(group, device) for group in groups for device in self._sites.devices))
+        single = self._changed(
+            candidate,
+            (dict.fromkeys(group, device) for group in groups for device in self._sites.devices),
+        )
         other = [replace(candidate, owner=owner) for owner in self._ends(placement)]
         if self.stale:
-            other += [replace(candidate, delayed=candidate.delayed ^ {name}) for name in self._bench.crossing(candidate)]
-        return self._distinct([*single, *other]), self._distinct(self._changed(candidate, self._joined(placement)))
+            other += [
+                replace(candidate, delayed=candidate.delayed ^ {name})
+                for name in self._bench.crossing(candidate)
+            ]
+        return self._distinct([*single, *other]), self._distinct(
+            self._changed(candidate, self._joined(placement))
+        )
 
     def _placed(self) -> Iterator[Candidate]:
         names, devices = self._bench.names, self._sites.devices
@@ -75,19 +94,37 @@ class Space:
         items: list[Item] = [(name,) for name in names]
         if len(devices) ** len(items) > FEW:
             seconds = self._bench.costs.seconds
-            items = items_of(self._bench.program, self._sites, lambda name: min(seconds(name, 1, device) for device in devices))
+            items = items_of(
+                self._bench.program,
+                self._sites,
+                lambda name: min(seconds(name, 1, device) for device in devices),
+            )
         together = (dict.fromkeys(names, device) for device in devices)
-        alone = [one for one in together if all(device in self._sites.allowed[name] for name, device in one.items())]
-        found = placements(items, self._sites, lambda partial: self._bounds.occupation(partial, self._owner(partial)))
+        alone = [
+            one
+            for one in together
+            if all(device in self._sites.allowed[name] for name, device in one.items())
+        ]
+        found = placements(
+            items,
+            self._sites,
+            lambda partial: self._bounds.occupation(partial, self._owner(partial)),
+        )
         for placement in (*alone, *found):
             yield Candidate(tuple(placement[name] for name in names), self._owner(placement))
 
-    def _changed(self, candidate: Candidate, changes: Iterable[Mapping[str, str]]) -> Iterator[Candidate]:
+    def _changed(
+        self, candidate: Candidate, changes: Iterable[Mapping[str, str]]
+    ) -> Iterator[Candidate]:
         placement, allowed = self._bench.placement(candidate), self._sites.allowed
         for change in changes:
-            if any(placement[name] != device for name, device in change.items()) and all(change[name] in allowed[name] for name in change):
+            if any(placement[name] != device for name, device in change.items()) and all(
+                change[name] in allowed[name] for name in change
+            ):
                 moved = {**placement, **change}
-                owner = candidate.owner if candidate.owner in self._ends(moved) else self._owner(moved)
+                owner = (
+                    candidate.owner if candidate.owner in self._ends(moved) else self._owner(moved)
+                )
                 one = Candidate(tuple(moved.values()), owner, candidate.delayed)
                 yield one
                 yield from (other for other in self.delayed([one]) if other.delayed != one.delayed)
@@ -95,7 +132,11 @@ class Space:
     def _joined(self, placement: Mapping[str, str]) -> Iterator[dict[str, str]]:
         """Yields moves of a stage of every branch to the device of another stage of its branch."""
         for stage, other in permutations(range(max(map(len, self._branches), default=0)), 2):
-            yield {branch[stage]: placement[branch[other]] for branch in self._branches if max(stage, other) < len(branch)}
+            yield {
+                branch[stage]: placement[branch[other]]
+                for branch in self._branches
+                if max(stage, other) < len(branch)
+            }
 
     def _stages_of_branches(self) -> list[list[str]]:
         """Returns the costed operations of every branch; branches alike in the same order."""
@@ -103,16 +144,26 @@ class Space:
         graph = networkx.Graph()
         graph.add_nodes_from(names)
         graph.add_edges_from(self._edges)
-        return [sorted(part, key=lambda name: (keys.get(name, ""), names.index(name))) for part in networkx.connected_components(graph)]
+        return [
+            sorted(part, key=lambda name: (keys.get(name, ""), names.index(name)))
+            for part in networkx.connected_components(graph)
+        ]
 
     def _distinct(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        fitting = [one for one in dict.fromkeys(map(self._canonical, candidates)) if self._fits(one)]
-        return [replace(one, delayed=one.delayed & self._bench.crossing(one)) if one.delayed else one for one in fitting]
+        fitting = [
+            one for one in dict.fromkeys(map(self._canonical, candidates)) if self._fits(one)
+        ]
+        return [
+            replace(one, delayed=one.delayed & self._bench.crossing(one)) if one.delayed else one
+            for one in fitting
+        ]
 
     def _ends(self, placement: Mapping[str, str]) -> list[str]:
         """Returns the devices of what the prediction is made of, in the order of devices."""
         there = {placement[name] for name in self._feeders if name in placement}
-        return [device for device in self._sites.devices if device in there] or list(dict.fromkeys(placement.values()))
+        return [device for device in self._sites.devices if device in there] or list(
+            dict.fromkeys(placement.values())
+        )
 
     def _owner(self, placement: Mapping[str, str]) -> str:
         at = [placement.get(name) for name in self._feeders]
@@ -132,14 +183,21 @@ class Space:
         for device in (candidate.owner, *candidate.devices):
             if device not in names:
                 names[device] = left[self._classes[device]].pop(0)
-        return replace(candidate, owner=names[candidate.owner], devices=tuple(names[device] for device in candidate.devices))
+        return replace(
+            candidate,
+            owner=names[candidate.owner],
+            devices=tuple(names[device] for device in candidate.devices),
+        )
 
 
 def items_of(program: Program, sites: Sites, seconds: Callable[[str], float]) -> list[Item]:
     """Returns the items, those with most work first. Separates what pins keep apart."""
     found: list[Item] = []
     known: set[str] = set()
-    order = sorted(range(len(program.trees)), key=lambda number: -sum(map(seconds, program.trees[number].leaves())))
+    order = sorted(
+        range(len(program.trees)),
+        key=lambda number: -sum(map(seconds, program.trees[number].leaves())),
+    )
     for number in order:
         for item in _items(program.trees[number], _models(program), seconds):
             fresh = tuple(name for name in item if name not in known)
@@ -152,10 +210,16 @@ def items_of(program: Program, sites: Sites, seconds: Callable[[str], float]) ->
 
 
 def _models(program: Program) -> dict[str, object]:
-    return {op.id: op.inputs.get("model") or op.inputs.get("control_net") for variant in program.variants for op in variant.operations}
+    return {
+        op.id: op.inputs.get("model") or op.inputs.get("control_net")
+        for variant in program.variants
+        for op in variant.operations
+    }
 
 
-def _items(tree: Tree, models: Mapping[str, object], seconds: Callable[[str], float]) -> list[list[str]]:
+def _items(
+    tree: Tree, models: Mapping[str, object], seconds: Callable[[str], float]
+) -> list[list[str]]:
     """Makes every child of a P (or prime) an item; what stands in series goes with the heaviest
     chain of its own model.
     """
@@ -164,7 +228,12 @@ def _items(tree: Tree, models: Mapping[str, object], seconds: Callable[[str], fl
     if tree.kind != "S":
         return [item for child in tree.children for item in _items(child, models, seconds)]
     spine = [child.leaf for child in tree.children if child.kind == "leaf"]
-    found = [item for child in tree.children if child.kind != "leaf" for item in _items(child, models, seconds)]
+    found = [
+        item
+        for child in tree.children
+        if child.kind != "leaf"
+        for item in _items(child, models, seconds)
+    ]
     if not spine or not found:
         return [spine] if spine else found
     own = [item for item in found if models.get(item[-1]) == models.get(spine[-1])] or found
@@ -202,7 +271,9 @@ def _by_pins(item: Item, sites: Sites) -> list[Item]:
     return [tuple(names) for names in parts.values()]
 
 
-def placements(items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str, str]], float]) -> list[dict[str, str]]:
+def placements(
+    items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str, str]], float]
+) -> list[dict[str, str]]:
     """Returns operation -> device for every placement that meets pins and memory and differs by
     more than interchangeable devices.
 
@@ -217,7 +288,9 @@ def placements(items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str
     return found
 
 
-def _grown(partial: Mapping[str, str], item: Item, sites: Sites, classes: Mapping[str, int]) -> Iterator[dict[str, str]]:
+def _grown(
+    partial: Mapping[str, str], item: Item, sites: Sites, classes: Mapping[str, int]
+) -> Iterator[dict[str, str]]:
     """Yields the placement with one more item, on every device that may run it; of unused ones that
     are interchangeable, on the first.
     """

@@ -15,7 +15,8 @@ from katz_graph.planner.queries import WeightSwitch, switches, weight_sets
 from katz_graph.recipe import ModelRecipe
 
 LONGEST_BLOCK = 8  # evaluations of a repeating pattern
-KEPT, STEADY = 6, 4  # repeats of it that are simulated; the last of these that the others are told from
+# repeats of it that are simulated; the last of these that the others are told from
+KEPT, STEADY = 6, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,15 @@ class Flow:
         self._value_sizes = ValueSizes(program)
         self._made: dict[tuple[str, int | None], list[int]] = {}
         instances, begin = Instances(program), program.region.begin.id
-        numbers = {index: number for number, variant in enumerate(program.variants) for index in variant.evaluations}
-        read_before = {op.id: self._numbers([Instance(ref, None) for _, ref in op.references()]) for op in program.before}
+        numbers = {
+            index: number
+            for number, variant in enumerate(program.variants)
+            for index in variant.evaluations
+        }
+        read_before = {
+            op.id: self._numbers([Instance(ref, None) for _, ref in op.references()])
+            for op in program.before
+        }
         reads: list[dict[str, tuple[int, ...]]] = []
         predictions: list[int] = []
         evaluations = sorted(numbers)
@@ -51,12 +59,20 @@ class Flow:
             variant = program.variants[numbers[index]]
             reads.append({})
             for operation in variant.operations:
-                values = (value for value in operation.inputs.values() if isinstance(value, (Ref, Previous)))
+                values = (
+                    value
+                    for value in operation.inputs.values()
+                    if isinstance(value, (Ref, Previous))
+                )
                 found = (instances.of(value, index) for value in values)
-                reads[-1][operation.id] = self._numbers([one for one in found if isinstance(one, Instance)])
+                reads[-1][operation.id] = self._numbers(
+                    [one for one in found if isinstance(one, Instance)]
+                )
             predictions.extend(self._numbers([instances.of(variant.prediction, index)]))
         self.before_reads: Mapping[str, tuple[int, ...]] = read_before
-        self.before_makes: Mapping[str, tuple[int, ...]] = {op.id: tuple(self._made.get((op.id, None), ())) for op in program.before}
+        self.before_makes: Mapping[str, tuple[int, ...]] = {
+            op.id: tuple(self._made.get((op.id, None), ())) for op in program.before
+        }
         self.moments: tuple[EvaluationUse, ...] = tuple(
             EvaluationUse(
                 index,
@@ -77,15 +93,23 @@ class Flow:
             if instance not in self.numbers:
                 self.numbers[instance] = len(self.sizes)
                 self.sizes.append(self._value_sizes.of(instance.ref))
-                self._made.setdefault((instance.ref.operation, instance.evaluation), []).append(self.numbers[instance])
+                self._made.setdefault((instance.ref.operation, instance.evaluation), []).append(
+                    self.numbers[instance]
+                )
         return tuple(dict.fromkeys(self.numbers[instance] for instance in found))
 
     def _patched(self) -> Mapping[str, str]:
         """Returns operation -> the weight set that it needs, for models with LoRAs."""
         names = {model: name for name, model in weight_sets(self.program).items()}
-        operations = [op for variant in self.program.variants for op in variant.operations] if names else []
+        operations = (
+            [op for variant in self.program.variants for op in variant.operations] if names else []
+        )
         models = {op.id: op.inputs.get("model") for op in operations}
-        return {name: names[model] for name, model in models.items() if isinstance(model, ModelRecipe) and model.loras}
+        return {
+            name: names[model]
+            for name, model in models.items()
+            if isinstance(model, ModelRecipe) and model.loras
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +130,11 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
 
     What was left out takes as long, each time, as the last repeats that were kept.
     """
-    numbers = {index: number for number, variant in enumerate(program.variants) for index in variant.evaluations}
+    numbers = {
+        index: number
+        for number, variant in enumerate(program.variants)
+        for index in variant.evaluations
+    }
     kinds = [numbers[index] for index in sorted(numbers)]
     kept: list[int] = []
     repeats: list[Repeats] = []
@@ -115,10 +143,14 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
         length, times = _pattern(kinds[place:])
         kept += kinds[place : place + length] * min(times, KEPT)
         if times > KEPT:
-            repeats.append(Repeats(len(kept) - STEADY * length, len(kept) - 1, STEADY, times - KEPT))
+            repeats.append(
+                Repeats(len(kept) - STEADY * length, len(kept) - 1, STEADY, times - KEPT)
+            )
         place += length * times
     variants = tuple(
-        replace(variant, evaluations=tuple(index for index, kind in enumerate(kept) if kind == number))
+        replace(
+            variant, evaluations=tuple(index for index, kind in enumerate(kept) if kind == number)
+        )
         for number, variant in enumerate(program.variants)
     )
     return replace(program, variants=variants), tuple(repeats)

@@ -83,7 +83,9 @@ def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
     return longest[len(longest) // 2]
 
 
-def run_clock(flow: Flow, program: Program, spans: list[SimulatedSpan] | None = None) -> list[float]:
+def run_clock(
+    flow: Flow, program: Program, spans: list[SimulatedSpan] | None = None
+) -> list[float]:
     """Returns the times at which the sampler had the prediction of each evaluation of `flow`;
     appends what resources did to `spans`.
 
@@ -101,9 +103,15 @@ class _Clock:
         self._lists = list(lists.values())
         self._receivers = self._who_receives()
         links = {
-            (a, b): program.target.link(self._names[a], self._names[b]) for a in range(len(self._names)) for b in range(len(self._names))
+            (a, b): program.target.link(self._names[a], self._names[b])
+            for a in range(len(self._names))
+            for b in range(len(self._names))
         }
-        self._links = {pair: (link.bytes_per_second, link.latency) for pair, link in links.items() if link is not None}
+        self._links = {
+            pair: (link.bytes_per_second, link.latency)
+            for pair, link in links.items()
+            if link is not None
+        }
 
     def run(self) -> list[float]:
         lists, receivers, links, sizes = self._lists, self._receivers, self._links, self._flow.sizes
@@ -190,9 +198,16 @@ class _Clock:
         for device, place in enumerate(head):
             if place < len(self._lists[device]):
                 task = self._lists[device][place]
-                missing = [self._flow.instances[need] for need in task.needs if need not in arrived[device]]
-                wanted = ", ".join(f"{one.ref.operation} of evaluation {one.evaluation}" for one in missing)
-                waiting.append(f"{self._names[device]} waits with {task.name} of evaluation {task.evaluation} for {wanted}")
+                missing = [
+                    self._flow.instances[need] for need in task.needs if need not in arrived[device]
+                ]
+                wanted = ", ".join(
+                    f"{one.ref.operation} of evaluation {one.evaluation}" for one in missing
+                )
+                waiting.append(
+                    f"{self._names[device]} waits with {task.name} of evaluation {task.evaluation} "
+                    f"for {wanted}"
+                )
         return f"the plan cannot proceed: {'; '.join(waiting)}"
 
 
@@ -203,17 +218,25 @@ class _Trace:
         self._spans, self._names, self._flow = spans, names, flow
         self._begin = flow.program.region.begin.id
         self._last: dict[object, int] = {}  # resource -> its latest span
-        self._origins: dict[tuple[int, int], int] = {}  # (device, instance there) -> the span that it came from
+        # (device, instance there) -> the span that it came from
+        self._origins: dict[tuple[int, int], int] = {}
 
     def task(self, device: int, task: DeviceTask, start: float, waited_for: int | None) -> None:
         after = self._last.get(device) if waited_for is None else self._origins[device, waited_for]
         stage = task.call.stage if task.call else ""
-        self._add(device, SimulatedSpan(self._names[device], task.name, stage, task.evaluation, start, task.seconds, after))
+        self._add(
+            device,
+            SimulatedSpan(
+                self._names[device], task.name, stage, task.evaluation, start, task.seconds, after
+            ),
+        )
 
     def made(self, device: int, instance: int) -> None:
         self._origins[device, instance] = self._last[device]
 
-    def transfer(self, pair: tuple[int, int], instance: int, start: float, seconds: float, waited: bool) -> None:
+    def transfer(
+        self, pair: tuple[int, int], instance: int, start: float, seconds: float, waited: bool
+    ) -> None:
         after = self._last[pair] if waited else self._origins[pair[0], instance]
         one = self._flow.instances[instance]
         what = STEP if one.ref.operation == self._begin else one.ref.operation
@@ -240,7 +263,8 @@ class DeviceTask:
     needs: Sequence[int]
     makes: Sequence[int]
     evaluation: int | None
-    call: Call | None = None  # None: the sampler begins or ends an evaluation, or weights are patched
+    # None: the sampler begins or ends an evaluation, or weights are patched
+    call: Call | None = None
     name: str = ""
 
 
@@ -267,13 +291,27 @@ def _all_tasks(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]
         yield owner, DeviceTask(0.0, (moment.prediction,), (), moment.evaluation, name=ADVANCE)
 
 
-def _task(call: Call, reads: Mapping[str, Sequence[int]], makes: Mapping[str, Sequence[int]], evaluation: int | None) -> DeviceTask:
+def _task(
+    call: Call,
+    reads: Mapping[str, Sequence[int]],
+    makes: Mapping[str, Sequence[int]],
+    evaluation: int | None,
+) -> DeviceTask:
     operations = call.operations
     if len(operations) == 1:
-        return DeviceTask(call.seconds, reads[operations[0]], makes[operations[0]], evaluation, call, operations[0])
+        return DeviceTask(
+            call.seconds,
+            reads[operations[0]],
+            makes[operations[0]],
+            evaluation,
+            call,
+            operations[0],
+        )
     needs = [need for name in operations for need in reads[name]]
     made = [one for name in operations for one in makes[name]]
-    return DeviceTask(call.seconds, needs, made, evaluation, call, f"{operations[0]} ×{len(operations)}")
+    return DeviceTask(
+        call.seconds, needs, made, evaluation, call, f"{operations[0]} ×{len(operations)}"
+    )
 
 
 def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]:
@@ -281,8 +319,12 @@ def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]:
 
     Takes the measured time; else originals come over the bus, and are read and written.
     """
-    for device, weights in dict.fromkeys((program.placement[name], weights) for name, weights in flow.patched.items()):
+    for device, weights in dict.fromkeys(
+        (program.placement[name], weights) for name, weights in flow.patched.items()
+    ):
         switch, known = flow.switches[weights], program.target.device(device)
-        estimate = switch.size / known.bus_bytes_per_second + 2 * switch.size / known.bytes_per_second
+        estimate = (
+            switch.size / known.bus_bytes_per_second + 2 * switch.size / known.bytes_per_second
+        )
         seconds = known.measured.get((switch.key, switch.loras, False), estimate)
         yield device, DeviceTask(seconds, (), (), None, name=f"patch {weights}")

@@ -16,7 +16,8 @@ from katz_graph.ir.program import Instance, Program, Variant
 from katz_graph.ir.region import CROP, Operation, Part, Previous, Ref
 from katz_graph.models.stages import NODE
 
-READ = ("skips", "features", "step")  # inputs that carry a step, those that count before others first
+# inputs that carry a step, those that count before others first
+READ = ("skips", "features", "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,18 @@ class Views:
         self._begin = program.region.begin.id
         self._instances = Instances(program)
         self._operations: dict[str, Mapping[str, Operation]] = {
-            variant.name: {operation.id: operation for operation in variant.operations} for variant in program.variants
+            variant.name: {operation.id: operation for operation in variant.operations}
+            for variant in program.variants
         }
         self._known: dict[Instance, View | None] = {}
-        self._carrying = {variant.name: variant.evaluations for variant in program.variants if _carries(variant)}
-        for index in sorted(index for evaluations in self._carrying.values() for index in evaluations):
-            for operation in self._instances.variant(index).operations:  # early ones first, so that none is far to go back
+        self._carrying = {
+            variant.name: variant.evaluations for variant in program.variants if _carries(variant)
+        }
+        for index in sorted(
+            index for evaluations in self._carrying.values() for index in evaluations
+        ):
+            # early ones first, so that none is far to go back
+            for operation in self._instances.variant(index).operations:
                 self.of(Ref(operation.id), index)
 
     def of(self, value: Any, evaluation: int) -> View | None:
@@ -57,16 +64,25 @@ class Views:
 
     def read(self, operation: Operation, evaluation: int) -> tuple[View | None, ...]:
         """Returns the views of all that an operation reads and that carries a step."""
-        return tuple(self.of(operation.inputs[name], evaluation) for name in READ if operation.inputs.get(name) is not None)
+        return tuple(
+            self.of(operation.inputs[name], evaluation)
+            for name in READ
+            if operation.inputs.get(name) is not None
+        )
 
     def part(self, operation: Operation, variant: Variant) -> Part | None:
         """Returns the part of the latent that an operation works on. InputError when that differs
         between evaluations of one kind.
         """
-        found = {view.part if view else None for index in self.telling(variant) for view in [self.of(Ref(operation.id), index)]}
+        found = {
+            view.part if view else None
+            for index in self.telling(variant)
+            for view in [self.of(Ref(operation.id), index)]
+        }
         if len(found) > 1:
             raise InputError(
-                f"node {operation.id} ({operation.type}): a slot brings it parts of the latent that differ between evaluations; "
+                f"node {operation.id} ({operation.type}): a slot brings it parts of the latent "
+                "that differ between evaluations; "
                 "carry the same part in each"
             )
         return found.pop()
@@ -83,12 +99,21 @@ class Views:
     def _made(self, instance: Instance, evaluation: int) -> View | None:
         if instance.ref.operation == self._begin:
             return View(instance)
-        operation = self._operations[self._instances.variant(evaluation).name][instance.ref.operation]
-        names = (*READ, *operation.inputs) if operation.stage == NODE else READ  # a pack calls its inputs as it likes
-        views = (self.of(operation.inputs[name], evaluation) for name in names if operation.inputs.get(name) is not None)
+        operation = self._operations[self._instances.variant(evaluation).name][
+            instance.ref.operation
+        ]
+        # a pack calls its inputs as it likes
+        names = (*READ, *operation.inputs) if operation.stage == NODE else READ
+        views = (
+            self.of(operation.inputs[name], evaluation)
+            for name in names
+            if operation.inputs.get(name) is not None
+        )
         view = next((view for view in views if view is not None), None)
         if operation.type == CROP:
-            return View(view.step if view else instance, _cropped(operation, view.part if view else None))
+            return View(
+                view.step if view else instance, _cropped(operation, view.part if view else None)
+            )
         if operation.stage == NODE:  # of a pack, which may give another step
             return View(instance, view.part if view else None)
         return view
@@ -96,7 +121,11 @@ class Views:
 
 def _carries(variant: Variant) -> bool:
     """Returns true if an operation reads a step that a slot brings."""
-    return any(isinstance(operation.inputs.get(name), Previous) for operation in variant.operations for name in READ)
+    return any(
+        isinstance(operation.inputs.get(name), Previous)
+        for operation in variant.operations
+        for name in READ
+    )
 
 
 def _cropped(operation: Operation, outer: Part | None) -> Part:
@@ -104,7 +133,12 @@ def _cropped(operation: Operation, outer: Part | None) -> Part:
     sizes = [operation.inputs[name] for name in ("top", "left", "height", "width")]
     if any(isinstance(size, (Ref, Previous)) for size in sizes):
         raise InputError(
-            f"node {operation.id} ({operation.type}): its part is not known before the run; link sizes from outside the step region"
+            f"node {operation.id} ({operation.type}): its part is not known before the run; link "
+            "sizes from outside the step region"
         )
     top, left, height, width = sizes
-    return Part(top + outer.top, left + outer.left, height, width) if outer else Part(top, left, height, width)
+    return (
+        Part(top + outer.top, left + outer.left, height, width)
+        if outer
+        else Part(top, left, height, width)
+    )

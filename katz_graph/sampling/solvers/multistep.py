@@ -21,12 +21,18 @@ from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 Clock = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Maps sigmas to the times in which slopes are taken for a polynomial."""
 
-ADAMS_BASHFORTH = ((1.0,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12), (55 / 24, -59 / 24, 37 / 24, -9 / 24))
+ADAMS_BASHFORTH = (
+    (1.0,),
+    (3 / 2, -1 / 2),
+    (23 / 12, -16 / 12, 5 / 12),
+    (55 / 24, -59 / 24, 37 / 24, -9 / 24),
+)
 """Weights of the newest slope and those before it, for equal steps (Liu et al. 2022, "PNDM",
 equation 12).
 """
 
-QUADRATURE = np.polynomial.legendre.leggauss(64)  # points and masses on [-1, 1]; exact for polynomials up to degree 127
+# points and masses on [-1, 1]; exact for polynomials up to degree 127
+QUADRATURE = np.polynomial.legendre.leggauss(64)
 LAST_LEVEL = 0.001  # stands for 0, where log σ ends; the ecosystem's value
 HIGHEST_ORDER = 3
 Variant = Literal["bh1", "bh2"]
@@ -37,7 +43,11 @@ def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 4) -> Sol
     polynomial in σ through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary
     Differential Equations I", III.5); to 0 the prediction.
     """
-    return (yield from _multistep(x, sigmas, order, lambda levels: _weights(levels, lambda sigma: sigma)))
+    return (
+        yield from _multistep(
+            x, sigmas, order, lambda levels: _weights(levels, lambda sigma: sigma)
+        )
+    )
 
 
 def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 3) -> Solving:
@@ -45,7 +55,11 @@ def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 3) -> So
     the variance preserving process (Zhang and Chen 2023, "Fast Sampling of Diffusion Models with
     Exponential Integrator", equations 14 and 15); to 0 the prediction.
     """
-    return (yield from _multistep(x, sigmas, order, lambda levels: _weights(levels, variance_preserving_time)))
+    return (
+        yield from _multistep(
+            x, sigmas, order, lambda levels: _weights(levels, variance_preserving_time)
+        )
+    )
 
 
 def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
@@ -60,7 +74,9 @@ def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
     return (yield from _multistep(x, sigmas, len(ADAMS_BASHFORTH), weights))
 
 
-def gradient_estimation(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, gamma: float = 2.0) -> Solving:
+def gradient_estimation(
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, gamma: float = 2.0
+) -> Solving:
     """Steps by Euler along γ d + (1 - γ) d_before; to 0 the prediction (Permenter and Yuan 2024,
     "Interpreting and Improving Diffusion Models from an Optimization Perspective", algorithm 2).
     """
@@ -99,10 +115,14 @@ def variance_preserving_time(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
     start, low, high = 1e-3, math.log1p(0.002**2), math.log1p(80.0**2)
     slope_of_beta = 2 * (low / start - high) / (start - 1)
     beta_min = high - slope_of_beta / 2
-    return (np.sqrt(beta_min**2 + 2 * slope_of_beta * np.log1p(sigma**2)) - beta_min) / slope_of_beta
+    return (
+        np.sqrt(beta_min**2 + 2 * slope_of_beta * np.log1p(sigma**2)) - beta_min
+    ) / slope_of_beta
 
 
-def _multistep(x: Tensor, sigmas: Tensor, order: int, weights: Callable[[Sequence[float]], Sequence[float]]) -> Solving:
+def _multistep(
+    x: Tensor, sigmas: Tensor, order: int, weights: Callable[[Sequence[float]], Sequence[float]]
+) -> Solving:
     """Steps along the sum of weights times slopes, newest first. `weights` is given the next level,
     then those of the slopes.
     """
@@ -128,7 +148,10 @@ def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
     times = clock((start + target) / 2 + (target - start) / 2 * points)
     known = clock(np.array(levels[1:]))
     bases = [
-        np.prod([(times - other) / (own - other) for k, other in enumerate(known) if k != j], axis=0) * np.ones_like(times)
+        np.prod(
+            [(times - other) / (own - other) for k, other in enumerate(known) if k != j], axis=0
+        )
+        * np.ones_like(times)
         for j, own in enumerate(known)
     ]
     return [float((target - start) / 2 * np.sum(masses * basis)) for basis in bases]
@@ -146,7 +169,9 @@ def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = 
     if steps < 1:
         return x
     if sigmas[-1] == 0:
-        sigmas = torch.cat([sigmas[:-1], torch.minimum(sigmas.new_tensor(LAST_LEVEL), sigmas[-2] / 2)[None]])
+        sigmas = torch.cat(
+            [sigmas[:-1], torch.minimum(sigmas.new_tensor(LAST_LEVEL), sigmas[-2] / 2)[None]]
+        )
     levels = sigmas.tolist()
     highest = max(1, min(HIGHEST_ORDER, steps - 1))
     predictions: list[Tensor] = []  # newest first
@@ -154,16 +179,30 @@ def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = 
     for step in range(steps):
         denoised = yield Query(predicted, sigmas[step], step)
         if order:
-            x = _advanced(x, predictions[:order], levels[step - 1 :: -1][:order], levels[step], variant, denoised)
+            x = _advanced(
+                x,
+                predictions[:order],
+                levels[step - 1 :: -1][:order],
+                levels[step],
+                variant,
+                denoised,
+            )
         predictions = [denoised, *predictions][:highest]
         reached = step + 1
         order = min(reached, highest, steps + 1 - reached) if reached >= highest else reached
-        predicted = _advanced(x, predictions[:order], levels[step::-1][:order], levels[reached], variant)
+        predicted = _advanced(
+            x, predictions[:order], levels[step::-1][:order], levels[reached], variant
+        )
     return predicted
 
 
 def _advanced(
-    x: Tensor, predictions: Sequence[Tensor], levels: Sequence[float], level: float, variant: Variant, arrived: Tensor | None = None
+    x: Tensor,
+    predictions: Sequence[Tensor],
+    levels: Sequence[float],
+    level: float,
+    variant: Variant,
+    arrived: Tensor | None = None,
 ) -> Tensor:
     """Advances from the newest known level to `level`: UniP of order len(predictions), or UniC with
     the prediction that `arrived` there.
@@ -171,7 +210,9 @@ def _advanced(
     newest = predictions[0]
     h = math.log(levels[0] / level)
     parts = [math.log(levels[0] / known) / h for known in levels[1:]]
-    differences = [(older - newest) / part for older, part in zip(predictions[1:], parts, strict=True)]
+    differences = [
+        (older - newest) / part for older, part in zip(predictions[1:], parts, strict=True)
+    ]
     if arrived is not None:
         parts, differences = [*parts, 1.0], [*differences, arrived - newest]
     scale = -h if variant == "bh1" else math.expm1(-h)

@@ -101,7 +101,9 @@ def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
     return x
 
 
-def _dpm_solver_step(order: int, x: Tensor, sigma: Tensor, sigma_next: Tensor, step: int) -> Solving:
+def _dpm_solver_step(
+    order: int, x: Tensor, sigma: Tensor, sigma_next: Tensor, step: int
+) -> Solving:
     """Steps by DPM-Solver-1, -2 or -3 with intermediate points at equal parts of the step in log σ
     (Lu et al. 2022, equation 3.7, algorithms 1 and 2), where ε is the slope, α = 1 and λ = -log σ.
     """
@@ -122,6 +124,12 @@ def _dpm_solver_step(order: int, x: Tensor, sigma: Tensor, sigma_next: Tensor, s
     if order == 2:
         return straight - sigma_next * h.expm1() * change
     second = level_at(2 / 3)
-    point = x - second * (2 / 3 * h).expm1() * here - second * 2 * ((2 / 3 * h).expm1() / (2 / 3 * h) - 1) * change
+    point = (
+        x
+        - second * (2 / 3 * h).expm1() * here
+        - second * 2 * ((2 / 3 * h).expm1() / (2 / 3 * h) - 1) * change
+    )
     denoised = yield Query(point, second, step)
-    return straight - sigma_next * 3 / 2 * (h.expm1() / h - 1) * (slope(point, second, denoised) - here)
+    return straight - sigma_next * 3 / 2 * (h.expm1() / h - 1) * (
+        slope(point, second, denoised) - here
+    )

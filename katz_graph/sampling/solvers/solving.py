@@ -36,5 +36,7 @@ def ancestral_split(sigma: Tensor, sigma_next: Tensor, eta: float = 1.0) -> tupl
     """
     if not eta:
         return sigma_next, torch.zeros_like(sigma_next)
-    up = torch.minimum(sigma_next, eta * (sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2) ** 0.5)
+    up = torch.minimum(
+        sigma_next, eta * (sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2) ** 0.5
+    )
     return (sigma_next**2 - up**2) ** 0.5, up

@@ -16,7 +16,9 @@ from katz_graph.sampling.solvers.single_step import middle_level
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_split, slope
 
 
-def euler_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
+def euler_ancestral(
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+) -> Solving:
     """Steps by Euler to σ_down, then adds noise of σ_up (Song et al. 2021, "Denoising Diffusion
     Implicit Models", equation 12, in sigma space).
     """
@@ -37,7 +39,9 @@ def ddpm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
     return euler_ancestral(x, sigmas, noise)
 
 
-def dpm_2_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
+def dpm_2_ancestral(
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+) -> Solving:
     """Steps by dpm_2 to σ_down, then adds noise of σ_up; Euler where σ_down is 0."""
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -54,7 +58,9 @@ def dpm_2_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float
     return x
 
 
-def dpmpp_2s_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
+def dpmpp_2s_ancestral(
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+) -> Solving:
     """Steps by DPM-Solver++(2S) with r = 1/2 to σ_down (Lu et al. 2022, "DPM-Solver++", algorithm
     1), then adds noise of σ_up; returns the prediction where σ_down is 0.
     """
@@ -84,7 +90,9 @@ def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
     return x
 
 
-def res_multistep(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 0.0, s_noise: float = 1.0) -> Solving:
+def res_multistep(
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 0.0, s_noise: float = 1.0
+) -> Solving:
     """Integrates exponentially to second order, the prediction linear in log σ through the last
     two, the older one told apart by how far noise had set the run back; the first step and those to
     σ_down 0 are Euler (Zhang et al. 2023, "Improved Order Analysis and Design of Exponential
@@ -112,26 +120,44 @@ def res_multistep(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float =
     return x
 
 
-def dpmpp_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0, r: float = 0.5) -> Solving:
+def dpmpp_sde(
+    x: Tensor,
+    sigmas: Tensor,
+    noise: NoiseSource,
+    *,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    r: float = 0.5,
+) -> Solving:
     """Steps with two evaluations: to the part `r` of the step in log σ, then all of it with the
     prediction extrapolated through both, each time with noise (Lu et al. 2022, "DPM-Solver++",
     algorithm 1, made ancestral by Crowson, k-diffusion); to 0 the prediction.
     """
     if not 0 < r <= 1:
-        raise InputError(f"dpmpp_sde: r is the part of a step that is looked ahead; expected above 0 and at most 1, got {r:g}")
+        raise InputError(
+            "dpmpp_sde: r is the part of a step that is looked ahead; expected above 0 and at "
+            f"most 1, got {r:g}"
+        )
     times = sigmas.log().neg()
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
         if sigma_next == 0:
             return denoised
-        # Rounded as everyone does: where the path is asked decides its noise, and close to the end a millionth of sigma is seen.
+        # Rounded as everyone does: where the path is asked decides its noise, and close to the end
+        # a millionth of sigma is seen.
         middle = (times[step] + r * (times[step + 1] - times[step])).neg().exp()
         down, up = ancestral_split(sigma, middle, eta)
-        between = down / sigma * x + (1 - down / sigma) * denoised + noise(sigma, middle) * s_noise * up
+        between = (
+            down / sigma * x + (1 - down / sigma) * denoised + noise(sigma, middle) * s_noise * up
+        )
         denoised_between = yield Query(between, middle, step)
         direction = (1 - 1 / (2 * r)) * denoised + 1 / (2 * r) * denoised_between
         down, up = ancestral_split(sigma, sigma_next, eta)
-        x = down / sigma * x + (1 - down / sigma) * direction + noise(sigma, sigma_next) * s_noise * up
+        x = (
+            down / sigma * x
+            + (1 - down / sigma) * direction
+            + noise(sigma, sigma_next) * s_noise * up
+        )
     return x
 
 
@@ -149,7 +175,9 @@ def dpmpp_2m_sde(
     equation 18 and its multistep form); to 0 the prediction.
     """
     if solver_type not in ("midpoint", "heun"):
-        raise InputError(f"dpmpp_2m_sde: solver_type {solver_type!r} does not exist; choose midpoint or heun")
+        raise InputError(
+            f"dpmpp_2m_sde: solver_type {solver_type!r} does not exist; choose midpoint or heun"
+        )
     previous: tuple[Tensor, Tensor] | None = None  # prediction, length of its step in log σ
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -164,12 +192,20 @@ def dpmpp_2m_sde(
             share = removed / 2 if solver_type == "midpoint" else 1 - removed / both
             x = x + share * (h / last_h) * (denoised - older)
         if eta:
-            x = x + noise(sigma, sigma_next) * sigma_next * (-2 * eta * h).expm1().neg().sqrt() * s_noise
+            x = (
+                x
+                + noise(sigma, sigma_next)
+                * sigma_next
+                * (-2 * eta * h).expm1().neg().sqrt()
+                * s_noise
+            )
         previous = denoised, h
     return x
 
 
-def dpmpp_3m_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
+def dpmpp_3m_sde(
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+) -> Solving:
     """Steps as dpmpp_2m_sde, with the first and second differences of the last three predictions
     (Crowson, k-diffusion, after Lu et al. 2022, "DPM-Solver", appendix B); to 0 the prediction.
     """
@@ -193,7 +229,13 @@ def dpmpp_3m_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 
                 second = (first - (denoised_1 - denoised_2) / r_2) / (r_1 + r_2)
                 x = x + phi_2 * (first + second * r_1) - (phi_2 / both - 0.5) * second
         if eta:
-            x = x + noise(sigma, sigma_next) * sigma_next * (-2 * eta * h).expm1().neg().sqrt() * s_noise
+            x = (
+                x
+                + noise(sigma, sigma_next)
+                * sigma_next
+                * (-2 * eta * h).expm1().neg().sqrt()
+                * s_noise
+            )
         denoised_1, denoised_2 = denoised, denoised_1
         h_1, h_2 = h, h_1
     return x

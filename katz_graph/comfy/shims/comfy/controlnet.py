@@ -13,4 +13,6 @@ __getattr__ = missing_names(__name__, None)
 
 def load_controlnet(ckpt_path: str, model: Any = None, *_: Any, **__: Any) -> ControlNetFacade:
     """Returns a ControlNet; a file of differences is added to `model`."""
-    return ControlNetFacade(controlnet_recipe(ckpt_path, None if model is None else model.recipe.network))
+    return ControlNetFacade(
+        controlnet_recipe(ckpt_path, None if model is None else model.recipe.network)
+    )

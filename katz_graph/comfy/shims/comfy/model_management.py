@@ -24,9 +24,10 @@ XFORMERS_IS_AVAILABLE = False
 __getattr__ = missing_names(
     __name__,
     """
-    LoadedModel current_loaded_models load_model_gpu_partially cast_to cast_to_device pick_weight_dtype
-    minimum_inference_memory extra_reserved_memory get_model_computation_device cleanup_models_gc loaded_models
-    unet_manual_cast unet_inital_load_device device_supports_non_blocking force_upcast_attention_dtype
+    LoadedModel current_loaded_models load_model_gpu_partially cast_to cast_to_device
+    pick_weight_dtype minimum_inference_memory extra_reserved_memory get_model_computation_device
+    cleanup_models_gc loaded_models unet_manual_cast unet_inital_load_device
+    device_supports_non_blocking force_upcast_attention_dtype
     """,
 )
 
@@ -117,12 +118,24 @@ def pytorch_attention_enabled() -> bool:
     return True
 
 
-def should_use_fp16(device: Any = None, model_params: int = 0, prioritize_performance: bool = True, manual_cast: bool = False) -> bool:
+def should_use_fp16(
+    device: Any = None,
+    model_params: int = 0,
+    prioritize_performance: bool = True,
+    manual_cast: bool = False,
+) -> bool:
     return torch.device(device or get_torch_device()).type == "cuda"
 
 
-def should_use_bf16(device: Any = None, model_params: int = 0, prioritize_performance: bool = True, manual_cast: bool = False) -> bool:
-    return torch.device(device or get_torch_device()).type == "cuda" and torch.cuda.is_bf16_supported()
+def should_use_bf16(
+    device: Any = None,
+    model_params: int = 0,
+    prioritize_performance: bool = True,
+    manual_cast: bool = False,
+) -> bool:
+    return (
+        torch.device(device or get_torch_device()).type == "cuda" and torch.cuda.is_bf16_supported()
+    )
 
 
 def unet_dtype(device: Any = None, *_: Any, **__: Any) -> torch.dtype:
@@ -156,7 +169,11 @@ def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
 def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
     """Returns the total bytes of a device's memory."""
     device = torch.device(dev or get_torch_device())
-    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _host_memory("SC_PHYS_PAGES")
+    total = (
+        torch.cuda.mem_get_info(device)[1]
+        if device.type == "cuda"
+        else _host_memory("SC_PHYS_PAGES")
+    )
     return (total, total) if torch_total_too else total
 
 
@@ -181,7 +198,9 @@ def load_model_gpu(model: Any) -> None:
     """Does nothing: models are loaded when something runs them."""
 
 
-def free_memory(memory_required: float, device: Any, keep_loaded: Iterable[Any] = (), *_: Any, **__: Any) -> list[Any]:
+def free_memory(
+    memory_required: float, device: Any, keep_loaded: Iterable[Any] = (), *_: Any, **__: Any
+) -> list[Any]:
     return []
 
 

@@ -12,10 +12,14 @@ from torch import Tensor
 
 from katz_graph.comfy.missing import missing_names
 
-__getattr__ = missing_names(__name__, "sample sample_custom prepare_sampling prepare_mask cleanup_additional_models")
+__getattr__ = missing_names(
+    __name__, "sample sample_custom prepare_sampling prepare_mask cleanup_additional_models"
+)
 
 
-def prepare_noise(latent_image: Tensor, seed: int, noise_inds: Sequence[int] | None = None) -> Tensor:
+def prepare_noise(
+    latent_image: Tensor, seed: int, noise_inds: Sequence[int] | None = None
+) -> Tensor:
     """Draws randn of the latent's shape from a CPU generator; with indices, that noise of a longer
     batch for each sample.
     """

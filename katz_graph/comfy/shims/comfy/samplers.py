@@ -18,9 +18,10 @@ SCHEDULER_NAMES = list(names.SCHEDULER_NAMES)
 __getattr__ = missing_names(
     __name__,
     """
-    CFGGuider KSAMPLER Sampler sampler_object ksampler sampling_function calc_cond_batch calc_cond_uncond_batch cfg_function
-    sample process_conds encode_model_conds get_area_and_mult can_concat_cond cond_cat KSamplerX0Inpaint
-    normal_scheduler simple_scheduler ddim_scheduler beta_scheduler SCHEDULER_HANDLERS resolve_areas_and_cond_masks
+    CFGGuider KSAMPLER Sampler sampler_object ksampler sampling_function calc_cond_batch
+    calc_cond_uncond_batch cfg_function sample process_conds encode_model_conds get_area_and_mult
+    can_concat_cond cond_cat KSamplerX0Inpaint normal_scheduler simple_scheduler ddim_scheduler
+    beta_scheduler SCHEDULER_HANDLERS resolve_areas_and_cond_masks
     create_cond_with_same_area_if_none calculate_start_end_timesteps pre_run_control
     """,
 )
@@ -50,14 +51,29 @@ class KSampler:
         denoise: float | None = None,
         model_options: Any = None,
     ) -> None:
-        self.model, self.steps, self.device, self.sampler, self.scheduler, self.denoise = model, steps, device, sampler, scheduler, denoise
-        self.sigmas = _levels(scheduler, model.get_model_object("model_sampling"), steps, 1.0 if denoise is None else denoise, sampler)
+        self.model, self.steps, self.device, self.sampler, self.scheduler, self.denoise = (
+            model,
+            steps,
+            device,
+            sampler,
+            scheduler,
+            denoise,
+        )
+        self.sigmas = _levels(
+            scheduler,
+            model.get_model_object("model_sampling"),
+            steps,
+            1.0 if denoise is None else denoise,
+            sampler,
+        )
 
     def sample(self, *_: Any, **__: Any) -> Any:
         refuse("comfy.samplers.KSampler.sample")
 
 
-def _levels(scheduler: str, model_sampling: Any, steps: int, denoise: float, sampler: str) -> Tensor:
+def _levels(
+    scheduler: str, model_sampling: Any, steps: int, denoise: float, sampler: str
+) -> Tensor:
     import torch
 
     from katz_graph.sampling.schedules import schedule

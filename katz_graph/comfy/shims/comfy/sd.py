@@ -13,7 +13,12 @@ from katz_graph.comfy.facades.vae import VaeFacade
 from katz_graph.comfy.missing import missing_names, refuse
 from katz_graph.comfy.weight_file import file_of
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes, vae_recipe
+from katz_graph.models.loading.sources import (
+    clip_recipe,
+    network_recipe,
+    pipeline_recipes,
+    vae_recipe,
+)
 from katz_graph.recipe import Lora
 
 __getattr__ = missing_names(__name__, None)
@@ -39,12 +44,21 @@ def load_checkpoint_guess_config(
     if output_clipvision:
         refuse("comfy.sd.load_checkpoint_guess_config(output_clipvision=True)")
     model, clip, vae = pipeline_recipes(ckpt_path)
-    chosen = ModelFacade(model) if output_model else None, ClipFacade(clip) if output_clip else None, VaeFacade(vae) if output_vae else None
+    chosen = (
+        ModelFacade(model) if output_model else None,
+        ClipFacade(clip) if output_clip else None,
+        VaeFacade(vae) if output_vae else None,
+    )
     return (*chosen, None)
 
 
 def load_checkpoint(
-    config_path: str | None = None, ckpt_path: str = "", output_vae: bool = True, output_clip: bool = True, *_: Any, **__: Any
+    config_path: str | None = None,
+    ckpt_path: str = "",
+    output_vae: bool = True,
+    output_clip: bool = True,
+    *_: Any,
+    **__: Any,
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None]:
     """Returns the same; the file tells what the checkpoint is, not a configuration."""
     return load_checkpoint_guess_config(ckpt_path, output_vae, output_clip)[:3]
@@ -63,10 +77,15 @@ def load_clip(ckpt_paths: Sequence[str], *_: Any, **__: Any) -> ClipFacade:
     return ClipFacade(clip_recipe(ckpt_paths))
 
 
-def load_lora_for_models(model: Any, clip: Any, lora: Any, strength_model: float, strength_clip: float) -> tuple[Any, Any]:
+def load_lora_for_models(
+    model: Any, clip: Any, lora: Any, strength_model: float, strength_clip: float
+) -> tuple[Any, Any]:
     """Adds a LoRA's file to a model and its text encoders; either may be None."""
     file = file_identity(file_of(lora, "comfy.sd.load_lora_for_models"))
-    patched, encoders = (None if model is None else model.clone(), None if clip is None else clip.clone())
+    patched, encoders = (
+        None if model is None else model.clone(),
+        None if clip is None else clip.clone(),
+    )
     if patched is not None and strength_model:
         patched.recipe = patched.recipe.with_lora(Lora(file, strength_model))
     if encoders is not None and strength_clip:

@@ -24,8 +24,8 @@ get_tiled_scale_steps = tiled_scale_steps
 __getattr__ = missing_names(
     __name__,
     """
-    unet_to_diffusers transformers_convert clip_text_transformers_convert mmdit_to_diffusers flux_to_diffusers convert_sd_to
-    PROGRESS_BAR_HOOK model_trange deepcopy_list_dict
+    unet_to_diffusers transformers_convert clip_text_transformers_convert mmdit_to_diffusers
+    flux_to_diffusers convert_sd_to PROGRESS_BAR_HOOK model_trange deepcopy_list_dict
     """,
 )
 
@@ -34,11 +34,15 @@ def set_progress_bar_enabled(enabled: bool) -> None:
     """Does nothing: those who watch the run decide what is shown."""
 
 
-def common_upscale(samples: Tensor, width: int, height: int, upscale_method: str, crop: str) -> Tensor:
+def common_upscale(
+    samples: Tensor, width: int, height: int, upscale_method: str, crop: str
+) -> Tensor:
     """Resizes [B, C, H, W] or [B, C, T, H, W] to [height, width]."""
     if samples.ndim == 5:
         batch, _, frames = samples.shape[:3]
-        flat = common_upscale(samples.movedim(2, 1).flatten(0, 1), width, height, upscale_method, crop)
+        flat = common_upscale(
+            samples.movedim(2, 1).flatten(0, 1), width, height, upscale_method, crop
+        )
         return flat.reshape(batch, frames, *flat.shape[1:]).movedim(1, 2)
     return resample(samples, width, height, upscale_method, crop)
 
@@ -48,7 +52,9 @@ def lanczos(samples: Tensor, width: int, height: int) -> Tensor:
     return resample(samples, width, height, "lanczos")
 
 
-def load_torch_file(ckpt: str, safe_load: bool = False, device: Any = None, return_metadata: bool = False) -> Any:
+def load_torch_file(
+    ckpt: str, safe_load: bool = False, device: Any = None, return_metadata: bool = False
+) -> Any:
     """Loads the tensors of a safetensors file, and its metadata. InputError for pickles, which can
     run code when they are opened.
     """
@@ -56,7 +62,10 @@ def load_torch_file(ckpt: str, safe_load: bool = False, device: Any = None, retu
     from safetensors.torch import load_file
 
     if str(ckpt).lower().endswith(PICKLES):
-        raise InputError(f"{ckpt} is a pickle, which can run code when it is opened; use the .safetensors file of the same model")
+        raise InputError(
+            f"{ckpt} is a pickle, which can run code when it is opened; use the .safetensors file "
+            "of the same model"
+        )
     tensors = WeightFile(Path(ckpt), load_file(ckpt, device=str(device or "cpu")))
     if not return_metadata:
         return tensors
@@ -64,7 +73,9 @@ def load_torch_file(ckpt: str, safe_load: bool = False, device: Any = None, retu
         return tensors, opened.metadata()
 
 
-def save_torch_file(sd: Mapping[str, Tensor], ckpt: str, metadata: Mapping[str, str] | None = None) -> None:
+def save_torch_file(
+    sd: Mapping[str, Tensor], ckpt: str, metadata: Mapping[str, str] | None = None
+) -> None:
     from safetensors.torch import save_file
 
     save_file(dict(sd), ckpt, metadata=None if metadata is None else dict(metadata))
@@ -90,7 +101,9 @@ def weight_dtype(sd: Mapping[str, Tensor], prefix: str = "") -> torch.dtype | No
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[str, str]) -> dict[str, Any]:
+def state_dict_key_replace(
+    state_dict: dict[str, Any], keys_to_replace: Mapping[str, str]
+) -> dict[str, Any]:
     """Renames keys of the dictionary in place."""
     for old, new in keys_to_replace.items():
         if old in state_dict:
@@ -98,7 +111,9 @@ def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[
     return state_dict
 
 
-def state_dict_prefix_replace(state_dict: dict[str, Any], replace_prefix: Mapping[str, str], filter_keys: bool = False) -> dict[str, Any]:
+def state_dict_prefix_replace(
+    state_dict: dict[str, Any], replace_prefix: Mapping[str, str], filter_keys: bool = False
+) -> dict[str, Any]:
     """Renames beginnings of keys in place; with `filter_keys` in a new dictionary that holds only
     those.
     """

@@ -4,4 +4,6 @@ from katz_graph.blocker import ExecutionBlocker
 from katz_graph.comfy.missing import missing_names
 
 __all__ = ["ExecutionBlocker"]
-__getattr__ = missing_names(__name__, "DynamicPrompt ExecutionList TopologicalSort get_input_info NodeNotFoundError")
+__getattr__ = missing_names(
+    __name__, "DynamicPrompt ExecutionList TopologicalSort get_input_info NodeNotFoundError"
+)

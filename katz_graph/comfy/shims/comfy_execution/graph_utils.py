@@ -14,7 +14,12 @@ __getattr__ = missing_names(__name__, "")
 
 def is_link(obj: Any) -> bool:
     """Tells whether a value is a link: an id and the number of an output."""
-    return isinstance(obj, list) and len(obj) == 2 and isinstance(obj[0], str) and type(obj[1]) in (int, float)
+    return (
+        isinstance(obj, list)
+        and len(obj) == 2
+        and isinstance(obj[0], str)
+        and type(obj[1]) in (int, float)
+    )
 
 
 class Node:
@@ -40,7 +45,11 @@ class Node:
         self.override_display_id = override_display_id
 
     def serialize(self) -> dict[str, Any]:
-        shown = {} if self.override_display_id is None else {"override_display_id": self.override_display_id}
+        shown = (
+            {}
+            if self.override_display_id is None
+            else {"override_display_id": self.override_display_id}
+        )
         return {"class_type": self.class_type, "inputs": self.inputs, **shown}
 
 
@@ -53,7 +62,9 @@ class GraphBuilder:
         self.id_gen = 1
 
     @classmethod
-    def alloc_prefix(cls, root: str | None = None, call_index: int | None = None, graph_index: int | None = None) -> str:
+    def alloc_prefix(
+        cls, root: str | None = None, call_index: int | None = None, graph_index: int | None = None
+    ) -> str:
         now = current()
         number = 0 if now is None else next(now.graphs)
         return f"{root or ''}{number if graph_index is None else graph_index}."
@@ -77,21 +88,28 @@ class GraphBuilder:
         """
         output = [self.prefix + node_id, index]
         for node in self.nodes.values():
-            for name in [name for name, value in node.inputs.items() if is_link(value) and value == output]:
+            for name in [
+                name for name, value in node.inputs.items() if is_link(value) and value == output
+            ]:
                 node.set_input(name, new_value)
 
     def remove_node(self, id: str) -> None:
         del self.nodes[self.prefix + id]
 
 
-def add_graph_prefix(graph: dict[str, Any], outputs: Any, prefix: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
+def add_graph_prefix(
+    graph: dict[str, Any], outputs: Any, prefix: str
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Renames the ids of a built graph; returns its outputs under the new names."""
 
     def moved(value: Any) -> Any:
         return [prefix + value[0], value[1]] if is_link(value) else value
 
     renamed = {
-        prefix + name: {**node, "inputs": {key: moved(value) for key, value in node.get("inputs", {}).items()}}
+        prefix + name: {
+            **node,
+            "inputs": {key: moved(value) for key, value in node.get("inputs", {}).items()},
+        }
         for name, node in graph.items()
     }
     return renamed, tuple(moved(value) for value in outputs)

@@ -13,12 +13,19 @@ from katz_graph.models.text.evaluate import with_sizes
 from katz_graph.picture.batch import repeated
 from katz_graph.recipe import Encoding
 
-UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
+UNPOOLED = (
+    "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode "
+    "the prompt with SDXL's text encoders"
+)
 
 
 def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     batch, _, height, width = loop.shape
-    return {"batch": batch, "size": tuple(map(loop.latent.pixels, (height, width))), "encoding": inputs["encoding"]}
+    return {
+        "batch": batch,
+        "size": tuple(map(loop.latent.pixels, (height, width))),
+        "encoding": inputs["encoding"],
+    }
 
 
 def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -> Outputs:
@@ -30,7 +37,9 @@ def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -
         raise InputError(UNPOOLED)
     encoded = with_sizes(encoded, given["sizes"], *given["size"])
     every = (encoded.hidden, encoded.pooled, encoded.sizes)
-    hidden, pooled, sizes = (None if one is None else repeated(one, given["batch"]) for one in every)
+    hidden, pooled, sizes = (
+        None if one is None else repeated(one, given["batch"]) for one in every
+    )
     assert hidden is not None  # as it was
     return (TextEncoding(hidden, pooled, sizes),)
 

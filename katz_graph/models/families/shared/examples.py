@@ -14,12 +14,19 @@ ROW = 77  # tokens of a text encoder's longest row
 
 
 def text(module: Any, sizes: Sized) -> Example:
-    ids = torch.zeros(sizes.batch * -(-sizes.tokens // ROW), min(ROW, sizes.tokens), dtype=torch.long, device="meta")
+    ids = torch.zeros(
+        sizes.batch * -(-sizes.tokens // ROW),
+        min(ROW, sizes.tokens),
+        dtype=torch.long,
+        device="meta",
+    )
     return lambda: [module(ids).last_hidden_state], [module]
 
 
 def vae_decode(module: Any, sizes: Sized) -> Example:
-    latent = torch.empty(sizes.batch, module.config.latent_channels, sizes.height, sizes.width, device="meta")
+    latent = torch.empty(
+        sizes.batch, module.config.latent_channels, sizes.height, sizes.width, device="meta"
+    )
     return lambda: [module.decode(latent).sample], [module.decoder, module.post_quant_conv]
 
 

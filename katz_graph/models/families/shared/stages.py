@@ -13,12 +13,23 @@ from katz_graph.models.text.recipe import prompts
 
 
 def text_work(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
-    encoders = [encoder.encoder for prompt in prompts(inputs["encoding"]) for encoder in prompt.clip.encoders]
-    works = [counts.work(config(encoder), "text_encoder", 1, 0, 0, extent.tokens, value_bytes=extent.value_bytes) for encoder in encoders]
+    encoders = [
+        encoder.encoder
+        for prompt in prompts(inputs["encoding"])
+        for encoder in prompt.clip.encoders
+    ]
+    works = [
+        counts.work(
+            config(encoder), "text_encoder", 1, 0, 0, extent.tokens, value_bytes=extent.value_bytes
+        )
+        for encoder in encoders
+    ]
     return total(works)
 
 
-COMPUTE, EXAMPLES = (f"katz_graph.models.families.shared.{module}" for module in ("compute", "examples"))
+COMPUTE, EXAMPLES = (
+    f"katz_graph.models.families.shared.{module}" for module in ("compute", "examples")
+)
 TEXT = Stage(
     "text_encoder",
     text_work,
@@ -32,7 +43,15 @@ TEXT = Stage(
     placeable=True,
 )
 VAE_ENCODE, VAE_DECODE = (
-    Stage(name, uncounted, f"{COMPUTE}:{name}", example=f"{EXAMPLES}:{name}", recorded=False, placeable=True, group="vae")
+    Stage(
+        name,
+        uncounted,
+        f"{COMPUTE}:{name}",
+        example=f"{EXAMPLES}:{name}",
+        recorded=False,
+        placeable=True,
+        group="vae",
+    )
     for name in ("vae_encode", "vae_decode")
 )
 STAGES = (TEXT, VAE_ENCODE, VAE_DECODE)

@@ -26,14 +26,18 @@ def check_samples(vae: Any, samples: Tensor) -> None:
     """Raises InputError unless this is a latent that the VAE decodes."""
     if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
         raise InputError(
-            f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, {vae.config.latent_channels}, height, width]"
+            f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, "
+            f"{vae.config.latent_channels}, height, width]"
         )
 
 
 def check_pixels(pixels: Tensor) -> None:
     """Raises InputError unless these are pictures that a VAE encodes."""
     if pixels.ndim != 4 or pixels.shape[3] < 3:
-        raise InputError(f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, height, width, 3]")
+        raise InputError(
+            f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, "
+            "height, width, 3]"
+        )
 
 
 def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
@@ -50,7 +54,13 @@ def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
     def run(z: Tensor) -> Tensor:
         if tile is None:
             return vae.decode(z).sample  # type: ignore[no-any-return]
-        return in_tiles(z, factor, tile.side // factor, tile.overlap // factor, lambda part: vae.decode(part).sample)
+        return in_tiles(
+            z,
+            factor,
+            tile.side // factor,
+            tile.overlap // factor,
+            lambda part: vae.decode(part).sample,
+        )
 
     return (_finite(vae, samples, run, "VAE decode").movedim(1, -1).float() / 2 + 0.5).clamp(0, 1)
 
@@ -66,7 +76,9 @@ def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
         if tile is None:
             return vae.encode(x).latent_dist.mean  # type: ignore[no-any-return]
         side, overlap = tile.side // factor * factor, tile.overlap // factor * factor
-        return in_tiles(x, Fraction(1, factor), side, overlap, lambda part: vae.encode(part).latent_dist.mean)
+        return in_tiles(
+            x, Fraction(1, factor), side, overlap, lambda part: vae.encode(part).latent_dist.mean
+        )
 
     return _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, run, "VAE encode").float()
 

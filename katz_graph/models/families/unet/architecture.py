@@ -19,7 +19,14 @@ Version = Literal["sd1", "sd2", "sdxl"]
 
 UNET = "UNet2DConditionModel"
 CONTROLNETS = ("ControlNetModel", "ControlNetUnionModel")
-BLOCKS = {"CrossAttnDownBlock2D", "DownBlock2D", "UNetMidBlock2DCrossAttn", "UNetMidBlock2D", "UpBlock2D", "CrossAttnUpBlock2D"}
+BLOCKS = {
+    "CrossAttnDownBlock2D",
+    "DownBlock2D",
+    "UNetMidBlock2DCrossAttn",
+    "UNetMidBlock2D",
+    "UpBlock2D",
+    "CrossAttnUpBlock2D",
+}
 MID_BLOCK = "UNetMidBlock2DCrossAttn"
 UNUSED = (
     "class_embed_type",
@@ -68,7 +75,14 @@ def unet_architecture(part: Component) -> UNetArchitecture:
     expect_class(part, UNET, *CONTROLNETS)
     values = config(part)
     down, up = config_value(part, "down_block_types", list), values.get("up_block_types") or ()
-    strange = next((block for block in (*down, *up, values.get("mid_block_type", MID_BLOCK)) if block not in BLOCKS), None)
+    strange = next(
+        (
+            block
+            for block in (*down, *up, values.get("mid_block_type", MID_BLOCK))
+            if block not in BLOCKS
+        ),
+        None,
+    )
     if strange:
         raise InputError(
             f"{part.folder}: block type {strange} is not supported, "
@@ -77,18 +91,26 @@ def unet_architecture(part: Component) -> UNetArchitecture:
     used = next((name for name in UNUSED if values.get(name) not in (None, False)), None)
     if used:
         raise InputError(
-            f"{part.folder}: {used} is {values[used]!r}: models with that condition are not supported, expected Stable Diffusion 1, 2 or XL"
+            f"{part.folder}: {used} is {values[used]!r}: models with that condition are not "
+            "supported, expected Stable Diffusion 1, 2 or XL"
         )
     added = values.get("addition_embed_type")
     if added not in (None, "text_time"):
-        raise InputError(f"{part.folder}: addition_embed_type is {added!r}, expected none (SD1, SD2) or 'text_time' (SDXL)")
+        raise InputError(
+            f"{part.folder}: addition_embed_type is {added!r}, expected none (SD1, SD2) or "
+            "'text_time' (SDXL)"
+        )
     width = config_value(part, "cross_attention_dim", int)
     return UNetArchitecture(
         latent_channels=config_value(part, "out_channels" if up else "in_channels", int, 4),
         input_channels=config_value(part, "in_channels", int, 4),
         text_width=width,
         pooled_width=pooled_width(values) if added else None,
-        version="sdxl" if added else "sd2" if width == 1024 or values.get("use_linear_projection") else "sd1",
+        version="sdxl"
+        if added
+        else "sd2"
+        if width == 1024 or values.get("use_linear_projection")
+        else "sd1",
         channels=tuple(config_value(part, "block_out_channels", list)),
         layers_per_block=config_value(part, "layers_per_block", int, 2),
         down_blocks=len(down),
@@ -100,13 +122,16 @@ def pooled_width(config: Mapping[str, Any]) -> int:
     """Returns P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the
     refiner, whose text is as wide.
     """
-    width, number = config["projection_class_embeddings_input_dim"], config["addition_time_embed_dim"]
+    width, number = (
+        config["projection_class_embeddings_input_dim"],
+        config["addition_time_embed_dim"],
+    )
     refiner = width - 5 * number == config["cross_attention_dim"]
     return int(width - (5 if refiner else 6) * number)
 
 
 def trained_latent(unet: Component) -> LatentSpace:
-    """Returns the space of the latents that a UNet was trained on, as its version's VAE has them."""
+    """Returns the space of a UNet's latents, as its version's VAE has them."""
     shape = unet_architecture(unet)
     return LatentSpace(shape.latent_channels, factor=8, scale=SCALES[shape.version])
 
@@ -130,6 +155,8 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
     ):
         if got != wanted:
             raise InputError(
-                f"{control.control_net.folder}: the ControlNet does not fit the UNet: its {name} is {got}, "
-                f"the UNet in {model.network.folder} has {wanted}: choose a ControlNet made for {theirs.version.upper()}"
+                f"{control.control_net.folder}: the ControlNet does not fit the UNet: its "
+                f"{name} is {got}, "
+                f"the UNet in {model.network.folder} has {wanted}: choose a ControlNet made for "
+                f"{theirs.version.upper()}"
             )

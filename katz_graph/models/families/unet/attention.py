@@ -41,14 +41,20 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
     ) -> Tensor:
         pair = kept.get(self.layer) if kept else None
         if pair is None:
-            computed: Tensor = super().__call__(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
+            computed: Tensor = super().__call__(
+                attn, hidden_states, encoder_hidden_states, attention_mask, temb
+            )
             return computed
 
         def heads(x: Tensor) -> Tensor:  # [B, T, heads · width] -> [B, heads, T, width]
             return x.view(x.shape[0], -1, attn.heads, x.shape[-1] // attn.heads).transpose(1, 2)
 
         query, key, value = heads(attn.to_q(hidden_states)), heads(pair[0]), heads(pair[1])
-        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(hidden_states.shape[0], -1, pair[0].shape[-1])
+        mixed = (
+            F.scaled_dot_product_attention(query, key, value)
+            .transpose(1, 2)
+            .reshape(hidden_states.shape[0], -1, pair[0].shape[-1])
+        )
         projected = attn.to_out[1](attn.to_out[0](mixed))
         if attn.residual_connection:
             projected = projected + hidden_states
@@ -58,16 +64,23 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
 
 def install(module: Any) -> None:
     """Gives every attention layer of a UNet or ControlNet its processor."""
-    module.set_attn_processor({name: KeptAttention(name.removesuffix(".processor")) for name in module.attn_processors})
+    module.set_attn_processor(
+        {name: KeptAttention(name.removesuffix(".processor")) for name in module.attn_processors}
+    )
 
 
-def cross_attention_keys_values(module: nn.Module, text_hidden: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def cross_attention_keys_values(
+    module: nn.Module, text_hidden: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
     """Computes keys and values of all cross-attention layers for a text [B, T, D], bit-equal to
     what each layer computes at every step.
 
     They hold as long as the module's weights do: make them anew for another weight set.
     """
-    return {name: (layer.to_k(text_hidden), layer.to_v(text_hidden)) for name, layer in _cross_attention_layers(module)}
+    return {
+        name: (layer.to_k(text_hidden), layer.to_v(text_hidden))
+        for name, layer in _cross_attention_layers(module)
+    }
 
 
 def _cross_attention_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -50,17 +50,23 @@ def encode(
         done = _skips_until(unet, blocks.start)
         if len(state.skips) != done:
             raise InputError(
-                f"UNetEncoder: first_block {first_block} needs features with {done} skips, these have {len(state.skips)}: "
+                f"UNetEncoder: first_block {first_block} needs features with {done} skips, these "
+                f"have {len(state.skips)}: "
                 "continue where they ended"
             )
     else:
         if blocks.start != 0:
-            raise InputError(f"UNetEncoder: first_block is {first_block}, but a step enters at block 0: link features to continue from")
+            raise InputError(
+                f"UNetEncoder: first_block is {first_block}, but a step enters at block 0: link "
+                "features to continue from"
+            )
         sample = start.model_input.to(unet.conv_in.weight.dtype)
         if concatenated is not None:
             sample = cat([sample, concatenated.to(sample)], dim=1)
         hidden = unet.conv_in(sample)
-        state = Features(hidden, step_embedding(unet, sample, start.timestep, text, added), (hidden,), start)
+        state = Features(
+            hidden, step_embedding(unet, sample, start.timestep, text, added), (hidden,), start
+        )
     hidden, skips = state.hidden, state.skips
     for block in (unet.down_blocks[index] for index in blocks):
         arguments = conditioned(text, kept) if has_cross_attention(block) else {}
@@ -69,12 +75,16 @@ def encode(
     return replace(state, hidden=hidden, skips=skips)
 
 
-def mid(unet: Any, features: Features, text: TextEncoding, kept: KeysValues | None = None) -> Features:
+def mid(
+    unet: Any, features: Features, text: TextEncoding, kept: KeysValues | None = None
+) -> Features:
     """Runs the middle block, on the output of the last down block."""
     if unet.mid_block is None:
         return features
     arguments = conditioned(text, kept) if has_cross_attention(unet.mid_block) else {}
-    return replace(features, hidden=unet.mid_block(features.hidden, features.embedding, **arguments))
+    return replace(
+        features, hidden=unet.mid_block(features.hidden, features.embedding, **arguments)
+    )
 
 
 def decode(
@@ -106,7 +116,8 @@ def decode(
         positions = skip_range(unet, index)
         if positions.stop > len(source.skips):
             raise InputError(
-                f"UNetDecoder: block {index} reads skips up to position {positions[-1]}, the features have {len(source.skips)}: "
+                f"UNetDecoder: block {index} reads skips up to position {positions[-1]}, the "
+                f"features have {len(source.skips)}: "
                 "encode further down, or begin at a later block"
             )
         taken = [source.skips[position] for position in positions]
@@ -132,7 +143,9 @@ def decode(
 
 def skip_range(unet: Any, up_block: int) -> range:
     """Returns the positions of the skips that an up block reads; it takes the highest first."""
-    end = _skips_until(unet, len(unet.down_blocks)) - sum(len(block.resnets) for block in unet.up_blocks[:up_block])
+    end = _skips_until(unet, len(unet.down_blocks)) - sum(
+        len(block.resnets) for block in unet.up_blocks[:up_block]
+    )
     return range(end - len(unet.up_blocks[up_block].resnets), end)
 
 
@@ -153,9 +166,13 @@ def _up(
     """Runs an up block of diffusers; a hook sees hidden state and skip before they meet."""
     attentions = block.attentions if has_cross_attention(block) else [None] * len(block.resnets)
     for resnet, attention, skip in zip(block.resnets, attentions, reversed(skips), strict=True):
-        if hidden.shape[1] + skip.shape[1] != resnet.in_channels or hidden.shape[2:] != skip.shape[2:]:
+        if (
+            hidden.shape[1] + skip.shape[1] != resnet.in_channels
+            or hidden.shape[2:] != skip.shape[2:]
+        ):
             raise InputError(
-                f"UNetDecoder: block {index} takes {resnet.in_channels} channels, hidden {list(hidden.shape)} and skip {list(skip.shape)} "
+                f"UNetDecoder: block {index} takes {resnet.in_channels} channels, hidden "
+                f"{list(hidden.shape)} and skip {list(skip.shape)} "
                 "do not give that: link features that stand right before this block"
             )
         if on_skip is not None:
@@ -179,13 +196,18 @@ def _upsample_size(unet: Any, index: int, source: Features) -> Any:
 
 
 def _skips_until(unet: Any, block: int) -> int:
-    return 1 + sum(len(one.resnets) + len(one.downsamplers or ()) for one in unet.down_blocks[:block])
+    return 1 + sum(
+        len(one.resnets) + len(one.downsamplers or ()) for one in unet.down_blocks[:block]
+    )
 
 
 def _range(node: str, first: int, last: int | None, count: int) -> range:
     last = count - 1 if last is None or last == -1 else last
     if not 0 <= first <= last < count:
-        raise InputError(f"{node}: blocks {first} to {last} do not exist: expected 0 <= first_block <= last_block <= {count - 1}")
+        raise InputError(
+            f"{node}: blocks {first} to {last} do not exist: expected 0 <= first_block <= "
+            f"last_block <= {count - 1}"
+        )
     return range(first, last + 1)
 
 

@@ -53,8 +53,14 @@ def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     """Makes the input channels beside the latent, for the part of it that is seen."""
     model: ModelRecipe = inputs["model"]
     like, part = torch.zeros(loop.shape), inputs["part"]
-    whole = concatenated_channels(inputs["concatenated"], architecture(model.network).extra_channels, like, model.latent.scale)
-    return {"channels": whole if part is None else whole[..., part.top : part.top + part.height, part.left : part.left + part.width]}
+    whole = concatenated_channels(
+        inputs["concatenated"], architecture(model.network).extra_channels, like, model.latent.scale
+    )
+    return {
+        "channels": whole
+        if part is None
+        else whole[..., part.top : part.top + part.height, part.left : part.left + part.width]
+    }
 
 
 def channels(module: None, given: Mapping[str, Any]) -> Outputs:
@@ -64,7 +70,17 @@ def channels(module: None, given: Mapping[str, Any]) -> Outputs:
 def encode(module: Any, given: Mapping[str, Any]) -> Outputs:
     start = given["step"] if given.get("features") is None else given["features"]
     blocks = given["first_block"], given["last_block"]
-    return (unet.encode(module, start, given["text"], given["kept"], *blocks, given["added"], given.get("concatenated")),)
+    return (
+        unet.encode(
+            module,
+            start,
+            given["text"],
+            given["kept"],
+            *blocks,
+            given["added"],
+            given.get("concatenated"),
+        ),
+    )
 
 
 def mid(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -72,7 +88,10 @@ def mid(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_decode(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    return {"patches": freeu_patches(inputs["model"].patches), "parametrisation": loop.parametrisation}
+    return {
+        "patches": freeu_patches(inputs["model"].patches),
+        "parametrisation": loop.parametrisation,
+    }
 
 
 def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -83,31 +102,59 @@ def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
         given["text"],
         given["kept"],
         given.get("skips"),
-        [given[name] for name in sorted(given) if name.startswith("residuals_") and isinstance(given[name], Residuals)],
+        [
+            given[name]
+            for name in sorted(given)
+            if name.startswith("residuals_") and isinstance(given[name], Residuals)
+        ],
         given["first_block"],
         given["last_block"],
         skip_hook(module, given["patches"]),
     )
-    return features, None if raw is None else to_denoised(raw, features.step, given["parametrisation"])
+    return features, None if raw is None else to_denoised(
+        raw, features.step, given["parametrisation"]
+    )
 
 
 def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     wrapper = unet_wrapper(inputs["model"].patches)
-    return {**bind_decode(inputs, loop), "wrapper": wrapper, "table": loop.table_of(inputs["model"]), "batch": loop.shape[0]}
+    return {
+        **bind_decode(inputs, loop),
+        "wrapper": wrapper,
+        "table": loop.table_of(inputs["model"]),
+        "batch": loop.shape[0],
+    }
 
 
 def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns the denoised prediction that a pack's function makes of the whole UNet."""
 
     def predict(step: Step, text: TextEncoding, kept: Any) -> Tensor:
-        inner = {**given, "first_block": 0, "last_block": -1, "step": step, "text": text, "kept": kept}
+        inner = {
+            **given,
+            "first_block": 0,
+            "last_block": -1,
+            "step": step,
+            "text": text,
+            "kept": kept,
+        }
         (encoded,) = encode(module, inner)
         (middle,) = mid(module, {**inner, "features": encoded})
         _, prediction = decode(module, {**inner, "features": middle})
         return cast(Tensor, prediction)
 
     sides = [int(given["uncond"])] * (len(given["step"].x) // given["batch"])
-    return (call_wrapper(given["wrapper"], predict, given["step"], given["text"], given["kept"], sides, given["table"]),)
+    return (
+        call_wrapper(
+            given["wrapper"],
+            predict,
+            given["step"],
+            given["text"],
+            given["kept"],
+            sides,
+            given["table"],
+        ),
+    )
 
 
 def control(module: Any, given: Mapping[str, Any]) -> Outputs:

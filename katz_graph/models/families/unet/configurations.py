@@ -19,7 +19,8 @@ HEAD_WIDTH = 64  # of all others
 SIZE_WIDTH = 256  # of the embedding of each of SDXL's size numbers
 SDXL_TEXT_WIDTH = 2048
 UNCLIP_TEXT_WIDTH = 1024  # of an unCLIP model, which is of Stable Diffusion 2
-AVERAGING = ("_shuffle", "_shuffle_fp16")  # how the names of ControlNets end whose residuals are averaged over the picture
+# how the names of ControlNets end whose residuals are averaged over the picture
+AVERAGING = ("_shuffle", "_shuffle_fp16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,20 @@ class Layout:
 
 
 ORIGINAL = Layout(
-    "input_blocks.0.0.weight", "out.2.weight", "attn2.to_k.weight", ".1.proj_in.weight", "label_emb.0.0.weight", "middle_block.1"
+    "input_blocks.0.0.weight",
+    "out.2.weight",
+    "attn2.to_k.weight",
+    ".1.proj_in.weight",
+    "label_emb.0.0.weight",
+    "middle_block.1",
 )
 DIFFUSERS = Layout(
-    "conv_in.weight", "conv_out.weight", "attn2.to_k.weight", ".proj_in.weight", "add_embedding.linear_1.weight", "mid_block.attentions.0"
+    "conv_in.weight",
+    "conv_out.weight",
+    "attn2.to_k.weight",
+    ".proj_in.weight",
+    "add_embedding.linear_1.weight",
+    "mid_block.attentions.0",
 )
 
 
@@ -62,8 +73,15 @@ def unet_configuration(shapes: Shapes, stem: str = "") -> dict[str, Any]:
     """
     layout = ORIGINAL if is_original(shapes) else DIFFUSERS
     shared = _trunk(shapes, layout)
-    ups = ["UpBlock2D" if kind == "DownBlock2D" else "CrossAttnUpBlock2D" for kind in reversed(shared["down_block_types"])]
-    return {"_class_name": "UNet2DConditionModel", "out_channels": shapes[layout.conv_out][0], "up_block_types": ups} | shared
+    ups = [
+        "UpBlock2D" if kind == "DownBlock2D" else "CrossAttnUpBlock2D"
+        for kind in reversed(shared["down_block_types"])
+    ]
+    return {
+        "_class_name": "UNet2DConditionModel",
+        "out_channels": shapes[layout.conv_out][0],
+        "up_block_types": ups,
+    } | shared
 
 
 def controlnet_configuration(shapes: Shapes, stem: str) -> dict[str, Any]:
@@ -112,23 +130,41 @@ def scheduler_configuration(prediction: str, zero_terminal_snr: bool) -> dict[st
 def _trunk(shapes: Shapes, layout: Layout) -> dict[str, Any]:
     """Derives what UNets and ControlNets share: the way down and the middle."""
     levels = _original_levels(shapes) if layout is ORIGINAL else _diffusers_levels(shapes)
-    layers, deepest = {level.layers for level in levels}, how_many(shapes, f"{layout.mid}.transformer_blocks.{{}}.")
+    layers, deepest = (
+        {level.layers for level in levels},
+        how_many(shapes, f"{layout.mid}.transformer_blocks.{{}}."),
+    )
     if len(layers) != 1 or (levels[-1].depth and levels[-1].depth != deepest):
-        raise InputError("a UNet whose blocks are of unequal depth (SSD-1B, Segmind Vega), expected that of Stable Diffusion 1, 2 or XL")
+        raise InputError(
+            "a UNet whose blocks are of unequal depth (SSD-1B, Segmind Vega), expected that of "
+            "Stable Diffusion 1, 2 or XL"
+        )
     text = next((shape for name, shape in shapes.items() if name.endswith(layout.text)), None)
-    linear = next((len(shape) == 2 for name, shape in shapes.items() if name.endswith(layout.projection)), True)
+    linear = next(
+        (len(shape) == 2 for name, shape in shapes.items() if name.endswith(layout.projection)),
+        True,
+    )
     channels = [level.channels for level in levels]
     added = shapes.get(layout.added)
     _refuse_relatives(shapes, text, added)
     values: dict[str, Any] = {
         "in_channels": shapes[layout.conv_in][1],
-        "cross_attention_dim": text[1] if text else SDXL_TEXT_WIDTH,  # a ControlNet of SDXL may do without text
+        # a ControlNet of SDXL may do without text
+        "cross_attention_dim": text[1] if text else SDXL_TEXT_WIDTH,
         "block_out_channels": channels,
-        "down_block_types": ["CrossAttnDownBlock2D" if level.depth else "DownBlock2D" for level in levels],
+        "down_block_types": [
+            "CrossAttnDownBlock2D" if level.depth else "DownBlock2D" for level in levels
+        ],
         "mid_block_type": "UNetMidBlock2DCrossAttn" if deepest else "UNetMidBlock2D",
         "layers_per_block": layers.pop(),
-        "transformer_layers_per_block": [*(level.depth or 1 for level in levels[:-1]), deepest or 1],
-        "attention_head_dim": [max(1, width // HEAD_WIDTH) for width in channels] if linear else HEADS,  # the number of heads
+        "transformer_layers_per_block": [
+            *(level.depth or 1 for level in levels[:-1]),
+            deepest or 1,
+        ],
+        # the number of heads
+        "attention_head_dim": [max(1, width // HEAD_WIDTH) for width in channels]
+        if linear
+        else HEADS,
         "use_linear_projection": linear,
         "norm_num_groups": GROUPS,
     }
@@ -143,10 +179,14 @@ def _trunk(shapes: Shapes, layout: Layout) -> dict[str, Any]:
     return values
 
 
-def _refuse_relatives(shapes: Shapes, text: tuple[int, ...] | None, added: tuple[int, ...] | None) -> None:
+def _refuse_relatives(
+    shapes: Shapes, text: tuple[int, ...] | None, added: tuple[int, ...] | None
+) -> None:
     if "label_emb.weight" in shapes or "class_embedding.weight" in shapes:
         raise InputError("the x4 upscaler, expected Stable Diffusion 1, 2 or XL")
-    if (added and text and text[1] == UNCLIP_TEXT_WIDTH) or "class_embedding.linear_1.weight" in shapes:
+    if (
+        added and text and text[1] == UNCLIP_TEXT_WIDTH
+    ) or "class_embedding.linear_1.weight" in shapes:
         raise InputError("an unCLIP model, expected Stable Diffusion 1, 2 or XL")
 
 

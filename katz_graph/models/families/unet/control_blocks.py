@@ -32,7 +32,8 @@ def embed_reference(controlnet: Any, image: Tensor, types: Sequence[int] = ()) -
         image = image.flip(dims=[1])
     result: Tensor = controlnet.controlnet_cond_embedding(image.to(controlnet.conv_in.weight))
     for kind in types:
-        token = (result.mean(dim=(2, 3)) + controlnet.task_embedding[kind])[None]  # [1, B, C]: a sequence of one per picture
+        # [1, B, C]: a sequence of one per picture
+        token = (result.mean(dim=(2, 3)) + controlnet.task_embedding[kind])[None]
         for layer in controlnet.transformer_layes:
             token = layer(token)
         result = result + controlnet.spatial_ch_projs(token[0])[..., None, None]
@@ -57,7 +58,9 @@ def control(
     sample = step.model_input.to(controlnet.conv_in.weight.dtype)
     added = added_embedding(controlnet, text) if added is None else added
     if hasattr(controlnet, "control_add_embedding"):
-        embedding = step_embedding(controlnet, sample, step.timestep, text, _type_embedding(controlnet, sample, types))
+        embedding = step_embedding(
+            controlnet, sample, step.timestep, text, _type_embedding(controlnet, sample, types)
+        )
         embedding = embedding if added is None else embedding + added
     else:
         embedding = step_embedding(controlnet, sample, step.timestep, text, added)
@@ -71,7 +74,10 @@ def control(
         arguments = conditioned(text, kept) if has_cross_attention(controlnet.mid_block) else {}
         hidden = controlnet.mid_block(hidden, embedding, **arguments)
     weak = partial(_times, strength)
-    down = [weak(convolution(skip)) for convolution, skip in zip(controlnet.controlnet_down_blocks, skips, strict=True)]
+    down = [
+        weak(convolution(skip))
+        for convolution, skip in zip(controlnet.controlnet_down_blocks, skips, strict=True)
+    ]
     middle = weak(controlnet.controlnet_mid_block(hidden))
     if controlnet.config.global_pool_conditions:
         down = [residual.mean(dim=(2, 3), keepdim=True) for residual in down]

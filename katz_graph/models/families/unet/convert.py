@@ -7,7 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diffusers.loaders.single_file_utils import DIFFUSERS_TO_LDM_MAPPING, convert_controlnet_checkpoint, convert_ldm_unet_checkpoint
+from diffusers.loaders.single_file_utils import (
+    DIFFUSERS_TO_LDM_MAPPING,
+    convert_controlnet_checkpoint,
+    convert_ldm_unet_checkpoint,
+)
 from torch import Tensor
 
 from katz_graph.models.families.unet.configurations import is_original
@@ -21,7 +25,11 @@ def converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str
         return tensors
     match values["_class_name"]:
         case "UNet2DConditionModel":
-            return dict(convert_ldm_unet_checkpoint({PREFIX + name: tensor for name, tensor in tensors.items()}, values))
+            return dict(
+                convert_ldm_unet_checkpoint(
+                    {PREFIX + name: tensor for name, tensor in tensors.items()}, values
+                )
+            )
         case "ControlNetModel":
             added = DIFFUSERS_TO_LDM_MAPPING["controlnet"]["addition_embed_type"]
             sizes = {ours: tensors[theirs] for ours, theirs in added.items() if theirs in tensors}

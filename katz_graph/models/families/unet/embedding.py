@@ -16,7 +16,9 @@ from katz_graph.models.families.shared.compute import UNPOOLED
 REFINER_NUMBERS = 5
 
 
-def step_embedding(module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None) -> Tensor:
+def step_embedding(
+    module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None
+) -> Tensor:
     """Returns [B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding`
     computed before; without it, it is computed now.
     """
@@ -35,7 +37,9 @@ def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
         raise InputError(UNPOOLED)
     numbers = _numbers(module, text.sizes, text.pooled.shape[1])
     sizes = module.add_time_proj(numbers.flatten()).reshape(text.pooled.shape[0], -1)
-    result: Tensor = module.add_embedding(torch.cat([text.pooled, sizes], dim=-1).to(text.hidden.dtype))
+    result: Tensor = module.add_embedding(
+        torch.cat([text.pooled, sizes], dim=-1).to(text.hidden.dtype)
+    )
     return result
 
 
@@ -43,10 +47,15 @@ def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
     """Selects the sizes of [B, 7] that a model takes: SDXL the first six, its refiner the original
     size, the crop and the aesthetic score.
     """
-    taken = (module.add_embedding.linear_1.in_features - pooled_width) // module.config.addition_time_embed_dim
+    taken = (
+        module.add_embedding.linear_1.in_features - pooled_width
+    ) // module.config.addition_time_embed_dim
     return sizes[:, [0, 1, 2, 3, 6]] if taken == REFINER_NUMBERS else sizes[:, :6]
 
 
 def conditioned(text: TextEncoding, kept: Any) -> dict[str, Any]:
     """Makes arguments for blocks with cross-attention: the text, and kept keys and values."""
-    return {"encoder_hidden_states": text.hidden, "cross_attention_kwargs": {"kept": kept} if kept else None}
+    return {
+        "encoder_hidden_states": text.hidden,
+        "cross_attention_kwargs": {"kept": kept} if kept else None,
+    }

@@ -25,9 +25,15 @@ from katz_graph.models.stages import Example, Sized
 def encode(module: Any, sizes: Sized) -> Example:
     step, text, kept, added = _given(module, sizes)
     first, last = sizes.first_block, sizes.last_block
-    start: Features | Step = unet.encode(module, step, text, kept, 0, first - 1, added) if first else step
+    start: Features | Step = (
+        unet.encode(module, step, text, kept, 0, first - 1, added) if first else step
+    )
     done = len(start.skips) if isinstance(start, Features) else 0
-    entry = [module.conv_in, module.time_embedding, *([module.add_embedding] if module.config.addition_embed_type else [])]
+    entry = [
+        module.conv_in,
+        module.time_embedding,
+        *([module.add_embedding] if module.config.addition_embed_type else []),
+    ]
     blocks = module.down_blocks[first : None if last is None else last + 1]
 
     def call() -> list[Tensor]:
@@ -52,7 +58,9 @@ def decode(module: Any, sizes: Sized) -> Example:
     final = [module.conv_norm_out, module.conv_out] if stop == len(module.up_blocks) else []
 
     def call() -> list[Tensor]:
-        state, prediction = unet.decode(module, before, text, kept, first_block=first, last_block=last)
+        state, prediction = unet.decode(
+            module, before, text, kept, first_block=first, last_block=last
+        )
         return [state.hidden if prediction is None else prediction]
 
     return call, [*module.up_blocks[first:stop], *final]
@@ -74,7 +82,9 @@ def reference(module: Any, sizes: Sized) -> Example:
 
 def control(module: Any, sizes: Sized) -> Example:
     step, text, kept, added = _given(module, sizes)
-    reference = torch.empty(sizes.batch, module.config.block_out_channels[0], sizes.height, sizes.width, device="meta")
+    reference = torch.empty(
+        sizes.batch, module.config.block_out_channels[0], sizes.height, sizes.width, device="meta"
+    )
     strength = torch.empty(sizes.batch, device="meta")
 
     def call() -> list[Tensor]:
@@ -90,7 +100,9 @@ def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor |
     """
     text = _text(module.config, sizes)
     kept = attention.cross_attention_keys_values(module, text.hidden) if sizes.kept else None
-    sample = torch.empty(sizes.batch, module.config.in_channels, sizes.height, sizes.width, device="meta")
+    sample = torch.empty(
+        sizes.batch, module.config.in_channels, sizes.height, sizes.width, device="meta"
+    )
     return Step.of(sample, sample, 1.0, 1.0), text, kept, added_embedding(module, text)
 
 
@@ -98,7 +110,11 @@ def _text(config: Any, sizes: Sized) -> TextEncoding:
     hidden = torch.empty(sizes.batch, sizes.tokens, config.cross_attention_dim, device="meta")
     if config.addition_embed_type is None:
         return TextEncoding(hidden)
-    return TextEncoding(hidden, torch.empty(sizes.batch, pooled_width(config), device="meta"), torch.empty(sizes.batch, 7, device="meta"))
+    return TextEncoding(
+        hidden,
+        torch.empty(sizes.batch, pooled_width(config), device="meta"),
+        torch.empty(sizes.batch, 7, device="meta"),
+    )
 
 
 def _without(module: nn.Module, name: str) -> nn.Module:

@@ -13,10 +13,22 @@ from katz_graph.models.families.unet.architecture import (
     unet_architecture,
     vae_overflows,
 )
-from katz_graph.models.families.unet.configurations import controlnet_configuration, scheduler_configuration, unet_configuration
+from katz_graph.models.families.unet.configurations import (
+    controlnet_configuration,
+    scheduler_configuration,
+    unet_configuration,
+)
 from katz_graph.models.families.unet.parametrisation import scheduler_component
 from katz_graph.models.families.unet.stages import STAGES
-from katz_graph.models.family import Controls, Files, Layout, LoraNames, ModelFamily, Network, Training
+from katz_graph.models.family import (
+    Controls,
+    Files,
+    Layout,
+    LoraNames,
+    ModelFamily,
+    Network,
+    Training,
+)
 
 FOLDER = "katz_graph.models.families.unet"
 FAMILY = ModelFamily(
@@ -65,7 +77,15 @@ FAMILY = ModelFamily(
     ),
     lora=LoraNames(
         prefix="lora_unet_",
-        roots=("conv_in", "time_embedding", "add_embedding", "down_blocks", "mid_block", "up_blocks", "conv_out"),
+        roots=(
+            "conv_in",
+            "time_embedding",
+            "add_embedding",
+            "down_blocks",
+            "mid_block",
+            "up_blocks",
+            "conv_out",
+        ),
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
         others=f"{FOLDER}.naming:other_names",
     ),

@@ -27,7 +27,9 @@ def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
 
     def hook(up_block: int, hidden: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
         for patch in patches:
-            factors = {4 * width: (patch.b1, patch.s1), 2 * width: (patch.b2, patch.s2)}.get(hidden.shape[1])
+            factors = {4 * width: (patch.b1, patch.s1), 2 * width: (patch.b2, patch.s2)}.get(
+                hidden.shape[1]
+            )
             if factors is not None:
                 hidden = scale_backbone(hidden, factors[0], by_mean=patch.version == 2)
                 skip = scale_low_frequencies(skip, factors[1])
@@ -62,5 +64,7 @@ def scale_low_frequencies(values: Tensor, scale: float) -> Tensor:
     spectrum = torch.fft.fftshift(torch.fft.fftn(values.float(), dim=(-2, -1)), dim=(-2, -1))
     mask = torch.ones(height, width, device=values.device)
     mask[height // 2 - 1 : height // 2 + 1, width // 2 - 1 : width // 2 + 1].fill_(scale)
-    filtered: Tensor = torch.fft.ifftn(torch.fft.ifftshift(spectrum * mask, dim=(-2, -1)), dim=(-2, -1)).real
+    filtered: Tensor = torch.fft.ifftn(
+        torch.fft.ifftshift(spectrum * mask, dim=(-2, -1)), dim=(-2, -1)
+    ).real
     return filtered.to(values.dtype)

@@ -15,7 +15,8 @@ from katz_graph.recipe import Concatenated
 from katz_graph.sampling.areas import fit_mask
 
 INPAINTING, EDITING = 5, 4  # mask and masked picture; the picture
-BLANK = (0.8223, -0.6876, 0.6364, 0.1380)  # an evenly grey picture as a scaled latent of Stable Diffusion's VAE
+# an evenly grey picture as a scaled latent of Stable Diffusion's VAE
+BLANK = (0.8223, -0.6876, 0.6364, 0.1380)
 
 
 def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: float) -> Tensor:
@@ -29,7 +30,10 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
     if extra == EDITING:
         return torch.zeros_like(like) if picture is None else picture
     if extra != INPAINTING:
-        raise InputError(f"the model takes {extra} channels beside the latent's, expected 5 (inpainting) or 4 (editing by instruction)")
+        raise InputError(
+            f"the model takes {extra} channels beside the latent's, expected 5 (inpainting) or 4 "
+            "(editing by instruction)"
+        )
     if seen.mask is None or picture is None:
         blank = like.new_tensor(BLANK).view(1, -1, 1, 1).expand_as(like)
         return torch.cat([torch.ones_like(like[:, :1]), blank], dim=1)

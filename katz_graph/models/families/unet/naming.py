@@ -22,14 +22,18 @@ ORIGINAL_RESNET = {
     "conv2": "out_layers.3",
     "conv_shortcut": "skip_connection",
 }
-BLOCK = re.compile(r"(?P<side>down|mid|up)_blocks?\.((?P<block>\d+)\.)?(?P<kind>\w+)\.(?P<layer>\d+)\.(?P<rest>.+)")
+BLOCK = re.compile(
+    r"(?P<side>down|mid|up)_blocks?\.((?P<block>\d+)\.)?(?P<kind>\w+)\.(?P<layer>\d+)\.(?P<rest>.+)"
+)
 
 
 def other_names(paths: Collection[str]) -> Mapping[str, str]:
     """Maps the paths of a UNet's modules to their names in the original code, where they have
     one.
     """
-    layers = len({path.split(".")[3] for path in paths if path.startswith("down_blocks.0.resnets.")})
+    layers = len(
+        {path.split(".")[3] for path in paths if path.startswith("down_blocks.0.resnets.")}
+    )
     return {path: name for path in paths if (name := _original(path, layers, paths))}
 
 
@@ -40,7 +44,12 @@ def _original(path: str, layers: int, paths: Collection[str]) -> str:
     match = BLOCK.fullmatch(path)
     if match is None:
         return ""
-    block, layer, kind, rest = int(match["block"] or 0), int(match["layer"]), match["kind"], match["rest"]
+    block, layer, kind, rest = (
+        int(match["block"] or 0),
+        int(match["layer"]),
+        match["kind"],
+        match["rest"],
+    )
     first = block * (layers + 1)  # of the original's blocks, which are of one layer each
     rest = ORIGINAL_RESNET.get(rest, rest) if kind == "resnets" else rest
     place = int(kind == "attentions")

@@ -24,8 +24,12 @@ Prediction = Literal["epsilon", "v_prediction"]
 
 MARKERS = "v_pred", "ztsnr"  # empty tensors that say so by their names
 METADATA = "modelspec.prediction_type", "modelspec.predict_key"
-SPREAD = ("output_blocks.11.1.transformer_blocks.0.norm1.bias", "up_blocks.3.attentions.2.transformer_blocks.0.norm1.bias")
-WIDEST_EPSILON = 0.09  # standard deviation of that bias: that of Stable Diffusion 2's models for v is above it
+SPREAD = (
+    "output_blocks.11.1.transformer_blocks.0.norm1.bias",
+    "up_blocks.3.attentions.2.transformer_blocks.0.norm1.bias",
+)
+# standard deviation of that bias: that of Stable Diffusion 2's models for v is above it
+WIDEST_EPSILON = 0.09
 
 
 def scheduler_component(file: Contents, unet: Component) -> Component:
@@ -39,18 +43,30 @@ def scheduler_component(file: Contents, unet: Component) -> Component:
     if prediction is None and MARKERS[0] in file.shapes:
         prediction = "v_prediction"
     if prediction is None:
-        prediction = next((_named(file.metadata[key]) for key in METADATA if key in file.metadata), None)
+        prediction = next(
+            (_named(file.metadata[key]) for key in METADATA if key in file.metadata), None
+        )
     if prediction is None:
         shape = unet_architecture(unet)
         plain = shape.version == "sd2" and shape.input_channels == 4
         prediction = "v_prediction" if plain and _spreads(file, unet.prefix) else "epsilon"
     zero_terminal_snr = zero_terminal_snr or MARKERS[1] in file.shapes
-    return Component(file.path, (file.identity,), json.dumps(scheduler_configuration(prediction, zero_terminal_snr)))
+    return Component(
+        file.path,
+        (file.identity,),
+        json.dumps(scheduler_configuration(prediction, zero_terminal_snr)),
+    )
 
 
 def _named(value: str) -> Prediction | None:
     folded = value.strip().lower()
-    return "v_prediction" if folded in ("v", "v_prediction", "vpred") else "epsilon" if folded in ("epsilon", "eps") else None
+    return (
+        "v_prediction"
+        if folded in ("v", "v_prediction", "vpred")
+        else "epsilon"
+        if folded in ("epsilon", "eps")
+        else None
+    )
 
 
 def _yaml(path: Path) -> tuple[Prediction | None, bool]:
@@ -65,9 +81,25 @@ def _yaml(path: Path) -> tuple[Prediction | None, bool]:
         values = yaml.safe_load(path.read_text())
         parameters: Mapping[str, Any] = values["model"]["params"]
         named = _named(str(parameters.get("parameterization", "")))
-        scaling = str(parameters.get("denoiser_config", {}).get("params", {}).get("scaling_config", {}).get("target", ""))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError, AttributeError, KeyError, TypeError):
-        raise InputError(f"{path}: lies beside a checkpoint and is no configuration of one: correct it, or move it away") from None
+        scaling = str(
+            parameters.get("denoiser_config", {})
+            .get("params", {})
+            .get("scaling_config", {})
+            .get("target", "")
+        )
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+        yaml.YAMLError,
+        AttributeError,
+        KeyError,
+        TypeError,
+    ):
+        raise InputError(
+            f"{path}: lies beside a checkpoint and is no configuration of one: correct it, or "
+            "move it away"
+        ) from None
     if scaling.rpartition(".")[2] in ("VScaling", "EpsScaling"):
         named = "v_prediction" if scaling.endswith("VScaling") else "epsilon"
     return named, bool(parameters.get("zero_terminal_snr") or parameters.get("zsnr"))
@@ -93,11 +125,17 @@ def _tensor(path: Path, name: str) -> ndarray[Any, Any]:
         case "BF16":
             return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
         case "F8_E5M2":
-            return (np.frombuffer(data, "u1").astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+            return (
+                (np.frombuffer(data, "u1").astype(np.uint16) << 8)
+                .view(np.float16)
+                .astype(np.float32)
+            )
         case "F8_E4M3":
             bits = np.frombuffer(data, "u1").astype(np.int32)
             exponent, fraction = bits >> 3 & 15, (bits & 7) / 8
-            size = np.where(exponent == 0, np.ldexp(fraction, -6), np.ldexp(1 + fraction, exponent - 7))
+            size = np.where(
+                exponent == 0, np.ldexp(fraction, -6), np.ldexp(1 + fraction, exponent - 7)
+            )
             return np.where(bits & 128, -size, size).astype(np.float32)
         case other:
             raise InputError(f"{path}: {name} is {other}, expected floating-point numbers")

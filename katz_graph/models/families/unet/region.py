@@ -11,19 +11,32 @@ from typing import Any
 from katz_graph.graph import Link, NodeCall
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.patches import unet_wrapper
-from katz_graph.recipe import Concatenated, Conditioning, ConditioningEntry, ModelRecipe, Picture, Sizes
+from katz_graph.recipe import (
+    Concatenated,
+    Conditioning,
+    ConditioningEntry,
+    ModelRecipe,
+    Picture,
+    Sizes,
+)
 
 NEGATIVE_SCORE = 2.5  # the aesthetic score that SDXL's refiner is told of what is not wanted
 
 
-def complete(entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool) -> ConditioningEntry:
+def complete(
+    entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
+) -> ConditioningEntry:
     """Adds the extra input channels of a model that takes them, and the score of a refiner's
     negative side, where the conditioning sets none.
     """
     shape = unet_architecture(model.network)
     if shape.extra_channels and entry.concatenated is None:
         mask = latent.get("noise_mask")
-        seen = Concatenated() if mask is None else Concatenated(Picture.of(latent["samples"]), Picture.of(mask))
+        seen = (
+            Concatenated()
+            if mask is None
+            else Concatenated(Picture.of(latent["samples"]), Picture.of(mask))
+        )
         entry = replace(entry, concatenated=seen)
     sizes = entry.sizes or Sizes()
     if shape.is_refiner and not positive and sizes.aesthetic_score is None:
@@ -32,12 +45,20 @@ def complete(entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, 
 
 
 def predict(
-    nodes: dict[str, NodeCall], name: str, model: ModelRecipe, step: Link, text: Conditioning, residuals: Mapping[str, Link]
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    step: Link,
+    text: Conditioning,
+    residuals: Mapping[str, Link],
 ) -> Link:
     """Adds the three parts of a UNet, or the whole one where a patch wraps it."""
     common = {"model": model, "conditioning": text}
     if unet_wrapper(model.patches) is not None:
-        nodes[f"{name}.unet"] = NodeCall("WrappedUNet", {"step": step, **common, **residuals, "uncond": name.startswith("negative")})
+        nodes[f"{name}.unet"] = NodeCall(
+            "WrappedUNet",
+            {"step": step, **common, **residuals, "uncond": name.startswith("negative")},
+        )
         return Link(f"{name}.unet", 0)
     encoder, middle, decoder = f"{name}.encoder", f"{name}.mid", f"{name}.decoder"
     nodes[encoder] = NodeCall("UNetEncoder", {"step": step, **common})

@@ -12,7 +12,9 @@ from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.stages import Blocks, Extent, Module, Stage, uncounted
 from katz_graph.recipe import Component, ModelRecipe
 
-COMPUTE, EXAMPLES = (f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples"))
+COMPUTE, EXAMPLES = (
+    f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples")
+)
 PARTS = ("unet_encoder", "unet_mid", "unet_decoder")
 TEXT = {"text": "text_encoder", "kept": "keys_values"}
 STEP = TEXT | {"added": "added_embedding"}
@@ -26,7 +28,17 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
         batch, _, height, width = extent.shape
         first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
         last = None if last == -1 else last
-        return counts.work(config(_network(inputs)), name, batch, height, width, extent.tokens, first, last, extent.value_bytes)
+        return counts.work(
+            config(_network(inputs)),
+            name,
+            batch,
+            height,
+            width,
+            extent.tokens,
+            first,
+            last,
+            extent.value_bytes,
+        )
 
     return count
 
@@ -42,21 +54,44 @@ def _network(inputs: Mapping[str, Any]) -> Component:
 
 def _computed(compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
     """Names the functions of a stage, in `compute`, and the input with the recipe of its module."""
-    return {"compute": f"{COMPUTE}:{compute}", "bind": bind and f"{COMPUTE}:{bind}", "module": module}
+    return {
+        "compute": f"{COMPUTE}:{compute}",
+        "bind": bind and f"{COMPUTE}:{bind}",
+        "module": module,
+    }
 
 
 def _counted(name: str, compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
     """Also names its example, in `examples`, and has its work counted."""
-    return {"name": name, "count": _work(name), "example": f"{EXAMPLES}:{compute}", **_computed(compute, bind, module)}
+    return {
+        "name": name,
+        "count": _work(name),
+        "example": f"{EXAMPLES}:{compute}",
+        **_computed(compute, bind, module),
+    }
 
 
 def _part(name: str, compute: str, bind: str = "", **declared: Any) -> Stage:
     """Declares one of the three stages that make up a UNet."""
-    return Stage(**_counted(name, compute, bind), costed=True, holds_weights=True, placeable=True, group="unet", **declared)
+    return Stage(
+        **_counted(name, compute, bind),
+        costed=True,
+        holds_weights=True,
+        placeable=True,
+        group="unet",
+        **declared,
+    )
 
 
 STAGES = (
-    _part("unet_encoder", "encode", gives=("state",), hoists=PICTURE, label="UNet encoder", colour="#4c78a8"),
+    _part(
+        "unet_encoder",
+        "encode",
+        gives=("state",),
+        hoists=PICTURE,
+        label="UNet encoder",
+        colour="#4c78a8",
+    ),
     _part("unet_mid", "mid", gives=("hidden",), hoists=TEXT, label="UNet mid", colour="#72b7b2"),
     _part(
         "unet_decoder",
@@ -101,5 +136,10 @@ STAGES = (
     ),
     Stage(**_counted("keys_values", "keys_values"), reads_text=True),
     Stage("added_embedding", uncounted, **_computed("added"), reads_text=True),
-    Stage("concatenated", uncounted, **_computed("channels", "bind_channels", ""), recipes=("model", "concatenated", "part")),
+    Stage(
+        "concatenated",
+        uncounted,
+        **_computed("channels", "bind_channels", ""),
+        recipes=("model", "concatenated", "part"),
+    ),
 )

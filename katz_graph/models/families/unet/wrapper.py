@@ -20,7 +20,13 @@ Predict = Callable[[Step, TextEncoding, Any], Tensor]
 
 
 def call_wrapper(
-    wrapper: OpaquePatch, predict: Predict, step: Step, text: TextEncoding, kept: Any, sides: Sequence[int], table: NoiseTable
+    wrapper: OpaquePatch,
+    predict: Predict,
+    step: Step,
+    text: TextEncoding,
+    kept: Any,
+    sides: Sequence[int],
+    table: NoiseTable,
 ) -> Tensor:
     """Returns the denoised prediction [B, C, h, w] that the function makes of `(apply_model,
     {input, timestep, c, cond_or_uncond})`.
@@ -32,19 +38,31 @@ def call_wrapper(
     """
     name = f"the unet_wrapper {wrapper.identity}"
 
-    def apply_model(x: Tensor, timestep: Tensor, c_crossattn: Tensor | None = None, **_: Any) -> Tensor:
+    def apply_model(
+        x: Tensor, timestep: Tensor, c_crossattn: Tensor | None = None, **_: Any
+    ) -> Tensor:
         if x.shape != step.x.shape:
-            raise InputError(f"{name} called the model with a latent of {list(x.shape)}, expected {list(step.x.shape)}")
+            raise InputError(
+                f"{name} called the model with a latent of {list(x.shape)}, expected "
+                f"{list(step.x.shape)}"
+            )
         level = float(timestep.flatten()[0])
         if bool((timestep != level).any()):
-            raise InputError(f"{name} called the model with several noise levels at once, expected one")
+            raise InputError(
+                f"{name} called the model with several noise levels at once, expected one"
+            )
         if c_crossattn is None or c_crossattn is text.hidden:
             return predict(_at(step, x, level, table), text, kept)
         return predict(_at(step, x, level, table), replace(text, hidden=c_crossattn), None)
 
     sigma = step.sigma.to(step.x.dtype)
-    c = {"c_crossattn": text.hidden, "transformer_options": {"cond_or_uncond": list(sides), "sigmas": sigma}}
-    result = wrapper.function(apply_model, {"input": step.x, "timestep": sigma, "c": c, "cond_or_uncond": list(sides)})
+    c = {
+        "c_crossattn": text.hidden,
+        "transformer_options": {"cond_or_uncond": list(sides), "sigmas": sigma},
+    }
+    result = wrapper.function(
+        apply_model, {"input": step.x, "timestep": sigma, "c": c, "cond_or_uncond": list(sides)}
+    )
     if not isinstance(result, Tensor) or result.shape != step.x.shape:
         got = list(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
         raise InputError(f"{name} gave {got}, expected a tensor of {list(step.x.shape)}")
@@ -54,8 +72,15 @@ def call_wrapper(
 def _at(step: Step, x: Tensor, sigma: float, table: NoiseTable) -> Step:
     """Returns the step with another latent, or at another noise level."""
     own = float(step.sigma[0])
-    same_level = torch.tensor(sigma) == torch.tensor(own)  # as float32, in which the function was given it
+    # as float32, in which the function was given it
+    same_level = torch.tensor(sigma) == torch.tensor(own)
     if x is step.x and same_level:
         return step
-    scaled = scale_model_input(x, own if same_level else sigma, table.parametrisation).to(step.model_input.dtype)
-    return replace(step, x=x, model_input=scaled) if same_level else Step.of(x, scaled, sigma, table.timestep_at(sigma))
+    scaled = scale_model_input(x, own if same_level else sigma, table.parametrisation).to(
+        step.model_input.dtype
+    )
+    return (
+        replace(step, x=x, model_input=scaled)
+        if same_level
+        else Step.of(x, scaled, sigma, table.timestep_at(sigma))
+    )

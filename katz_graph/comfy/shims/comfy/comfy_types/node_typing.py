@@ -10,4 +10,12 @@ from katz_graph.comfy.v1.node_typing import (
     InputTypeOptions,
 )
 
-__all__ = ("IO", "CheckLazyMixin", "ComfyNodeABC", "FileLocator", "HiddenInputTypeDict", "InputTypeDict", "InputTypeOptions")
+__all__ = (
+    "IO",
+    "CheckLazyMixin",
+    "ComfyNodeABC",
+    "FileLocator",
+    "HiddenInputTypeDict",
+    "InputTypeDict",
+    "InputTypeOptions",
+)
