@@ -261,7 +261,8 @@ class _SingleNodes:
             report(
                 "unknown_type",
                 "",
-                f"there is no node type of this name{near}; `katz nodes` lists what there is",
+                f"there is no node type of this name{near}; `katz nodes` lists what there is, "
+                "--packs adds a folder of packs",
             )
         inputs: dict[str, Any] = {}
         sources = self.sources[identifier] = []

@@ -54,7 +54,7 @@ def test_unknown_type_names_the_nearest() -> None:
     assert (
         message
         == 'node 1 (Nunber): there is no node type of this name; did you mean "Number"?; `katz '
-        "nodes` lists what there is"
+        "nodes` lists what there is, --packs adds a folder of packs"
     )
 
 

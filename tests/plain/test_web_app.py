@@ -15,7 +15,7 @@ from web_server import GRAPH, Served, serving
 
 from katz_graph.web.events import JobError
 from katz_graph.web.options import Limits
-from katz_graph.web.runner.checking import CheckedPrompt
+from katz_graph.web.runner_client.facts import CheckedPrompt
 
 UUID = "0b5bd7a4-4b5a-4f5a-8f7e-0123456789ab"
 PICTURE = {"2": {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}]}}

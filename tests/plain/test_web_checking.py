@@ -34,8 +34,9 @@ from katz_graph.formats.workflow import Workflow, to_native
 from katz_graph.node import Input, NodeType, Output
 from katz_graph.packs import Registry, load_registry
 from katz_graph.web.options import Limits
-from katz_graph.web.runner.checking import CheckedPrompt, check_prompt
+from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner.limits import limited
+from katz_graph.web.runner_client.facts import CheckedPrompt
 from katz_graph.web.runner_client.messages import Check
 
 ROOT = Path(__file__).parents[2]

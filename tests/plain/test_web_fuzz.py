@@ -25,7 +25,8 @@ from katz_graph.web.http.connections import HttpServer, listen, url
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.runner.checking import CheckedPrompt, check_prompt
+from katz_graph.web.runner.checking import check_prompt
+from katz_graph.web.runner_client.facts import CheckedPrompt
 from katz_graph.web.serve import assemble
 
 EXAMPLES = 3  # for each route and mode, in every gate; a search with 8 found nothing more

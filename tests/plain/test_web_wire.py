@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 
 from katz_graph.ipc.packing import pack
 from katz_graph.web.options import RunnerStart, ServeOptions
-from katz_graph.web.runner.checking import CheckedPrompt
 from katz_graph.web.runner_client import messages, wire
-from katz_graph.web.runner_client.facts import DeviceFacts, DeviceStats, RunnerFacts, Stats
-from katz_graph.web.runner_client.messages import Answer, Check, Free, GetStats, Order
+from katz_graph.web.runner_client.facts import (
+    CheckedPrompt,
+    DeviceFacts,
+    DeviceStats,
+    RunnerFacts,
+    Stats,
+)
+from katz_graph.web.runner_client.messages import Answer, Check, Free, GetStats
 from katz_graph.web.runner_client.wire import (
     AsyncEnd,
     Numbered,
@@ -129,7 +134,6 @@ def test_threads_and_an_event_loop_talk_in_order_until_one_of_them_goes() -> Non
 
 RECORDS = {
     "start": RunnerStart(ServeOptions(), ("cpu:1",)),
-    "order": Order("1", {"3": {"class_type": "X"}}, ("3",), "ann", {"seed": 2**70}),
     "facts": RunnerFacts((DeviceFacts("cpu", "cpu"),), 7, ("none",), workers={"cpu": None}),
     "unload_models": True,
     "devices": ["cpu"],

@@ -18,8 +18,13 @@ from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits, ServeOptions
-from katz_graph.web.runner.checking import CheckedPrompt
-from katz_graph.web.runner_client.facts import DeviceFacts, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner_client.facts import (
+    CheckedPrompt,
+    DeviceFacts,
+    DeviceStats,
+    RunnerFacts,
+    Stats,
+)
 from katz_graph.web.serve import assemble
 from katz_graph.web.state import State
 

@@ -84,10 +84,10 @@ def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
     match arrived.message:
         case Ping():
             wire.send(Pong())
-        case Run(order):
-            wire.send(Taken(order.id))
-            tell(wire, JobEvent(order.id, Started(time.time())))
-            run(wire, order.id, order.prompt.get("do", ""))
+        case Run(job, order):
+            wire.send(Taken(job))
+            tell(wire, JobEvent(job, Started(time.time())))
+            run(wire, job, order["prompt"].get("do", ""))
         case Cancel(job):
             tell(wire, JobEvent(job, Ended("cancelled", time.time())))
         case GetObjectInfo():

@@ -7,7 +7,6 @@ Must not know processes and HTTP. Never fails for any data that JSON can hold. I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,27 +23,9 @@ from katz_graph.messages import one_line, shorten
 from katz_graph.node import NodeType
 from katz_graph.web.options import Limits
 from katz_graph.web.runner.limits import limit_problems
+from katz_graph.web.runner_client.facts import CheckedPrompt
 
 INPUTS = 20  # of a node, on average, in a prompt of as many nodes as are allowed
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedPrompt:
-    """The outcome of a check. `prompt` in API format, literals with the types of their inputs; None
-    with an `error`, which says why nothing can run.
-
-    `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why.
-    `notes` are lines for the person that stop nothing. `workflow` is the editor's document that
-    belongs into pictures, where one came.
-    """
-
-    prompt: Mapping[str, Any] | None = None
-    targets: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    error: Mapping[str, Any] | None = None
-    node_errors: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    workflow: Mapping[str, Any] | None = None
 
 
 def check_prompt(

@@ -32,6 +32,7 @@ from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner.uncommitted_files import UnkeptFiles
 from katz_graph.web.runner_client.facts import RunnerFacts
 from katz_graph.web.runner_client.messages import (
+    ORDER,
     Answer,
     Cancel,
     Check,
@@ -41,7 +42,6 @@ from katz_graph.web.runner_client.messages import (
     GetStats,
     GetTemplate,
     Happened,
-    Order,
     Question,
     Ready,
     Refused,
@@ -117,8 +117,8 @@ class RunnerService:
                 self._ask(arrived.number, question, partial(self._about_nodes, question))
             case _ if self._runs is None or self._devices is None:
                 self._early.append(arrived)
-            case Run(order):
-                self._run(self._runs, order)
+            case Run() as run:
+                self._run(self._runs, run)
             case Cancel(job):
                 self._runs.cancel(job)
             case Free() as question:
@@ -146,16 +146,16 @@ class RunnerService:
         for message in early:
             self.obey(message)
 
-    def _run(self, runs: Runs, order: Order) -> None:
+    def _run(self, runs: Runs, run: Run) -> None:
         """Starts a job. The server first hears that it was taken: it counts as begun, whatever its
         packs do to this process.
         """
-        self._wire.send(Taken(order.id))
+        self._wire.send(Taken(run.job))
         try:
-            runs.start(order)
+            runs.start(ORDER.validate_python(run.order))
         except Exception as error:
             traceback.print_exc()
-            self._tell(JobEvent(order.id, Ended("failed", time.time(), _internal(error))))
+            self._tell(JobEvent(run.job, Ended("failed", time.time(), _internal(error))))
 
     def _ask(self, number: int, question: Question, find: Callable[[], Any]) -> None:
         try:

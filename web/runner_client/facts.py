@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +74,22 @@ class Stats:
     devices: tuple[DeviceStats, ...] = ()
     results_kept: int = 0
     worker_restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPrompt:
+    """The outcome of a check. `prompt` in API format, literals with the types of their inputs; None
+    with an `error`, which says why nothing can run.
+
+    `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why.
+    `notes` are lines for the person that stop nothing. `workflow` is the editor's document that
+    belongs into pictures, where one came.
+    """
+
+    prompt: Mapping[str, Any] | None = None
+    targets: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    error: Mapping[str, Any] | None = None
+    node_errors: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    workflow: Mapping[str, Any] | None = None

@@ -19,9 +19,9 @@ from katz_graph.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import RunnerStart, ServeOptions
-from katz_graph.web.runner.checking import CheckedPrompt
-from katz_graph.web.runner_client.facts import DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner_client.facts import CheckedPrompt, DeviceStats, RunnerFacts, Stats
 from katz_graph.web.runner_client.messages import (
+    ORDER,
     Cancel,
     Check,
     Free,
@@ -326,7 +326,7 @@ class Runner:
         """Sends a job to the runner. A job that cannot be sent fails `taken`."""
         if self._child is not None and self.ready:
             try:
-                self._child.send(Run(order))
+                self._child.send(Run(order.id, ORDER.dump_python(order)))
             except Exception as error:
                 if not taken.done():
                     taken.set_exception(error)

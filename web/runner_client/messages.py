@@ -10,8 +10,7 @@ from pydantic import TypeAdapter
 
 from katz_graph.errors import KatzError
 from katz_graph.web.options import RunnerStart
-from katz_graph.web.runner.checking import CheckedPrompt
-from katz_graph.web.runner_client.facts import RunnerFacts, Stats
+from katz_graph.web.runner_client.facts import CheckedPrompt, RunnerFacts, Stats
 
 RECORD = "record"
 
@@ -36,6 +35,9 @@ class Order:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+ORDER: TypeAdapter[Order] = TypeAdapter(Order)
+
+
 # to the runner
 
 
@@ -58,9 +60,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Hands a job over; `Taken` answers, and events follow."""
+    """Hands a job over; `Taken` answers, and events follow. Holds the order as plain data: one that
+    is malformed is still a job's, and fails it.
+    """
 
-    order: Order = field(metadata=record(Order))
+    job: str
+    order: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
