@@ -23,7 +23,7 @@ from katz_graph.events import Planned, Sampled, Span, StageDone, Timeline
 from katz_graph.executor.cluster.autoscaler import Autoscaler
 from katz_graph.executor.cluster.driver import Cluster
 from katz_graph.executor.cluster.network import Network
-from katz_graph.executor.cluster.requests import Called, NotSerializable
+from katz_graph.executor.cluster.requests import CallResult, NotSerializable
 from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
 from katz_graph.executor.launch.ahead import Ahead
@@ -334,7 +334,7 @@ class DeviceEngine:
             context.warn(f"{stage.replace('_', ' ')}: {note}")
         return cast(Tensor, result)
 
-    def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> Called:
+    def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> CallResult:
         """Calls a service on the device that the stage is pinned to, else on the first."""
         check_reachable((stage,), self.choices.stranded)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]

@@ -360,6 +360,11 @@ def _socket(annotation: Any) -> str | None:
 
 def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Input]:
     socket = _socket(parameter.annotation)
+    if parameter.annotation is inspect.Parameter.empty:
+        raise TypeError(
+            f"{cls.__name__}.run: argument {name!r} has no type; give it one of katz_graph.wires, "
+            "such as Image"
+        )
     if socket is None:
         raise TypeError(
             f"{cls.__name__}.run: argument {name!r} has type {parameter.annotation!r}, which no "

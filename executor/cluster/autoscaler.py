@@ -16,8 +16,8 @@ SERVICE = {"replicate": "load_control_net", "drop": "drop_control_net"}
 
 
 class Autoscaler:
-    """Applies the changes of a router whose pool has several members, from threads of its own,
-    until `close`.
+    """Applies the changes that a router decides for a ControlNet pool of several devices, in
+    background threads, until `close`.
     """
 
     def __init__(self, router: Router, cluster: Cluster) -> None:
@@ -29,7 +29,7 @@ class Autoscaler:
             self._looking.start()
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Applies changes one by one, in a thread; one that fails counts as not decided."""
+        """Applies changes one by one, in a thread; the router forgets one that fails."""
         for change in changes:
             if not self._closing.is_set():
                 self._working.submit(self._make, change)

@@ -20,7 +20,7 @@ from katz_graph.events import Warned
 from katz_graph.executor.cluster.network import Network
 from katz_graph.executor.cluster.requests import (
     TRIES,
-    Called,
+    CallResult,
     DeviceGone,
     NotSerializable,
     Outcome,
@@ -84,7 +84,7 @@ class Cluster:
         self._network = network
         self._lock = threading.RLock()
         self._requests: dict[str, WorkerRequest] = {}
-        self._calls: dict[int, tuple[str, Future[Called]]] = {}
+        self._calls: dict[int, tuple[str, Future[CallResult]]] = {}
         # by worker that ended with a fault, the request or call that met it
         self._blamed: dict[str, str | int | None] = {}
         self.launchers = dict(launchers)
@@ -170,16 +170,16 @@ class Cluster:
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
         request = WorkerRequest(f"r{next(self._numbers)}", program, context, measure)
-        news = request.news
-        forget = context.on_cancel(lambda: news.put(None))
+        events = request.events
+        forget = context.on_cancel(lambda: events.put(None))
         try:
             with self._lock:
                 self._check_open()
                 self._requests[request.name] = request
                 self._begin(request)
-            while not request.future.done() or not news.empty():
+            while not request.future.done() or not events.empty():
                 context.check_cancelled()
-                event = news.get()
+                event = events.get()
                 if isinstance(event, Warned):
                     context.warn(event.message)
                 elif event is not None:
@@ -197,12 +197,15 @@ class Cluster:
 
     def call(
         self, device: str, what: str, *arguments: Any, context: Context | None = None
-    ) -> Called:
+    ) -> CallResult:
         """Calls a service on a worker; again on its replacement where the worker was lost."""
         tries = 1
         with cancellation(context) as cancelled:
             while True:
-                wanted, future = CallService(next(self._numbers), what, arguments), Future[Called]()
+                wanted, future = (
+                    CallService(next(self._numbers), what, arguments),
+                    Future[CallResult](),
+                )
                 try:
                     self._ask(device, wanted, future, cancelled)
                     return unless(cancelled, future)
@@ -222,7 +225,7 @@ class Cluster:
         with self._lock:
             self._check_open()
             asked = {
-                next(self._numbers): (device, Future[Called]()) for device in self._connections
+                next(self._numbers): (device, Future[CallResult]()) for device in self._connections
             }
             self._calls |= asked
             for identifier, (device, _) in asked.items():
@@ -238,7 +241,7 @@ class Cluster:
         if errors:
             raise errors[0]
 
-    def _forget_call(self, identifier: int, _: Future[Called]) -> None:
+    def _forget_call(self, identifier: int, _: Future[CallResult]) -> None:
         with self._lock:
             self._calls.pop(identifier, None)
 
@@ -250,7 +253,7 @@ class Cluster:
                 self._send(device, DropCall(identifier))
 
     def _ask(
-        self, device: str, wanted: CallService, future: Future[Called], cancelled: Future[None]
+        self, device: str, wanted: CallService, future: Future[CallResult], cancelled: Future[None]
     ) -> None:
         """Sends a call as soon as the device has a worker whose loss would be noticed."""
         while True:
@@ -318,7 +321,7 @@ class Cluster:
                     )
                 )
             return
-        request.news.put(Warned(f"sampler {request.program.name}: {why}; it begins again"))
+        request.events.put(Warned(f"sampler {request.program.name}: {why}; it begins again"))
         request.tries += not bystander
         request.again()
         self._begin(request)
@@ -389,7 +392,7 @@ class Cluster:
                     for device in request.devices:
                         self._send(device, Go(request.name, request.attempt))
             case Happened():
-                request.news.put(message.event)
+                request.events.put(message.event)
             case Done():
                 if request.finished(name, message):
                     request.future.set_result(request.outcome())
@@ -410,7 +413,7 @@ class Cluster:
         if future is None or future.done():
             return
         if isinstance(answer, Returned):
-            future.set_result(Called(answer.value, answer.start, answer.seconds))
+            future.set_result(CallResult(answer.value, answer.start, answer.seconds))
         else:
             future.set_exception(answer.failure.as_error())
 

@@ -26,7 +26,7 @@ TRIES = 2  # attempts at a request before it fails
 
 class WorkerLost(RunError):
     """Reports that a worker ended, or did not answer, while it had a part in something.
-    `bystander`: something else is known to have ended it.
+    `bystander`: another request caused the loss, so that it does not count as a try.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class WorkerLost(RunError):
 
 class DeviceGone(RunError):
     """Reports that a device's worker was lost, or cannot be reached, and gets no successor:
-    whatever needs the device fails until all start anew.
+    whatever needs the device fails until the engine is started again.
     """
 
 
@@ -48,8 +48,8 @@ class NotSerializable(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Holds the result of a request: two latents [B, C, h, w], unscaled, the second as denoised
-    when the last step began; times by device.
+    """Holds the result of a request: two latents [B, C, h, w], unscaled: the
+    result, and what the last step took for the denoised latent; times by device.
     """
 
     samples: Tensor
@@ -59,7 +59,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallResult:
     """Holds the result of one unit on a worker, its start on the clock of `time.perf_counter`, and
     its seconds.
     """
@@ -87,10 +87,10 @@ class WorkerRequest:
     latents: tuple[Tensor, Tensor] | None = None
     future: Future[Outcome] = field(default_factory=Future)
     # None: look at the future
-    news: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)
+    events: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        self.future.add_done_callback(lambda _: self.news.put(None))
+        self.future.add_done_callback(lambda _: self.events.put(None))
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from katz_graph.messages import listed
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """Holds the outputs of the targets that were reached, what nodes have for editors, and an error
+    """Holds the outputs of the targets that were reached, what nodes show in editors, and an error
     for each node that failed.
 
     An output of several values is a `Listed`. `blocked` are reached targets that did not run

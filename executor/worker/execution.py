@@ -25,7 +25,7 @@ from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.bound_calls import BoundCalls
 from katz_graph.executor.worker.device_program import DeviceProgram
-from katz_graph.executor.worker.loop import WeightSet
+from katz_graph.executor.worker.loop import WeightSetKey
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
@@ -121,7 +121,7 @@ class Execution:
         scaled = self._model.latent.normalised(latent.float()) if latent.any() else latent.float()
         return start_process(spec, scaled, table, self._models.device, self._models.dtype)
 
-    def _wanted_set(self) -> WeightSet | None:
+    def _wanted_set(self) -> WeightSetKey | None:
         """Returns the UNet of the loop and the LoRAs that have to be resident in it for this
         request to run without patching.
         """
@@ -148,7 +148,7 @@ class Execution:
         }
 
     @property
-    def weight_set(self) -> WeightSet | None:
+    def weight_set(self) -> WeightSetKey | None:
         """Returns what must be resident for the next unit; loading needs none."""
         return self._wanted if self._loaded else None
 

@@ -49,7 +49,7 @@ from katz_graph.executor.worker.affinity import stay_on
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.executor.worker.execution import Exchange, Execution
-from katz_graph.executor.worker.loop import DeviceJob, Single, Worker
+from katz_graph.executor.worker.loop import DeviceThread, OneUnitTask, SubmittedTask
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
 from katz_graph.files.folders import Folders
@@ -73,8 +73,8 @@ WORK = {**SERVICES, **PROBES}  # what can be called
 
 
 class Host:
-    """Serves one device until `close`. Reports what fails; ends all by `give_up` where nothing more
-    can be done here. `types`: the nodes that stand inside of regions.
+    """Serves one device until `close`. Reports what fails; calls `give_up` when the
+    device is of no more use. `types`: the nodes that stand inside of regions.
     """
 
     def __init__(
@@ -82,10 +82,12 @@ class Host:
     ) -> None:
         self._config, self._tell, self._types, self._give_up = config, tell, types, give_up
         self.peers: dict[str, Peer] = {}
-        self._parts: dict[tuple[str, int], tuple[Execution, DeviceJob]] = {}
-        self._calls: dict[int, DeviceJob] = {}
+        self._parts: dict[tuple[str, int], tuple[Execution, SubmittedTask]] = {}
+        self._calls: dict[int, SubmittedTask] = {}
         self.models = _models(config)
-        self._worker = Worker(config.name, config.threads, AWAKE if config.processors else 0.0)
+        self._worker = DeviceThread(
+            config.name, config.threads, AWAKE if config.processors else 0.0
+        )
         stay_on(config.processors)
         self.mailbox = Mailbox(self._worker.wake)
         fault = _fault(torch.device(config.device))
@@ -163,7 +165,7 @@ class Host:
 
     def call(self, call: CallService) -> None:
         """Runs a service or probe as one unit and sends its value."""
-        task = Single(lambda: WORK[call.service](self, *call.arguments))
+        task = OneUnitTask(lambda: WORK[call.service](self, *call.arguments))
         try:
             self._calls[call.id] = job = self._worker.submit(task)
         except Exception as error:
@@ -175,7 +177,7 @@ class Host:
         if (job := self._calls.get(identifier)) is not None:
             job.cancel()
 
-    def _returned(self, identifier: int, task: Single, future: Future[Any]) -> None:
+    def _returned(self, identifier: int, task: OneUnitTask, future: Future[Any]) -> None:
         self._calls.pop(identifier, None)
         error = future.exception()
         if error is None:

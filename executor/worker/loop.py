@@ -1,5 +1,5 @@
-"""Runs the tasks of a device worker in one thread, one unit at a time: an evaluation of a request,
-or what of it can be done before something has to arrive from another device.
+"""Runs the tasks of a device worker in one thread, one unit at a time: one evaluation of
+a request, or the part of it up to the next value that another device sends.
 
 Weights are patched in place, so a task runs only with its own weight set resident; the order of
 tasks is a scheduling decision.
@@ -24,24 +24,26 @@ from katz_graph.executor.worker.fair_queue import DeficitRoundRobin
 from katz_graph.executor.worker.openmp import SpinGuard
 from katz_graph.models.loading.residency import NoRoom
 
-WeightSet = tuple[Hashable, Hashable]
-"""A module and the set of LoRAs that is wanted in it; nothing is the empty tuple."""
+WeightSetKey = tuple[Hashable, Hashable]
+"""A module and the LoRAs that are wanted in it; the empty tuple: none."""
 
 
-class WorkUnit(Protocol):
+class DeviceTask(Protocol):
     """Runs on a worker in units."""
 
     @property
-    def weight_set(self) -> WeightSet | None:
+    def weight_set(self) -> WeightSetKey | None:
         """Returns what must be resident for the next unit; None when it does not matter."""
 
     @property
     def ready(self) -> bool:
-        """Returns whether a unit can be done now; `Worker.wake` is called when that may change."""
+        """Returns whether a unit can be done now; `DeviceThread.wake` is called when that may
+        change.
+        """
 
     @property
     def alone(self) -> bool:
-        """Returns whether no other worker waits for it, so that it may wait here for room."""
+        """Returns whether it runs on this device only, so that it can safely wait for memory."""
 
     @property
     def uncharged(self) -> float:
@@ -63,7 +65,7 @@ class WorkUnit(Protocol):
         """Releases what was held; the task is over, however it ended."""
 
 
-class Single:
+class OneUnitTask:
     """Runs a task of one unit: a VAE call, say."""
 
     weight_set = None
@@ -86,10 +88,10 @@ class Single:
         pass
 
 
-class DeviceJob:
+class SubmittedTask:
     """Tracks a submitted task, to wait for or to cancel."""
 
-    def __init__(self, task: WorkUnit, wake: Callable[[], None]) -> None:
+    def __init__(self, task: DeviceTask, wake: Callable[[], None]) -> None:
         self.task = task
         self.future: Future[Any] = Future()
         self.waits = False  # until another job ends, for what that one has in use
@@ -131,7 +133,7 @@ class DeviceJob:
         self.future.set_exception(error)
 
 
-class Worker:
+class DeviceThread:
     """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which
     it keeps its processor busy while requests wait for what others send, unless others want it
     (`affinity.Awake`).
@@ -140,8 +142,8 @@ class Worker:
     def __init__(self, name: str, threads: int, awake: float = 0.0) -> None:
         self.name = name
         self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
-        self._jobs: list[DeviceJob] = []
-        self._turns: DeficitRoundRobin[DeviceJob] = DeficitRoundRobin()
+        self._jobs: list[SubmittedTask] = []
+        self._turns: DeficitRoundRobin[SubmittedTask] = DeficitRoundRobin()
         self._changed = threading.Condition()
         self._changes = 0  # counted, to be looked at without the lock
         self._closing = False
@@ -150,8 +152,8 @@ class Worker:
         self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, task: WorkUnit) -> DeviceJob:
-        job = DeviceJob(task, self.wake)
+    def submit(self, task: DeviceTask) -> SubmittedTask:
+        job = SubmittedTask(task, self.wake)
         with self._changed:
             if self._closing:
                 raise RuntimeError(f"worker {self.name} is closed")
@@ -187,7 +189,7 @@ class Worker:
                 self._advance(job)
                 del job  # nothing of it is kept while the next one is waited for
 
-    def _await(self) -> DeviceJob | None:
+    def _await(self) -> SubmittedTask | None:
         """Returns the job whose turn it is, once one has something to do; None when the worker was
         closed and all are done.
         """
@@ -210,7 +212,7 @@ class Worker:
             while self._changes == seen and self._awake.goes_on and time.perf_counter() < lingers:
                 give_way()
 
-    def _patience(self, ready: Collection[DeviceJob]) -> float:
+    def _patience(self, ready: Collection[SubmittedTask]) -> float:
         users = [
             job
             for job in self._jobs
@@ -218,16 +220,16 @@ class Worker:
         ]
         return self._turns.patience(ready, self._needs_no_switch, users)
 
-    def _ready(self) -> list[DeviceJob]:
+    def _ready(self) -> list[SubmittedTask]:
         return [job for job in self._jobs if job.cancelled or (job.task.ready and not job.waits)]
 
-    def _needs_no_switch(self, job: DeviceJob) -> bool:
+    def _needs_no_switch(self, job: SubmittedTask) -> bool:
         return job.cancelled or self._is_resident(job.task.weight_set)
 
-    def _is_resident(self, wanted: WeightSet | None) -> bool:
+    def _is_resident(self, wanted: WeightSetKey | None) -> bool:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
-    def _advance(self, job: DeviceJob) -> None:
+    def _advance(self, job: SubmittedTask) -> None:
         """Does a unit of a job, and ends it where that was the last or failed."""
         try:
             if self._step(job):
@@ -243,7 +245,7 @@ class Worker:
         finally:
             del job  # the error's traceback keeps this frame, and the job's future the error
 
-    def _step(self, job: DeviceJob) -> bool:
+    def _step(self, job: SubmittedTask) -> bool:
         started, wanted = time.perf_counter(), job.task.weight_set
         switches = not self._is_resident(wanted)
         if job.cancelled:
@@ -257,7 +259,7 @@ class Worker:
             self._turns.charge(job, seconds, job.task.switched if switches else 0.0)
         return done
 
-    def _may_wait(self, job: DeviceJob) -> bool:
+    def _may_wait(self, job: SubmittedTask) -> bool:
         """Has a job wait until another ends, if there is one that will."""
         with self._changed:
             job.waits = job.task.alone and any(
@@ -265,7 +267,7 @@ class Worker:
             )
         return job.waits
 
-    def _leave(self, job: DeviceJob) -> None:
+    def _leave(self, job: SubmittedTask) -> None:
         """Removes a job from the queue; it may have left already."""
         with self._changed:
             if job in self._jobs:

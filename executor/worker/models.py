@@ -17,7 +17,7 @@ from torch import Tensor
 
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
-from katz_graph.executor.worker.weight_set import MERGING, WeightSets, merged_module
+from katz_graph.executor.worker.weight_set import MERGING_BYTES, WeightSets, merged_module
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import overflows
@@ -292,7 +292,7 @@ class DeviceModels:
             lambda: merged_module(part, target, self.dtype),
         )
         return replace(
-            made, beside=MERGING * count_values(part) if self.device.type == "cpu" else 0
+            made, beside=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0
         )
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:

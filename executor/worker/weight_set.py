@@ -108,7 +108,7 @@ def _fitted(weights: Mapping[str, Tensor], file: FileIdentity, part: str) -> Map
     return fit(read_lora(file), part, weights)
 
 
-MERGING = 8  # bytes for each weight, while two modules in float32 are at hand
+MERGING_BYTES = 8  # bytes for each weight, while two modules in float32 are at hand
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from katz_graph.executor.worker import host
-from katz_graph.executor.worker.loop import Worker
+from katz_graph.executor.worker.loop import DeviceThread
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 PROMPT, NEGATIVE, SAMPLER, SAVE = "2", "3", "5", "7"
@@ -599,9 +599,9 @@ def test_threads_are_those_asked_for(
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(
         host,
-        "Worker",
+        "DeviceThread",
         lambda name, threads, awake: (
-            given.append((threads, torch.get_num_threads())) or Worker(name, threads)
+            given.append((threads, torch.get_num_threads())) or DeviceThread(name, threads)
         ),
     )
     assert katz("run", write(workflow()), "--models", model_folder, "--threads", 1).code == 0

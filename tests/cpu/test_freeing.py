@@ -19,7 +19,7 @@ from torch import Tensor
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, local_engine, sampler_region
 from katz_graph.errors import RunError
-from katz_graph.executor.worker.loop import Single, Worker
+from katz_graph.executor.worker.loop import DeviceThread, OneUnitTask
 from katz_graph.models.loading.store import ModelStore
 
 
@@ -32,8 +32,8 @@ def uncollected() -> Iterator[None]:
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    worker = Worker("freeing", 1)
+def worker() -> Iterator[DeviceThread]:
+    worker = DeviceThread("freeing", 1)
     yield worker
     worker.close()
 
@@ -83,16 +83,16 @@ def error_of(ask: Callable[[], object]) -> BaseException:
 
 @pytest.mark.parametrize("fail", [plain, behind_another, while_another_is_handled])
 def test_the_tensors_of_a_failed_unit_go_while_its_error_is_still_read(
-    worker: Worker, fail: Callable[[Held], None]
+    worker: DeviceThread, fail: Callable[[Held], None]
 ) -> None:
     held = Held()
-    error = error_of(worker.submit(Single(lambda: fail(held))).result)
+    error = error_of(worker.submit(OneUnitTask(lambda: fail(held))).result)
     assert not held
     assert error.__traceback__ is not None and "no room for" in repr((error, error.__context__))
 
 
 @pytest.mark.parametrize("failing", [True, False])
-def test_what_a_job_was_given_goes_with_it(worker: Worker, failing: bool) -> None:
+def test_what_a_job_was_given_goes_with_it(worker: DeviceThread, failing: bool) -> None:
     held, latent = Held(), torch.zeros(8)
     held.see(latent)
 
@@ -101,10 +101,10 @@ def test_what_a_job_was_given_goes_with_it(worker: Worker, failing: bool) -> Non
             raise RuntimeError("it failed")
         return float(given.sum())
 
-    job = worker.submit(Single(work))
+    job = worker.submit(OneUnitTask(work))
     job.future.exception()
     del job, work, latent
-    worker.submit(Single(lambda: None)).result()  # it has let go of the one before
+    worker.submit(OneUnitTask(lambda: None)).result()  # it has let go of the one before
     assert not held
 
 

@@ -28,7 +28,7 @@ from katz_graph.web.live.channel import JobState, QueueView
 from katz_graph.web.live.comfy_channel import ConventionChannel
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.runs import RunnerDevices, Runs
-from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import Order
 from katz_graph.wires import Socket
 
@@ -54,7 +54,7 @@ def runs_in(
     place = RunnerDevices(
         Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000
     )  # type: ignore[arg-type]
-    return Runs(place, tell, UnkeptFiles(), wear_out)
+    return Runs(place, tell, UncommittedFiles(), wear_out)
 
 
 def ends(told: list[JobEvent]) -> list[Ended]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from katz_graph.executor.worker.loop import Single, Worker
+from katz_graph.executor.worker.loop import DeviceThread, OneUnitTask
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def hurried() -> Iterator[None]:
 
 
 def test_many_submit_while_it_works(hurried: None) -> None:
-    worker = Worker("busy", 1)
+    worker = DeviceThread("busy", 1)
 
     def submit(start: int) -> list[int]:
         jobs = [
-            worker.submit(Single(lambda number=number: number))
+            worker.submit(OneUnitTask(lambda number=number: number))
             for number in range(start, start + 500)
         ]
         return [job.future.result(timeout=20) for job in jobs]
@@ -79,7 +79,7 @@ class Steps:
     uncharged = 0.0
 
     def __init__(
-        self, worker: Worker, there: list[str], name: str, steps: int, pause: float = 0.0
+        self, worker: DeviceThread, there: list[str], name: str, steps: int, pause: float = 0.0
     ) -> None:
         self.weight_set = ("unet", name)
         self.switched, self.result = 0.0, name
@@ -110,7 +110,7 @@ class Steps:
 @pytest.mark.parametrize("pause", [0.0, 0.005])
 def test_weights_are_not_brought_for_every_step_of_two_requests(pause: float) -> None:
     there = [""]
-    worker = Worker("switching", 1)
+    worker = DeviceThread("switching", 1)
     jobs = [worker.submit(Steps(worker, there, name, 30, pause)) for name in "ab"]
     assert [job.future.result(timeout=20) for job in jobs] == ["a", "b"]
     worker.close()
@@ -119,7 +119,7 @@ def test_weights_are_not_brought_for_every_step_of_two_requests(pause: float) ->
 
 def test_a_request_that_gets_nothing_to_do_keeps_nobody_waiting() -> None:
     there = [""]
-    worker = Worker("waiting", 1)
+    worker = DeviceThread("waiting", 1)
     stuck = worker.submit(Steps(worker, there, "a", 2, pause=5.0))
     assert worker.submit(Steps(worker, there, "b", 30)).future.result(timeout=2) == "b"
     stuck.cancel()

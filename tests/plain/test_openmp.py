@@ -55,7 +55,7 @@ import subprocess, sys, time
 from katz_graph.files.settings import prepare_to_compute
 prepare_to_compute()
 import torch
-from katz_graph.executor.worker.loop import Single, Worker
+from katz_graph.executor.worker.loop import OneUnitTask, DeviceThread
 
 layers = torch.nn.Sequential(*[torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6)])
 picture = torch.rand(2, 64, 16, 16)
@@ -66,10 +66,10 @@ def compute():
     return result
 
 def measured(threads):
-    worker = Worker("computes", threads)
-    first = worker.submit(Single(compute)).result()
+    worker = DeviceThread("computes", threads)
+    first = worker.submit(OneUnitTask(compute)).result()
     started = time.perf_counter()
-    again = worker.submit(Single(compute)).result()
+    again = worker.submit(OneUnitTask(compute)).result()
     seconds = time.perf_counter() - started
     worker.close()
     return seconds, torch.equal(first, again)

@@ -18,7 +18,7 @@ from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
-from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.searching.search import search
 from katz_graph.planner.simulation.simulate import simulate
 
@@ -84,7 +84,7 @@ def brute_force(program: Program, equal: bool) -> float:
     """The least seconds of all placements, owners, delays and both ways of batching, on the same
     simulator.
     """
-    bench = CandidateTimer(program, Sites(program), Costs(program))
+    bench = CandidateTimer(program, PlacementRules(program), Costs(program))
     names = [device.name for device in program.target.devices]
     best = float("inf")
     for homes in product(names, repeat=len(bench.names)):

@@ -19,7 +19,7 @@ WAIT = """
 import subprocess, sys, time
 from resource import RUSAGE_SELF, getrusage
 from katz_graph.executor.worker.affinity import stay_on
-from katz_graph.executor.worker.loop import Worker
+from katz_graph.executor.worker.loop import DeviceThread
 
 class Held:
     weight_set, ready = None, False
@@ -30,7 +30,7 @@ class Held:
 stay_on([int(sys.argv[1])])
 other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 time.sleep(0.3)
-worker = Worker("waits", 1, awake=1.0)
+worker = DeviceThread("waits", 1, awake=1.0)
 before = getrusage(RUSAGE_SELF).ru_nivcsw
 job = worker.submit(Held())
 time.sleep(1.0)

@@ -31,14 +31,14 @@ from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.limits import limited
 from katz_graph.web.runner.runs import RunnerDevices, Runs
 from katz_graph.web.runner.stats import DeviceFigures
-from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Starts a worker for each device that the operator asks for and that is left, forked from the
-    process that loads `ahead`. KatzError with one line when one cannot be started. `wear_out(why,
-    devices)` is called when this process is to be replaced, as devices were lost for good.
+    """Forks a worker for each requested device that is still available from the process that loads
+    `ahead`. KatzError with one line when one cannot be started. `wear_out(why, devices)` is called
+    once devices are lost for good; the server then replaces this process.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Devices:
         registry: Registry,
         folders: Folders,
         tell: Callable[[JobEvent], None],
-        unkept: UnkeptFiles,
+        unkept: UncommittedFiles,
     ) -> Runs:
         """Makes the `Runs` of these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown

@@ -27,7 +27,7 @@ from katz_graph.files.settings import prepare_to_compute
 from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
 from katz_graph.web.options import RUNNER_LOCK, RunnerStart
-from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Start, Stop
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
@@ -47,7 +47,7 @@ def main() -> None:
     ignore_signals()
     workers = None if arguments.workers is None else adopt(arguments.workers)
     wire = ThreadedEnd(adopt(arguments.descriptor))
-    unkept = UnkeptFiles()
+    unkept = UncommittedFiles()
     messages: queue.SimpleQueue[Numbered | None] = queue.SimpleQueue()
     serving = threading.Event()
     threading.Thread(
@@ -75,7 +75,7 @@ def _serve(
     start: RunnerStart,
     wire: ThreadedEnd,
     messages: queue.SimpleQueue[Numbered | None],
-    unkept: UnkeptFiles,
+    unkept: UncommittedFiles,
     serving: threading.Event,
     workers: socket.socket | None,
 ) -> None:
@@ -111,7 +111,7 @@ def _only(folder: Path) -> AbstractContextManager[object]:
 def _receive(
     wire: ThreadedEnd,
     messages: queue.SimpleQueue[Numbered | None],
-    unkept: UnkeptFiles,
+    unkept: UncommittedFiles,
     serving: threading.Event,
 ) -> None:
     """Answers pings and passes on the rest, until the server is gone. Then stops, as if the server

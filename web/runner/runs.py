@@ -29,7 +29,7 @@ from katz_graph.packs import Registry
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.reporter import JobReporter, described, text_of
-from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import Order
 
 CHUNK_NAME = 79  # characters of a PNG text chunk's name, in Latin-1
@@ -62,7 +62,7 @@ class Runs:
         self,
         place: RunnerDevices,
         tell: Callable[[JobEvent], None],
-        unkept: UnkeptFiles,
+        unkept: UncommittedFiles,
         wear_out: Callable[[str], None],
     ) -> None:
         self._place, self._tell, self._unkept, self._wear_out = place, tell, unkept, wear_out

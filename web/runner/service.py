@@ -29,7 +29,7 @@ from katz_graph.packs import load_registry
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.checking import check_prompt
-from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.facts import RunnerFacts
 from katz_graph.web.runner_client.messages import (
     ORDER,
@@ -69,7 +69,7 @@ class RunnerService:
         self,
         start: RunnerStart,
         wire: ThreadedEnd,
-        unkept: UnkeptFiles,
+        unkept: UncommittedFiles,
         post: Callable[[Numbered | None], None],
         ahead: Ahead,
     ) -> None:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 
-class UnkeptFiles:
+class UncommittedFiles:
     """Tracks unrecorded files by job. Any thread may ask."""
 
     def __init__(self) -> None:

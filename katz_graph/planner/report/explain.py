@@ -11,7 +11,7 @@ from katz_graph.ir.program import Prediction, Program
 from katz_graph.models.family import family_of
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.calls import Costs
-from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
 from katz_graph.recipe import ModelRecipe
 
@@ -107,7 +107,7 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
             f"one of {len(program.target.devices)} devices is used: {several.name} lost: "
             f"{_against(simulation, several)}"
         )
-    elif program.target.pins or Sites(program).is_short:
+    elif program.target.pins or PlacementRules(program).is_short:
         yield (
             f"one of {len(program.target.devices)} devices is used: pins or memory leave "
             "nothing else"

@@ -21,7 +21,7 @@ from katz_graph.planner.searching.calls import (
     loop_calls,
     wirings,
 )
-from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.simulation.flow import Flow, Repeats, shortened
 from katz_graph.planner.simulation.simulate import run_clock
 
@@ -62,7 +62,7 @@ class PreparedSearch:
 class CandidateTimer:
     """Makes and times programs of candidates. Prepares each set of delayed ControlNets once."""
 
-    def __init__(self, program: Program, sites: Sites, costs: Costs) -> None:
+    def __init__(self, program: Program, sites: PlacementRules, costs: Costs) -> None:
         self.program, self.sites, self.costs = program, sites, costs
         self.names = sites.costed
         self._graph, self._neighbours = _Graph(program), Neighbours(program)

@@ -20,7 +20,7 @@ from katz_graph.recipe import ModelRecipe
 NOISE = 0.1  # of a measured size or rate
 
 
-class Sites:
+class PlacementRules:
     """Answers where the operations of a program may run."""
 
     def __init__(self, program: Program) -> None:

@@ -17,7 +17,7 @@ from katz_graph.planner.report.explain import Compared, Describer, notes
 from katz_graph.planner.searching.bound import Bounds
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer, Timed
-from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.searching.space import Space
 from katz_graph.planner.simulation.simulate import simulate
 
@@ -38,7 +38,7 @@ def search(program: Program) -> Program:
     with the fastest choice. InputError when no placement holds pins and memory.
     """
     costs = Costs(program)
-    bench = CandidateTimer(program, Sites(program), costs)
+    bench = CandidateTimer(program, PlacementRules(program), costs)
     return chosen(bench, _Search(bench, Bounds(program, costs)).run())
 
 

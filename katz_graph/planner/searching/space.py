@@ -14,7 +14,7 @@ from katz_graph.ir.program import Program
 from katz_graph.planner.passes.decompose import Tree
 from katz_graph.planner.searching.bound import Bounds
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
-from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.searching.placement_rules import PlacementRules
 
 STALE = "stale-controlnet"
 FEW = 1000  # placements of single stages that are looked at all; of chains out of the tree beyond
@@ -190,7 +190,9 @@ class Space:
         )
 
 
-def items_of(program: Program, sites: Sites, seconds: Callable[[str], float]) -> list[Item]:
+def items_of(
+    program: Program, sites: PlacementRules, seconds: Callable[[str], float]
+) -> list[Item]:
     """Returns the items, those with most work first. Separates what pins keep apart."""
     found: list[Item] = []
     known: set[str] = set()
@@ -261,7 +263,7 @@ def _glued(program: Program, items: list[Item], little: Callable[[Item], bool]) 
     return [tuple(names) for names in joined.values()]
 
 
-def _by_pins(item: Item, sites: Sites) -> list[Item]:
+def _by_pins(item: Item, sites: PlacementRules) -> list[Item]:
     """Returns the item; where no device may run all of it, splits it by allowed devices."""
     if set.intersection(*(set(sites.allowed[name]) for name in item)):
         return [item]
@@ -272,7 +274,7 @@ def _by_pins(item: Item, sites: Sites) -> list[Item]:
 
 
 def placements(
-    items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str, str]], float]
+    items: Sequence[Item], sites: PlacementRules, score: Callable[[Mapping[str, str]], float]
 ) -> list[dict[str, str]]:
     """Returns operation -> device for every placement that meets pins and memory and differs by
     more than interchangeable devices.
@@ -289,7 +291,7 @@ def placements(
 
 
 def _grown(
-    partial: Mapping[str, str], item: Item, sites: Sites, classes: Mapping[str, int]
+    partial: Mapping[str, str], item: Item, sites: PlacementRules, classes: Mapping[str, int]
 ) -> Iterator[dict[str, str]]:
     """Yields the placement with one more item, on every device that may run it; of unused ones that
     are interchangeable, on the first.
