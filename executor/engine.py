@@ -22,7 +22,7 @@ from katz_graph.errors import RunError
 from katz_graph.events import Planned, Sampled, Span, StageDone, Timeline
 from katz_graph.executor.cluster.autoscaler import Autoscaler
 from katz_graph.executor.cluster.driver import Cluster
-from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import CallResult, NotSerializable
 from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
@@ -79,7 +79,7 @@ class DeviceEngine:
         link: NetworkLink | None = None,
         spares: bool = False,
         launchers: Mapping[str, Launcher] | None = None,
-        network: Network | None = None,
+        network: WorkerNetwork | None = None,
         patience: WorkerPatience = PATIENCE,
         ahead: Ahead | None = None,
     ) -> None:
@@ -99,7 +99,9 @@ class DeviceEngine:
         self.opened = ExitStack()  # what is closed after the workers
         self.opened.push(claimed)
         launchers = launchers or self._launchers(configs, ahead)
-        self.cluster = Cluster(configs, launchers, network or Network(names), spares, patience)
+        self.cluster = Cluster(
+            configs, launchers, network or WorkerNetwork(names), spares, patience
+        )
         self._autoscaler = Autoscaler(self._router, self.cluster)
         self.cluster.on_vanished = self._router.lost
         try:

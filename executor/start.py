@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from katz_graph.devices import AUTO, DeviceList, format_name
-from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.planning import Choices
@@ -67,7 +67,9 @@ def start_workers(
             link,
             spares,
             launchers={name: ray.launcher(place, like.threads) for name, place in places.items()},
-            network=Network(tuple(places), {name: place.host for name, place in places.items()}),
+            network=WorkerNetwork(
+                tuple(places), {name: place.host for name, place in places.items()}
+            ),
         )
         engine.opened.push(opened.pop_all())
         return engine

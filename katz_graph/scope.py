@@ -1,5 +1,5 @@
 """Tells a pack's code the run, node and pack that it works for: context variables that the graph
-run and the pack loader set.
+run and the pack loader set. Defines the value with which a node blocks the readers of an output.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ class Running:
     node: str = ""
     pack: str = ""
     graphs: Iterator[int] = field(default_factory=count)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionBlocker:
+    """Stops the nodes that read the output it is given for. With a message that is an error of
+    those nodes, without one it is silent.
+    """
+
+    message: str | None
 
 
 _running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=None)

@@ -17,7 +17,7 @@ from typing import Any
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Warned
-from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import (
     TRIES,
     CallResult,
@@ -55,7 +55,7 @@ from katz_graph.executor.messages import (
     ToWorker,
     Unusable,
 )
-from katz_graph.executor.transport.connection import Channel, Sender
+from katz_graph.executor.transport.connection import MessageChannel, Sender
 from katz_graph.executor.worker.cancellation import cancellation, unless
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import device_program
@@ -74,7 +74,7 @@ class Cluster:
         self,
         assignments: Sequence[WorkerConfig],
         launchers: Mapping[str, Launcher],
-        network: Network,
+        network: WorkerNetwork,
         spares: bool = False,
         patience: WorkerPatience = PATIENCE,
     ) -> None:
@@ -457,7 +457,7 @@ class Cluster:
 
     # workers that come and go
 
-    def _appeared(self, name: str, connection: Channel) -> None:
+    def _appeared(self, name: str, connection: MessageChannel) -> None:
         """Sends a new worker, which was told nothing yet, its assignment."""
         with self._lock:
             if (stale := self._connections.get(name)) is not None:

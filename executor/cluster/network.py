@@ -28,7 +28,7 @@ class _Pair:
     token: bytes = b""
 
 
-class Network:
+class WorkerNetwork:
     """Decides how workers are connected, and tracks which are. Workers without an address are on
     this host: they get sockets without a name. Others meet over TCP, at the address that each has
     for the others.

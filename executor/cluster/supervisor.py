@@ -16,7 +16,7 @@ from katz_graph.errors import RunError
 from katz_graph.executor.cluster.worker_handle import PATIENCE, State, WorkerHandle, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.messages import FromWorker
-from katz_graph.executor.transport.connection import Channel
+from katz_graph.executor.transport.connection import MessageChannel
 
 SPARE = "spare"
 
@@ -35,7 +35,7 @@ class Supervisor:
         launchers: Mapping[str, Launcher],
         on_message: Callable[[str, FromWorker], None],
         on_lost: Callable[[str, str], None],
-        on_replaced: Callable[[str, Channel], None],
+        on_replaced: Callable[[str, MessageChannel], None],
         on_abandoned: Callable[[str, RunError], None],
         spares: bool = False,
         patience: WorkerPatience = PATIENCE,
@@ -75,7 +75,7 @@ class Supervisor:
     ) -> None:
         self.close()
 
-    def start(self) -> Mapping[str, Channel]:
+    def start(self) -> Mapping[str, MessageChannel]:
         """Starts all workers at once and waits until they are ready. RunError says which one did
         not start and why; all are closed then.
         """
@@ -93,7 +93,7 @@ class Supervisor:
             self.close()
             raise
 
-    def add(self, name: str, launcher: Launcher) -> Channel:
+    def add(self, name: str, launcher: Launcher) -> MessageChannel:
         """Starts a further worker and waits until it is ready. RunError when it does not start."""
         with self._changed:
             self._launchers[name], self._deaths[name], self._barren[name] = launcher, [], 0
@@ -111,7 +111,7 @@ class Supervisor:
         if failed:
             raise self._failures[failed.pop()]
 
-    def connection(self, name: str) -> Channel:
+    def connection(self, name: str) -> MessageChannel:
         """Returns the connection to a device's current worker. RunError when it has none now."""
         with self._changed:
             if name in self._failures:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from katz_graph.executor.launch.base import Launched, Launcher, mismatch
 from katz_graph.executor.messages import Fault, FromWorker, Hello, Ping, Pong, Stop
-from katz_graph.executor.transport.connection import Channel, Connection
+from katz_graph.executor.transport.connection import Connection, MessageChannel
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.ipc.heartbeat import Heartbeat
 
@@ -59,7 +59,7 @@ class WorkerHandle:
     ) -> None:
         self.name = name
         self.launcher = launcher
-        self.connection: Channel | None = None
+        self.connection: MessageChannel | None = None
         self.was_ready = False
         self._patience = patience
         self._on_ready, self._on_message, self._on_ended = on_ready, on_message, on_ended
@@ -174,7 +174,7 @@ class WorkerHandle:
         launched.wait(self._burial)
         launched.connection.close()
 
-    def _read(self, connection: Channel) -> str:
+    def _read(self, connection: MessageChannel) -> str:
         """Handles messages until the connection ends; returns why it did."""
         try:
             while True:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from katz_graph.blocker import ExecutionBlocker
 from katz_graph.checks.literals import check_literal
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
@@ -19,7 +18,7 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.graph import Expansion, Link
 from katz_graph.node import INSTANCE, NodeType, WithUi
 from katz_graph.planner.region import RegionNodes
-from katz_graph.scope import running, staying
+from katz_graph.scope import ExecutionBlocker, running, staying
 
 Arguments = dict[str, Any]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.blocker import ExecutionBlocker
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.executor.graph.calls import expected_outputs
@@ -16,7 +15,7 @@ from katz_graph.graph import Expansion
 from katz_graph.host.run_sync import settled
 from katz_graph.ir.region import Operation
 from katz_graph.node import INSTANCE, NodeType, WithUi
-from katz_graph.scope import acting_as
+from katz_graph.scope import ExecutionBlocker, acting_as
 
 
 class RegionCalls:

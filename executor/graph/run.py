@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from katz_graph.blocker import ExecutionBlocker
 from katz_graph.checks.cycles import describe_cycle, find_cycles
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
@@ -39,6 +38,7 @@ from katz_graph.messages import show
 from katz_graph.node import NodeType, WithUi
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import RegionNodes
+from katz_graph.scope import ExecutionBlocker
 from katz_graph.ui_results import written
 
 __all__ = ["GraphResult", "Regions", "run_graph"]

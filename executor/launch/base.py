@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from katz_graph.executor.messages import Hello
-from katz_graph.executor.transport.connection import Channel
+from katz_graph.executor.transport.connection import MessageChannel
 from katz_graph.executor.transport.vocabulary import fingerprint
 
 
@@ -43,7 +43,7 @@ class Launched(Protocol):
         """Returns its process id on this host; None where it runs on another one."""
 
     @property
-    def connection(self) -> Channel:
+    def connection(self) -> MessageChannel:
         """Returns the driver's end. Whoever reads from it closes it."""
 
     def is_alive(self) -> bool: ...

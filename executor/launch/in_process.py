@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from katz_graph.executor.transport.connection import Channel
+from katz_graph.executor.transport.connection import MessageChannel
 from katz_graph.executor.transport.direct import direct_pair
 from katz_graph.executor.worker.host import Host
 from katz_graph.executor.worker.main import serve
@@ -40,7 +40,11 @@ class WorkerThread:
     """
 
     def __init__(
-        self, name: str, connection: Channel, theirs: Channel, entry: Callable[[], None]
+        self,
+        name: str,
+        connection: MessageChannel,
+        theirs: MessageChannel,
+        entry: Callable[[], None],
     ) -> None:
         self.pid = os.getpid()
         self.connection = connection

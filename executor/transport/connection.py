@@ -55,7 +55,7 @@ class Sender(Protocol):
         """Sends nothing more after what was sent."""
 
 
-class Channel(Protocol):
+class MessageChannel(Protocol):
     """Carries messages to and from another process or thread."""
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:

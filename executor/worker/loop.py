@@ -28,7 +28,7 @@ WeightSetKey = tuple[Hashable, Hashable]
 """A module and the LoRAs that are wanted in it; the empty tuple: none."""
 
 
-class DeviceTask(Protocol):
+class ThreadTask(Protocol):
     """Runs on a worker in units."""
 
     @property
@@ -91,7 +91,7 @@ class OneUnitTask:
 class SubmittedTask:
     """Tracks a submitted task, to wait for or to cancel."""
 
-    def __init__(self, task: DeviceTask, wake: Callable[[], None]) -> None:
+    def __init__(self, task: ThreadTask, wake: Callable[[], None]) -> None:
         self.task = task
         self.future: Future[Any] = Future()
         self.waits = False  # until another job ends, for what that one has in use
@@ -152,7 +152,7 @@ class DeviceThread:
         self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, task: DeviceTask) -> SubmittedTask:
+    def submit(self, task: ThreadTask) -> SubmittedTask:
         job = SubmittedTask(task, self.wake)
         with self._changed:
             if self._closing:

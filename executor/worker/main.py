@@ -26,7 +26,13 @@ from katz_graph.executor.messages import (
     Pong,
     Stop,
 )
-from katz_graph.executor.transport.connection import Channel, Connection, Message, Sender, close_all
+from katz_graph.executor.transport.connection import (
+    Connection,
+    Message,
+    MessageChannel,
+    Sender,
+    close_all,
+)
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.host import Host
@@ -34,7 +40,9 @@ from katz_graph.node import NodeType
 
 
 def serve(
-    connection: Channel, types: Mapping[str, NodeType], begun: Callable[[Host], None] | None = None
+    connection: MessageChannel,
+    types: Mapping[str, NodeType],
+    begun: Callable[[Host], None] | None = None,
 ) -> None:
     """Says hello, then does what comes until the connection ends or `Stop`. `types`: the nodes that
     stand inside of regions; `begun` is told the host of the device.
@@ -58,14 +66,14 @@ def serve(
         sender.close()
 
 
-def _assigned(connection: Channel, sender: Sender) -> WorkerConfig | None:
+def _assigned(connection: MessageChannel, sender: Sender) -> WorkerConfig | None:
     """Answers pings until the worker is given a device; None where it is stopped before."""
     while not isinstance(message := connection.receive(), Assign | Stop):
         sender.send(Pong())
     return message.config if isinstance(message, Assign) else None
 
 
-def _give_up(connection: Channel, sender: Sender, fault: Fault) -> None:
+def _give_up(connection: MessageChannel, sender: Sender, fault: Fault) -> None:
     """Prints why, for the log, and tells the driver, which ends this worker and takes another one.
     Where that cannot be told, the connection ends, and the worker with it.
     """

@@ -22,7 +22,7 @@ from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.files.settings import Settings
 from katz_graph.host.garbage import RARELY, imports_are_done
 from katz_graph.options import PlacementOptions
-from katz_graph.places import parse_places
+from katz_graph.planner.places import parse_places
 
 if TYPE_CHECKING:
     from katz_graph.executor.engine import DeviceEngine

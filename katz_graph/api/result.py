@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.api.builder import Node, Output, node_id
-from katz_graph.blocker import ExecutionBlocker
 from katz_graph.errors import InputError, KatzError
 from katz_graph.executor.graph.lists import Listed, elements
 from katz_graph.files.folders import PICTURES
 from katz_graph.messages import listed, show
+from katz_graph.scope import ExecutionBlocker
 from katz_graph.ui_results import written
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
 
 def main(scale: Scale, repeats: int, seed: int) -> None:
     """Prints the strikes as a line of JSON."""
-    from katz_graph.executor.cluster.network import Network
+    from katz_graph.executor.cluster.network import WorkerNetwork
     from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.launch.ray import RayCluster
     from katz_graph.executor.worker.config import WorkerConfig
@@ -76,7 +76,7 @@ def main(scale: Scale, repeats: int, seed: int) -> None:
             link=LINK,
             spares=True,
             launchers={device: ray.launcher(place) for device, place in places.items()},
-            network=Network(
+            network=WorkerNetwork(
                 tuple(places), {device: place.host for device, place in places.items()}
             ),
             patience=FORGIVING,

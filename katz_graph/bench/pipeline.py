@@ -25,7 +25,7 @@ from katz_graph.bench.placed import Models, Pins, Scale, Track, pins
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import RunError
-from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
@@ -146,7 +146,9 @@ def _engine(folder: Path, link: Wire) -> DeviceEngine:
                 name: Spawn(opened.enter_context(ForkServer(prefix=side.prefix)))
                 for name, side in sides.items()
             },
-            network=Network(tuple(sides), {name: side.address for name, side in sides.items()}),
+            network=WorkerNetwork(
+                tuple(sides), {name: side.address for name, side in sides.items()}
+            ),
         )
         engine.opened.push(opened.pop_all())
         return engine

@@ -17,7 +17,7 @@ from test_same_picture import LINK, cases, scattered
 from katz_graph.bench.parity import random_models
 from katz_graph.bench.requests import bare_context, local_engine, sample
 from katz_graph.events import Event, Progress
-from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.ray import RayCluster
 from katz_graph.executor.worker.config import WorkerConfig
@@ -33,7 +33,7 @@ def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
         expected = [sample(local, region) for region in regions]
     places = {f"ray:{number}": place for number, place in enumerate(ray.places(2))}
     launchers = {name: ray.launcher(place) for name, place in places.items()}
-    network = Network(tuple(places), {name: place.host for name, place in places.items()})
+    network = WorkerNetwork(tuple(places), {name: place.host for name, place in places.items()})
     assignments = [WorkerConfig(name) for name in places]
     with DeviceEngine(
         assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network

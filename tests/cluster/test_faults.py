@@ -33,7 +33,7 @@ from katz_graph.bench.struck import (
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Event, Progress
-from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
@@ -207,11 +207,13 @@ class TestThreads:
         return made
 
     @pytest.fixture
-    def network(self) -> Network:
-        return Network(DEVICES)
+    def network(self) -> WorkerNetwork:
+        return WorkerNetwork(DEVICES)
 
     @pytest.fixture
-    def engine(self, hosts: list[Host], network: Network, costs: Path) -> Iterator[DeviceEngine]:
+    def engine(
+        self, hosts: list[Host], network: WorkerNetwork, costs: Path
+    ) -> Iterator[DeviceEngine]:
         assignments, launchers = (
             [WorkerConfig(name) for name in DEVICES],
             dict.fromkeys(DEVICES, WorkerThreads()),
@@ -222,7 +224,8 @@ class TestThreads:
             yield engine
 
     @pytest.mark.parametrize(
-        "network", [Network(DEVICES), Network(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))]
+        "network",
+        [WorkerNetwork(DEVICES), WorkerNetwork(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))],
     )
     def test_two_workers_that_lose_each_other_meet_again(
         self, engine: DeviceEngine, hosts: list[Host], region: Region, expected: Tensor

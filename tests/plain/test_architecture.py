@@ -26,13 +26,13 @@ LAYERS = {
 KNOT = {"context", "node"}
 """A node and what it may ask for while it runs describe each other."""
 FLOORS = (  # of katz_graph: a room imports from lower floors only
-    {"errors", "graph", "ir", "messages", "patches", "blocker", "latent_space", "eviction"},
+    {"errors", "graph", "ir", "messages", "patches", "latent_space", "eviction"},
     {"recipe", "events", "files", "host", "devices", "approximations"},
     {"guidance_spec", "sampling", "options", "ipc"},
     {"wires"},
     KNOT | {"picture"},
     {"knobs", "scope", "ui_results", "models", "mini"},
-    {"adapters", "upscale", "planner", "places", "run_stats"},
+    {"adapters", "upscale", "planner", "run_stats"},
     {"checks"},
     {"comfy"},
     {"packs"},

@@ -14,8 +14,8 @@ from katz_graph.errors import InputError
 from katz_graph.ir.program import Variant
 from katz_graph.ir.region import Operation, Ref
 from katz_graph.models.stages import Stage, register, stage, stages, uncounted
-from katz_graph.places import parse_places
 from katz_graph.planner.passes.decompose import dependencies
+from katz_graph.planner.places import parse_places
 from katz_graph.planner.region import stage_of
 
 ROOT = Path(__file__).parents[2]

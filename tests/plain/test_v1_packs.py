@@ -16,7 +16,6 @@ import pytest
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.bench import loops
-from katz_graph.blocker import ExecutionBlocker
 from katz_graph.checks.validate import check
 from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.errors import Cancelled, InputError
@@ -25,6 +24,7 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.api import from_api
 from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry, load_registry
+from katz_graph.scope import ExecutionBlocker
 
 
 class AnyType(str):

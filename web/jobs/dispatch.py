@@ -30,7 +30,7 @@ AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
 log = logging.getLogger("katz.jobs")
 
 
-class Runs(Protocol):
+class JobRunner(Protocol):
     """Runs jobs. Events of a job follow `run`; `Ended` is the last one. The job's files are safe
     once `kept` was called for it.
     """
@@ -67,7 +67,7 @@ class Dispatcher:
         store: JobStore,
         files: JobFiles,
         forecast: Forecast,
-        runner: Runs,
+        runner: JobRunner,
         slots: int,
         publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],

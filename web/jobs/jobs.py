@@ -15,7 +15,7 @@ from dataclasses import replace
 from katz_graph.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
-from katz_graph.web.jobs.dispatch import Dispatcher, Runs
+from katz_graph.web.jobs.dispatch import Dispatcher, JobRunner
 from katz_graph.web.jobs.job import Job, Status, Submission
 from katz_graph.web.jobs.queries import SortBy
 from katz_graph.web.jobs.queue import NotWaiting
@@ -39,7 +39,7 @@ class Jobs:
     def __init__(
         self,
         store: JobStore,
-        runner: Runs,
+        runner: JobRunner,
         publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         limits: Limits,

@@ -24,7 +24,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings
 from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry
-from katz_graph.places import parse_places
+from katz_graph.planner.places import parse_places
 from katz_graph.web.events import JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.caches import Caches

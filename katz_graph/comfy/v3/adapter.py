@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from katz_graph.blocker import ExecutionBlocker
 from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
 from katz_graph.comfy.v3.schema import (
@@ -24,6 +23,7 @@ from katz_graph.comfy.v3.schema import (
 from katz_graph.comfy.v3.ui import as_dict
 from katz_graph.host.run_sync import settled
 from katz_graph.node import NodeType
+from katz_graph.scope import ExecutionBlocker
 
 HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
 SAID = {

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from katz_graph.blocker import ExecutionBlocker
 from katz_graph.comfy.missing import refuse
 from katz_graph.comfy.running import ProgressBar
 from katz_graph.comfy.v3.inputs import Input, Output
+from katz_graph.scope import ExecutionBlocker
 
 
 class Hidden(StrEnum):

@@ -33,7 +33,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorNames:
     """Names the tensors that determine a UNet's or ControlNet's configuration."""
 
     conv_in: str
@@ -44,7 +44,7 @@ class Layout:
     mid: str
 
 
-ORIGINAL = Layout(
+ORIGINAL = TensorNames(
     "input_blocks.0.0.weight",
     "out.2.weight",
     "attn2.to_k.weight",
@@ -52,7 +52,7 @@ ORIGINAL = Layout(
     "label_emb.0.0.weight",
     "middle_block.1",
 )
-DIFFUSERS = Layout(
+DIFFUSERS = TensorNames(
     "conv_in.weight",
     "conv_out.weight",
     "attn2.to_k.weight",
@@ -127,7 +127,7 @@ def scheduler_configuration(prediction: str, zero_terminal_snr: bool) -> dict[st
     }
 
 
-def _trunk(shapes: Shapes, layout: Layout) -> dict[str, Any]:
+def _trunk(shapes: Shapes, layout: TensorNames) -> dict[str, Any]:
     """Derives what UNets and ControlNets share: the way down and the middle."""
     levels = _original_levels(shapes) if layout is ORIGINAL else _diffusers_levels(shapes)
     layers, deepest = (
