@@ -41,7 +41,8 @@ class DirectConnection:
         self._incoming.put(END)
 
     def close(self) -> None:
-        """Frees nothing: queues are memory."""
+        """Ends both directions; there is nothing else to free."""
+        self.shut_down()
 
 
 END = object()  # the last item of a queue

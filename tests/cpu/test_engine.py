@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -259,3 +260,12 @@ def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(
         sample(engine, drawn_loop(sd1, every=2)),
     )
     assert 0.0 < difference(kept, sampler) < 0.5
+
+
+def test_an_engine_of_this_process_ends_at_once(costs: Path) -> None:
+    engine = local_engine(cache=costs)
+    began = time.monotonic()
+    engine.close()
+    assert (
+        time.monotonic() - began < 1
+    )  # a worker that does not answer to the end is waited for twice as long
