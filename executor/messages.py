@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
+from katz_graph.errors import Cancelled, InputError, OutOfMemory, RunError
 from katz_graph.events import Event
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import DeviceProgram
@@ -38,8 +38,7 @@ class Failure:
 
     def as_error(self) -> BaseException:
         """Returns the error itself, or one of the same kind; RunError for an unknown kind."""
-        error: KatzError = ERRORS.get(self.kind, RunError)(self.message)
-        return self.error or error
+        return self.error or ERRORS.get(self.kind, RunError)(self.message)
 
 
 # to a worker

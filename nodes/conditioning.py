@@ -135,10 +135,8 @@ class ConditioningAverage(Node, category="conditioning"):
     def run(
         self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context
     ) -> Conditioning:
-        second, share = (
-            _single(conditioning_from, "ConditioningAverage", context),
-            self.conditioning_to_strength,
-        )
+        second = _single(conditioning_from, "ConditioningAverage", context)
+        share = self.conditioning_to_strength
         return mapped(
             conditioning_to,
             lambda entry: replace(

@@ -236,10 +236,8 @@ class StepCrop(Node, category="denoise"):
     width: Annotated[int, Field(ge=1, le=2048)] = 64
 
     def run(self, step: Step) -> Step:
-        rows, columns = (
-            slice(self.top, self.top + self.height),
-            slice(self.left, self.left + self.width),
-        )
+        rows = slice(self.top, self.top + self.height)
+        columns = slice(self.left, self.left + self.width)
         if step.x.shape[-2] < rows.stop or step.x.shape[-1] < columns.stop:
             size = f"{step.x.shape[-1]}x{step.x.shape[-2]}"
             raise InputError(

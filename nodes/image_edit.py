@@ -237,10 +237,8 @@ class ImageBlend(Node, category="image/postprocessing"):
         from katz_graph.picture.filters import BLENDS
 
         batch = max(len(image1), len(image2))
-        first, second = (
-            repeated(image1, batch),
-            repeated(like_channels(image2, image1.shape[-1]), batch).to(image1),
-        )
+        first = repeated(image1, batch)
+        second = repeated(like_channels(image2, image1.shape[-1]), batch).to(image1)
         height, width = first.shape[1:3]
         if second.shape[1:3] != first.shape[1:3]:
             second = resize(second, width, height, "bicubic", "center")

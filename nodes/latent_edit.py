@@ -94,10 +94,8 @@ class LatentCrop(Node, category="latent/transform"):
 
         high, wide = samples["samples"].shape[-2:]
         smallest = cells(SMALLEST)
-        x, y = (
-            min(cells(self.x), max(0, wide - smallest)),
-            min(cells(self.y), max(0, high - smallest)),
-        )
+        x = min(cells(self.x), max(0, wide - smallest))
+        y = min(cells(self.y), max(0, high - smallest))
         return crop(samples, x, y, cells(self.width), cells(self.height))
 
 

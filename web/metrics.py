@@ -60,11 +60,9 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self._clock = clock
         self._steps: dict[tuple[str, str], tuple[int, float]] = {}  # job and node: steps done, when
-        job, step, request = (
-            "Seconds from a job's start to its end",
-            "Seconds of one model evaluation",
-            "Seconds to an answer",
-        )
+        job = "Seconds from a job's start to its end"
+        step = "Seconds of one model evaluation"
+        request = "Seconds to an answer"
         self._jobs = Histogram(
             "katz_job_seconds", job, ["status"], buckets=JOB_SECONDS, registry=registry
         )
@@ -148,11 +146,9 @@ class _Figures(Collector):
         yield CounterMetricFamily(
             "katz_runner_restarts", "Runners that died and were replaced", state.runner.restarts
         )
-        facts, serving = (
-            state.runner.facts,
-            GaugeMetricFamily(
-                "katz_device_up", "0 for a device that is left out", labels=["device"]
-            ),
+        facts = state.runner.facts
+        serving = GaugeMetricFamily(
+            "katz_device_up", "0 for a device that is left out", labels=["device"]
         )
         for name, up in [
             *((device.name, 1.0) for device in facts.devices),

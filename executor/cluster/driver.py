@@ -123,10 +123,11 @@ class Cluster:
         with self._lock:
             self._check_open()
             self._present[config.name] = Future()
-            # others may go through the old one
+        connection = self._supervisor.add(config.name, launcher)
+        with self._lock:  # others may go through the old mappings
             self._assignments = {**self._assignments, config.name: config}
             self.launchers = {**self.launchers, config.name: launcher}
-        self._appeared(config.name, self._supervisor.add(config.name, launcher))
+            self._appeared(config.name, connection)
         self._wait_for(config.name, Future())
 
     def is_in_process(self, name: str) -> bool:
@@ -202,10 +203,8 @@ class Cluster:
         tries = 1
         with cancellation(context) as cancelled:
             while True:
-                wanted, future = (
-                    CallService(next(self._numbers), what, arguments),
-                    Future[CallResult](),
-                )
+                wanted = CallService(next(self._numbers), what, arguments)
+                future = Future[CallResult]()
                 try:
                     self._ask(device, wanted, future, cancelled)
                     return unless(cancelled, future)

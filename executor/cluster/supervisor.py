@@ -9,10 +9,10 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 
-from katz_graph.errors import RunError
+from katz_graph.errors import Cancelled, RunError
 from katz_graph.executor.cluster.worker_handle import PATIENCE, State, WorkerHandle, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.messages import FromWorker
@@ -41,12 +41,10 @@ class Supervisor:
         patience: WorkerPatience = PATIENCE,
     ) -> None:
         self._launchers = dict(launchers)
-        self._on_message, self._on_lost, self._on_replaced, self._on_abandoned = (
-            on_message,
-            on_lost,
-            on_replaced,
-            on_abandoned,
-        )
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_replaced = on_replaced
+        self._on_abandoned = on_abandoned
         self._with_spares = spares
         self._patience = patience
         self._changed = threading.Condition()
@@ -85,7 +83,7 @@ class Supervisor:
             with self._changed:
                 for name, launcher in self._launchers.items():
                     self._workers[name] = self._launch(name, launcher)
-                self._wait_until_started()
+                self._wait_until_started(self._launchers)
             for launcher in dict.fromkeys(self._launchers.values()):
                 self._keep_spare(launcher)
             return {name: self.connection(name) for name in self._launchers}
@@ -94,22 +92,26 @@ class Supervisor:
             raise
 
     def add(self, name: str, launcher: Launcher) -> MessageChannel:
-        """Starts a further worker and waits until it is ready. RunError when it does not start."""
+        """Starts a further worker and waits until it is ready. RunError when it does not start;
+        it may then be added again.
+        """
         with self._changed:
             self._launchers[name], self._deaths[name], self._barren[name] = launcher, [], 0
+            self._failures.pop(name, None)
             self._workers[name] = self._launch(name, launcher)
-            self._wait_until_started()
+            self._wait_until_started((name,))
         return self.connection(name)
 
-    def _wait_until_started(self) -> None:
+    def _wait_until_started(self, names: Collection[str]) -> None:
         """Waits for the first worker of each name; the lock is held."""
-        while not (failed := self._failures.keys() - self._started) and len(self._started) < len(
-            self._launchers
-        ):
+        while not self._started.issuperset(names):
+            for name in names:
+                if name in self._failures:
+                    raise self._failures[name]
+            if self._closing.is_set():
+                raise Cancelled("cancelled")
             # Ctrl-C just before a wait would be seen at its end
             self._changed.wait(self._patience.ping)
-        if failed:
-            raise self._failures[failed.pop()]
 
     def connection(self, name: str) -> MessageChannel:
         """Returns the connection to a device's current worker. RunError when it has none now."""

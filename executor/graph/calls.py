@@ -34,13 +34,11 @@ class Calls:
         tasks: Tasks,
         hidden: HiddenInputs,
     ) -> None:
-        self._states, self._context, self._cache, self._tasks, self._hidden = (
-            states,
-            context,
-            cache,
-            tasks,
-            hidden,
-        )
+        self._states = states
+        self._context = context
+        self._cache = cache
+        self._tasks = tasks
+        self._hidden = hidden
 
     def run(self, node: NodeState) -> list[Any]:
         """Runs a node. Each of its runs gives outputs, an expansion, either with ui, the blocker

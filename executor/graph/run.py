@@ -228,9 +228,9 @@ class _GraphRun:
         if any(isinstance(result, Expansion) for result in plain):
             self._expand(node, plain)
         elif blockers and len(blockers) == len(plain):
-            node.blocked, node.why = (
-                True,
-                f"blocked: {message}" if message is not None else "blocked by a node that it reads",
+            node.blocked = True
+            node.why = (
+                f"blocked: {message}" if message is not None else "blocked by a node that it reads"
             )
             self.reporter.blocked(node)
             self._finish(node, expected_outputs(node.type, blockers[0]))
@@ -349,11 +349,9 @@ class _GraphRun:
         if (lost := entry.lost()) is not None:
             node.lost = lost.name
             return False
-        node.why, node.ui, node.shown = (
-            self.reporter.why_cached(node.signature),
-            entry.ui,
-            entry.shown,
-        )
+        node.why = self.reporter.why_cached(node.signature)
+        node.ui = entry.ui
+        node.shown = entry.shown
         self.reporter.done(node, cached=True)
         for shown, made_for, origin in with_inner(entry.shown, node.origin, self.file.nodes):
             identifier = self.splicer.new_id(made_for, shown.part)

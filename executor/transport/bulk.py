@@ -74,8 +74,6 @@ def fields(message: Message, kind: str, *types: type) -> Any:
     other.
     """
     match message.body:
-        case (str(got), *values) if got == kind and [type(value) for value in values] == list(
-            types
-        ):
+        case (str(got), *values) if (got, *map(type, values)) == (kind, *types):
             return values
     raise ProtocolError(f"a message that is no {kind!r}, which was expected, or has other fields")

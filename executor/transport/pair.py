@@ -49,13 +49,11 @@ class PairGroups:
         timeout: timedelta,
         device: torch.device,
     ) -> None:
-        self._sending, self._receiving, self._other, self._device, self._timeout = (
-            sending,
-            receiving,
-            1 - rank,
-            device,
-            timeout,
-        )
+        self._sending = sending
+        self._receiving = receiving
+        self._other = 1 - rank
+        self._device = device
+        self._timeout = timeout
         self._inline = Inline()
         self._store = store  # NCCL meets there at the first transfer
 

@@ -38,12 +38,10 @@ class Peer:
         on_lost: Callable[[str, str], None],
     ) -> None:
         self.name = name
-        self._connection, self._mailbox, self._bulk, self._on_lost = (
-            connection,
-            mailbox,
-            bulk,
-            on_lost,
-        )
+        self._connection = connection
+        self._mailbox = mailbox
+        self._bulk = bulk
+        self._on_lost = on_lost
         self._ended = threading.Event()
         self._ending = threading.Lock()
         self._ordering = threading.Lock()  # a message may give up what the next one needs room for

@@ -193,10 +193,8 @@ class DeviceModels:
         ones where it turns out that it does not.
         """
         batch, height, width = _sizes(module, stage, given)
-        what, why = (
-            f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels",
-            "",
-        )
+        what = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels"
+        why = ""
         for parts in possible(batch, height, width, tile):
             need = self._need(
                 part, stage, parts, (batch, height, width), next(module.parameters()).element_size()

@@ -73,10 +73,8 @@ def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tupl
         if not part or match is None:
             extras[key] = part, name
             continue
-        factors, factor = (
-            named[part].setdefault(match["module"], {}),
-            match.groupdict().get("factor") or "alpha",
-        )
+        factors = named[part].setdefault(match["module"], {})
+        factor = match.groupdict().get("factor") or "alpha"
         if factor in factors:
             raise InputError(
                 f"{path}: says {part}.{match['module']} twice ({key}), expected one LoRA in a file"

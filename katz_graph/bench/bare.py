@@ -93,10 +93,8 @@ class _Half:
             self._unet = UNet2DConditionModel.from_pretrained(models.pipeline / "unet")
             self._controlnet = ControlNetModel.from_pretrained(models.controls[0])
             side = DEFAULT_LATENT_SPACE.pixels(scale.side)
-            width, pooled = (
-                self._unet.config.cross_attention_dim,
-                self._unet.config.projection_class_embeddings_input_dim,
-            )
+            width = self._unet.config.cross_attention_dim
+            pooled = self._unet.config.projection_class_embeddings_input_dim
             pooled -= 6 * self._unet.config.addition_time_embed_dim
             sizes = torch.tensor([[side, side, 0, 0, side, side, 6.0]])
             self._text = TextEncoding(torch.randn(1, 77, width), torch.randn(1, pooled), sizes)

@@ -43,10 +43,8 @@ def with_plans(text: str, pictures: Path) -> str:
         known: dict[str, list[str]] = {}  # by the command without its outputs
 
         def printed(block: re.Match[str]) -> str:
-            plan, lines = (
-                OUTPUT.sub("", block["command"]),
-                _plan(block["command"], Path(cache), pictures),
-            )
+            plan = OUTPUT.sub("", block["command"])
+            lines = _plan(block["command"], Path(cache), pictures)
             new = [line for line in lines if line not in known.get(plan, ())]
             known[plan] = lines
             return "\n".join((block["command"], *new, ""))

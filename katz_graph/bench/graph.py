@@ -170,11 +170,9 @@ def run() -> BenchResult:
     metrics, bounds, ok = dict(seconds), dict[str, str](), True
     small, large = SIZES
     for kind, state in product(("chain", "fan"), ("cold", "cached")):
-        name, flatness, limit = (
-            f"{kind}_{large}_{state}",
-            f"{kind}_{state}_flatness",
-            COLD_SECONDS if state == "cold" else CACHED_SECONDS,
-        )
+        name = f"{kind}_{large}_{state}"
+        flatness = f"{kind}_{state}_flatness"
+        limit = COLD_SECONDS if state == "cold" else CACHED_SECONDS
         ratio = (seconds[name] / large) / (seconds[f"{kind}_{small}_{state}"] / small)
         metrics[flatness] = ratio
         bounds[name] = f"< {limit} s"

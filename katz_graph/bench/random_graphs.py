@@ -112,11 +112,9 @@ class _Pen:
             if self.plain
             else chance.choices(list(CHECKPOINTS), LIKELY)[0]
         )
-        self.width, self.height, self.batch = (
-            chance.randint(8, 22),
-            chance.randint(8, 22),
-            chance.choices((1, 2, 3), (6, 3, 1))[0],
-        )
+        self.width = chance.randint(8, 22)
+        self.height = chance.randint(8, 22)
+        self.batch = chance.choices((1, 2, 3), (6, 3, 1))[0]
         self.area = chance.randint(AREA, self.width), chance.randint(AREA, self.height)
         loaded = self._add("CheckpointLoaderSimple", ckpt_name=self.checkpoint)
         model, clip, vae = (Link(loaded, output) for output in range(3))
@@ -235,10 +233,8 @@ class _Pen:
             if self._perhaps(0.7)
             else (self.chance.randint(AREA, self.width), self.chance.randint(AREA, self.height))
         )
-        x, y = (
-            self.chance.randint(0, self.width - width),
-            self.chance.randint(0, self.height - height),
-        )
+        x = self.chance.randint(0, self.width - width)
+        y = self.chance.randint(0, self.height - height)
         return {
             "width": pixels(width),
             "height": pixels(height),

@@ -53,10 +53,8 @@ def run(scale: Scale | None = None) -> BenchResult:
             brief = _timed(server, socket, painting(1, scale.short, scale.side, guidance=1.0))
             whole = _timed(server, socket, painting(2, scale.long, scale.side, guidance=1.0))
             steps = scale.long - scale.short
-            step, cost = (
-                (whole.seconds - brief.seconds) / steps,
-                (whole.processor - brief.processor) / steps,
-            )
+            step = (whole.seconds - brief.seconds) / steps
+            cost = (whole.processor - brief.processor) / steps
             asked = [server.get("/queue").seconds for _ in range(scale.asked)]
             stops = [_stopped(server, socket, number, scale) for number in range(scale.cancels)]
         server.stop()

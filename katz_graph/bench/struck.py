@@ -146,10 +146,8 @@ def strike(
     """
     base, control, *others = engine.cluster.assignments
     models = Models.make(folder, scale)
-    region, other = (
-        models.request(scale, GUIDANCE),
-        models.request(scale, GUIDANCE, controls=0, seed=8),
-    )
+    region = models.request(scale, GUIDANCE)
+    other = models.request(scale, GUIDANCE, controls=0, seed=8)
     program, expected = plan(engine, region, pins(base, control), batching=False), reference(region)
     draw = random.Random(seed)
 
@@ -172,10 +170,8 @@ def strike(
     ]
     if not others:
         return [one(*kind) for kind in kinds], None
-    beside, picture = (
-        plan(engine, other, pins(others[0], others[0]), batching=False),
-        reference(other),
-    )
+    beside = plan(engine, other, pins(others[0], others[0]), batching=False)
+    picture = reference(other)
     with bystander(engine, beside) as outcomes:
         strikes = [one(*kind) for kind in kinds]
     apart = max(difference(outcome.samples, picture) for outcome in outcomes)

@@ -8,35 +8,20 @@ spare nodes around. An error refuses the outputs that depend on its node, and no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 from katz_graph.checks.cycles import describe_cycle, find_cycles
-from katz_graph.checks.literals import LiteralError, LiteralFault, check_literal
+from katz_graph.checks.literals import LiteralError, check_literal
+from katz_graph.checks.problem import Checked, Problem, ProblemKind
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.messages import listed, nearest, node_name, one_line, shorten, show, suggest
+from katz_graph.messages import listed, nearest, node_name, show, suggest
 from katz_graph.node import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
 
-ProblemKind = (
-    Literal[
-        "unknown_type",  # no node type has this name
-        "missing_input",
-        "unknown_input",  # takes no part
-        "dead_link",  # to a node or an output that there is not
-        "link_type",  # to an output of another type
-        "cycle",
-        "refused",  # a node's own check says why
-        "check_failed",  # a node's own check came to an error
-        "region",  # nodes that do not make a loop over steps
-        "over_limit",  # more than this server runs
-        "no_output",
-    ]
-    | LiteralFault
-)
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
 # sockets that also take what another one gives
 WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}
@@ -46,58 +31,6 @@ RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
 """Checks over several nodes, as (node, input, message), by the kind of what they find. They see
 graphs whose links and types are sound.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One fault of a graph. `node` is empty for one of the whole graph, `input` for one of a whole
-    node.
-
-    `cycle` has the nodes of a cycle in the direction of the data.
-    """
-
-    kind: ProblemKind
-    node: str
-    type: str
-    input: str
-    message: str
-    severity: Literal["error", "warning"] = "error"
-    title: str = ""
-    cycle: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if not self.node:
-            return one_line(self.message)
-        where = f", {shorten(self.input)}" if self.input else ""
-        return one_line(f"{node_name(self.node, self.type, self.title)}{where}: {self.message}")
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and
-    its problems.
-
-    `targets` can run: the outputs that no error stands in the way of. `refused` are the others.
-    """
-
-    graph: Graph
-    problems: tuple[Problem, ...]
-    targets: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-
-    @property
-    def errors(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.severity == "error")
-
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.severity == "warning")
-
-    def or_raise(self) -> Graph:
-        """Returns the graph; InputError with a line per error when there are any."""
-        if self.errors:
-            raise InputError("\n".join(map(str, self.errors)))
-        return self.graph
 
 
 def validate(
@@ -430,10 +363,8 @@ def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iter
     try:
         found = list(own_check(literals, sockets))
     except (Exception, SystemExit) as error:
-        kind, found = (
-            "check_failed",
-            [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")],
-        )
+        kind = "check_failed"
+        found = [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")]
     for name, message in found:
         yield Problem(kind, node, call.type, name, message, "error", call.title)
 

@@ -231,10 +231,8 @@ class _Watcher:
 
     def _keep(self, event: EncodedPicture) -> None:
         """Writes a picture that a node sends instead of saving it."""
-        node, suffix = (
-            one_line(event.display).replace("/", "_"),
-            SUFFIXES.get(event.media_type, "png"),
-        )
+        node = one_line(event.display).replace("/", "_")
+        suffix = SUFFIXES.get(event.media_type, "png")
         target = _free(self._output / f"{self._job[:8]}_{node}.{suffix}")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(event.image)

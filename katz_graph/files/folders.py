@@ -133,10 +133,8 @@ class Folders:
             return self._fetched(kind, name)
         annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
         if annotated:
-            name, kind = (
-                annotated[1],
-                kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]",
-            )
+            name = annotated[1]
+            kind = kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]"
         found = self._local(kind, name)
         if found is not None:
             return found

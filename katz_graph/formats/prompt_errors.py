@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from katz_graph.checks.validate import Checked, Problem, ProblemKind, readers, upstream
+from katz_graph.checks.problem import Checked, Problem, ProblemKind
+from katz_graph.checks.validate import readers, upstream
 from katz_graph.files.folders import Folders
 from katz_graph.formats.object_info_write import input_config
 from katz_graph.graph import Graph, Link, NodeCall

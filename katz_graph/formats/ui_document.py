@@ -199,12 +199,10 @@ class _Reader:
             )
             return None
         where = f"node {one_line(shorten(identifier))}"
-        kind, mode, values, named = (
-            raw.get("type"),
-            raw.get("mode", 0),
-            raw.get("widgets_values"),
-            raw.get("widgets_values_named"),
-        )
+        kind = raw.get("type")
+        mode = raw.get("mode", 0)
+        values = raw.get("widgets_values")
+        named = raw.get("widgets_values_named")
         if not isinstance(kind, str) or not kind:
             self.report(f"{where}: type is {show(kind)}, expected a name")
             return None

@@ -160,10 +160,8 @@ def _background(name: str, height: int, width: int, variant: int) -> Floats:
     if name == "night":  # a few stars, one in a cell of 32 pixels
         for top in range(0, height, 32):
             for left in range(0, width, 32):
-                y, x = (
-                    top + 8 * int(generator.integers(4)) + 2,
-                    left + 8 * int(generator.integers(4)) + 2,
-                )
+                y = top + 8 * int(generator.integers(4)) + 2
+                x = left + 8 * int(generator.integers(4)) + 2
                 picture[y : y + 3, x : x + 3] = (225, 225, 205)
     return np.asarray(picture, np.float32)
 

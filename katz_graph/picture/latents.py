@@ -235,10 +235,8 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
     opposite vectors are mixed linearly.
     """
     length_first, length_second = (vector.norm(dim=1, keepdim=True) for vector in (first, second))
-    unit_first, unit_second = (
-        first / length_first.clamp(min=1e-30),
-        second / length_second.clamp(min=1e-30),
-    )
+    unit_first = first / length_first.clamp(min=1e-30)
+    unit_second = second / length_second.clamp(min=1e-30)
     cosine = (unit_first * unit_second).sum(dim=1, keepdim=True)
     angle = cosine.clamp(-PARALLEL, PARALLEL).acos()
     direction = (

@@ -67,12 +67,10 @@ class BrownianNoise:
     def __init__(
         self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str
     ) -> None:
-        self._shape, self._seed, self._levels, self._device = (
-            tuple(shape),
-            seed,
-            sigmas[sigmas > 0],
-            device,
-        )
+        self._shape = tuple(shape)
+        self._seed = seed
+        self._levels = sigmas[sigmas > 0]
+        self._device = device
 
     @cached_property
     def _path(self) -> torchsde.BrownianTree:

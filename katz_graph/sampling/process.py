@@ -145,7 +145,5 @@ class SamplingProcess:
         sigma = float(query.sigma)
         x = self._mask.before(query.x, sigma) if self._mask else query.x
         scaled = scale_model_input(x, sigma, self._table.parametrisation).to(self._dtype)
-        self._step, self._interval = (
-            Step.of(x, scaled, sigma, self._table.timestep_at(sigma)),
-            query.step,
-        )
+        self._step = Step.of(x, scaled, sigma, self._table.timestep_at(sigma))
+        self._interval = query.step

@@ -11,18 +11,22 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fake_worker
 import pytest
 import torch
 from processes import as_before, below, eventually, runs
 
-from katz_graph.errors import RunError
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.errors import Cancelled, RunError
 from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 
 
@@ -255,3 +259,29 @@ def test_a_stubborn_worker_is_killed_in_the_end_with_what_it_started(told: Told)
         began = time.monotonic()
     assert 1.5 < time.monotonic() - began < 4.0
     eventually(lambda: not runs(child), 1)
+
+
+def test_a_further_worker_that_does_not_start_may_be_added_again(told: Told) -> None:
+    with told.make() as supervisor:
+        supervisor.start()
+        for _ in range(2):
+            with pytest.raises(RunError, match=r"device b: its worker did not start: .*libcuda"):
+                supervisor.add("b", WorkerThreads(fake_worker.broken))
+        supervisor.add("b", WorkerThreads(fake_worker.serve)).send(("echo", "here"))
+        assert told.next("echo")[:2] == ("b", "here")
+        assert supervisor.states() == {"a": "ready", "b": "ready"}
+
+
+def test_closing_ends_the_wait_for_a_further_worker(told: Told) -> None:
+    with told.make() as supervisor, ThreadPoolExecutor(1) as pool:
+        supervisor.start()
+        waiting = pool.submit(supervisor.add, "b", WorkerThreads(silent))
+        eventually(lambda: "b" in supervisor.states(), 5)
+        supervisor.close()
+        with pytest.raises((Cancelled, RunError)):
+            waiting.result(10)
+
+
+def silent(connection: Connection) -> None:
+    with contextlib.suppress(Closed):
+        connection.receive()

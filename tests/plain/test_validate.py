@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trivial_nodes import TYPES, node, run
 
-from katz_graph.checks.validate import Checked, check, connects, validate
+from katz_graph.checks.problem import Checked
+from katz_graph.checks.validate import check, connects, validate
 from katz_graph.errors import InputError, KatzError
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api

@@ -233,11 +233,9 @@ class UserFiles:
     def _check_quota(self, more_bytes: int, more_files: int) -> None:
         files = folders = taken = 0
         for entry in _walk(self.root, recurse=True):
-            files, folders, taken = (
-                files + (not entry.folder),
-                folders + entry.folder,
-                taken + entry.size,
-            )
+            files = files + (not entry.folder)
+            folders = folders + entry.folder
+            taken = taken + entry.size
         if taken + more_bytes > self.most_bytes:
             raise Refusal(
                 413,

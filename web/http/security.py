@@ -158,10 +158,8 @@ class Security:
                 "forms are read as UTF-8 only",
                 "unsupported_media_type",
             )
-        length, limit = (
-            headers.get("content-length", "0"),
-            body_limit(request.url.path, self._limits),
-        )
+        length = headers.get("content-length", "0")
+        limit = body_limit(request.url.path, self._limits)
         if length.isascii() and length.isdigit() and int(length) > limit:
             return refuse(
                 request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit), "too_large"

@@ -50,13 +50,11 @@ class Admission:
     ) -> None:
         self.order = 0
         self.closed = False
-        self._store, self._dispatcher, self._forecast, self._room, self._clock = (
-            store,
-            dispatcher,
-            forecast,
-            room,
-            clock,
-        )
+        self._store = store
+        self._dispatcher = dispatcher
+        self._forecast = forecast
+        self._room = room
+        self._clock = clock
         self._arriving = 0  # jobs on their way to the disk
 
     async def check(self, client: str | None, key: str | None) -> None:

@@ -81,13 +81,11 @@ class Dispatcher:
         self.hold = True
         self.idle = asyncio.Event()
         self.idle.set()
-        self._store, self._files, self._forecast, self._runner, self._slots = (
-            store,
-            files,
-            forecast,
-            runner,
-            slots,
-        )
+        self._store = store
+        self._files = files
+        self._forecast = forecast
+        self._runner = runner
+        self._slots = slots
         self._publish, self._changed, self._clock = publish, changed, clock
         self._unwritten: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()

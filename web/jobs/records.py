@@ -113,10 +113,8 @@ def job_of(row: Sequence[Any]) -> Job:
     if documents:
         extra, prompt = (from_json(text) for text in documents)
     else:
-        extra, prompt = (
-            ({"extra_pnginfo": {"workflow": {"id": workflow}}} if workflow is not None else {}),
-            {},
-        )
+        extra = {"extra_pnginfo": {"workflow": {"id": workflow}}} if workflow is not None else {}
+        prompt = {}
     return Job(
         identity,
         number,

@@ -114,12 +114,10 @@ class JobState:
                 known.value, known.maximum = value, maximum
             case NodeDone():
                 known = self._node(event.node, event.display, event.type)
-                known.cached, known.seconds, known.why, known.ui = (
-                    event.cached,
-                    event.seconds,
-                    event.why,
-                    event.ui,
-                )
+                known.cached = event.cached
+                known.seconds = event.seconds
+                known.why = event.why
+                known.ui = event.ui
                 self._finish(event.node)
             case EncodedPicture(lasting=False):
                 self.preview = event

@@ -21,7 +21,8 @@ from katz_graph.files.folders import Folders
 from katz_graph.web.files.paths import NAME_BYTES, Place, people_file
 from katz_graph.web.files.pictures import Channel, Preview, checked_format, shown, with_alpha_of
 from katz_graph.web.files.uploads import PARTS, Upload, described, keep_picture, picture_name
-from katz_graph.web.http.responses import GUARDED, Refusal, is_known, json_answer, stored_file
+from katz_graph.web.http.file_responses import GUARDED, is_known, stored_file
+from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.routes.models import known_kind
 from katz_graph.web.state import State

@@ -20,7 +20,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from katz_graph.web.files.paths import Place, folder_of
-from katz_graph.web.http.responses import Refusal, is_known, json_answer
+from katz_graph.web.http.file_responses import is_known
+from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.live.comfy_channel import features
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.runner_client.facts import DeviceStats
@@ -51,11 +52,9 @@ class _NodeTypes:
         plain = await runner.object_info()
         if plain != self.plain:
             zipped = await asyncio.to_thread(gzip.compress, plain, 6)
-            self.plain, self.zipped, self.tag = (
-                plain,
-                zipped,
-                f'"{hashlib.sha256(plain).hexdigest()[:32]}"',
-            )
+            self.plain = plain
+            self.zipped = zipped
+            self.tag = f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
         self.life, self.asked = life, now
 
     def answer(self, request: Request) -> Response:

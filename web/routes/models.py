@@ -15,7 +15,8 @@ from starlette.responses import Response
 from katz_graph.errors import InputError
 from katz_graph.files.folders import SAME_AS, Folders
 from katz_graph.web.files.paths import file_state
-from katz_graph.web.http.responses import Refusal, json_answer, stored_file
+from katz_graph.web.http.file_responses import stored_file
+from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 

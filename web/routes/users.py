@@ -14,7 +14,8 @@ from starlette.responses import Response
 from katz_graph.web.files.paths import NAME_BYTES
 from katz_graph.web.files.users import LONGEST_NAME, UserFileEntry, UserFiles, Users
 from katz_graph.web.http.bodies import Body, json_of, read_body
-from katz_graph.web.http.responses import Refusal, json_answer, stored_file
+from katz_graph.web.http.file_responses import stored_file
+from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from katz_graph.checks.validate import RULES, ProblemKind, Rule, check
+from katz_graph.checks.problem import ProblemKind
+from katz_graph.checks.validate import RULES, Rule, check
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api

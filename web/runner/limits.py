@@ -134,11 +134,9 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
     if kind.name == "ImageUpscaleWithModel" and not isinstance(
         model := values.get("upscale_model"), Link | None
     ):
-        decides, width, height = (
-            "upscale_model",
-            width * model.shape.scale,
-            height * model.shape.scale,
-        )
+        decides = "upscale_model"
+        width = width * model.shape.scale
+        height = height * model.shape.scale
     for name in MULTIPLYING if not kind.takes_lists else ():
         if (several := _number(kind, values, name)) is not None:
             decides, batch = name if several > 1 or not decides else decides, int(batch * several)

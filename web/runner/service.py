@@ -136,10 +136,8 @@ class RunnerService:
         return Devices(self._start_with, self._settings, self._ahead, self._wear_out)
 
     def _begin(self, devices: Devices) -> None:
-        self._devices, self._runs = (
-            devices,
-            devices.runs(self._registry, self._folders, self._tell, self._unkept),
-        )
+        self._devices = devices
+        self._runs = devices.runs(self._registry, self._folders, self._tell, self._unkept)
         imports_are_done()
         self._wire.send(Ready(self._facts(devices)))
         early, self._early = self._early, []

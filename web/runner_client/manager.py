@@ -83,12 +83,10 @@ class Runner:
         workers: Workers = no_fork_server,
     ) -> None:
         self.restarts = 0
-        self._options, self._heard, self._lost, self._patience = (
-            options,
-            _logged(heard),
-            _logged(lost),
-            patience,
-        )
+        self._options = options
+        self._heard = _logged(heard)
+        self._lost = _logged(lost)
+        self._patience = patience
         self._program, self._workers = program, workers
         self._facts = RunnerFacts()
         self._child: RunnerProcess | None = None  # who is asked

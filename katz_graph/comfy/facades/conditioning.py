@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 RELATIVE = "percentage"
 SIZES = {
-    **{"width": "width", "height": "height", "crop_w": "crop_left", "crop_h": "crop_top"},
-    **{
-        "target_width": "target_width",
-        "target_height": "target_height",
-        "aesthetic_score": "aesthetic_score",
-    },
+    "width": "width",
+    "height": "height",
+    "crop_w": "crop_left",
+    "crop_h": "crop_top",
+    "target_width": "target_width",
+    "target_height": "target_height",
+    "aesthetic_score": "aesthetic_score",
 }
 """Options that a pack knows -> fields of Sizes."""
 KNOWN = frozenset(

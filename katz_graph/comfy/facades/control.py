@@ -33,11 +33,9 @@ class ControlNetFacade:
         **_: Any,
     ) -> ControlNetFacade:
         """Sets the reference picture [B, 3, H, W], and how it acts."""
-        self.cond_hint_original, self.strength, self.timestep_percent_range = (
-            cond_hint,
-            strength,
-            timestep_percent_range,
-        )
+        self.cond_hint_original = cond_hint
+        self.strength = strength
+        self.timestep_percent_range = timestep_percent_range
         return self
 
     def set_previous_controlnet(self, controlnet: ControlNetFacade | None) -> ControlNetFacade:

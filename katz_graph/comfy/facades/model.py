@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from katz_graph.sampling.noise_table import NoiseTable
 
 Kind = Literal["cfg_function", "post_cfg_function", "unet_wrapper"]
-CFG, POST_CFG, WRAPPER = (
-    "sampler_cfg_function",
-    "sampler_post_cfg_function",
-    "model_function_wrapper",
-)
+CFG = "sampler_cfg_function"
+POST_CFG = "sampler_post_cfg_function"
+WRAPPER = "model_function_wrapper"
 UNCOND_AT_ONE = "disable_cfg1_optimization"  # the negative side is wanted even at guidance 1
 KINDS: Mapping[str, Kind] = {
     CFG: "cfg_function",

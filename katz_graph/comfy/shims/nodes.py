@@ -63,15 +63,15 @@ def common_ksampler(
 ) -> tuple[Any, ...]:
     """Samples a latent, as the sampler nodes do."""
     inputs = {
-        **{
-            "model": model,
-            "noise_seed": seed,
-            "steps": steps,
-            "cfg": cfg,
-            "sampler_name": sampler_name,
-            "scheduler": scheduler,
-        },
-        **{"positive": positive, "negative": negative, "latent_image": latent},
+        "model": model,
+        "noise_seed": seed,
+        "steps": steps,
+        "cfg": cfg,
+        "sampler_name": sampler_name,
+        "scheduler": scheduler,
+        "positive": positive,
+        "negative": negative,
+        "latent_image": latent,
     }
     if denoise == 1.0:
         shown = {"add_noise": "disable" if disable_noise else "enable"}

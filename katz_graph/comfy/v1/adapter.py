@@ -82,10 +82,8 @@ class V1Class:
         outputs = tuple(_outputs(cls))
         gives = tuple(map(bool, getattr(cls, "OUTPUT_IS_LIST", None) or ()))[: len(outputs)]
         gives += (False,) * (len(outputs) - len(gives))
-        takes_lists, is_output = (
-            bool(getattr(cls, "INPUT_IS_LIST", False)),
-            bool(getattr(cls, "OUTPUT_NODE", False)),
-        )
+        takes_lists = bool(getattr(cls, "INPUT_IS_LIST", False))
+        is_output = bool(getattr(cls, "OUTPUT_NODE", False))
         validate = _class_method(cls, "VALIDATE_INPUTS")
         accepted = _Accepted(validate) if validate is not None else None
         return NodeType(

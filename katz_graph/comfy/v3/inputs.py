@@ -67,13 +67,11 @@ class Input:
         advanced: bool | None = None,
         **options: Any,
     ) -> None:
-        self.id, self.display_name, self.optional, self.tooltip, self.lazy = (
-            id,
-            display_name,
-            optional,
-            tooltip,
-            lazy,
-        )
+        self.id = id
+        self.display_name = display_name
+        self.optional = optional
+        self.tooltip = tooltip
+        self.lazy = lazy
         self.raw_link, self.advanced = bool(raw_link), bool(advanced)
         self.options: dict[str, Any] = {**(extra_dict or {}), **options}
 
@@ -110,12 +108,10 @@ class Output:
         tooltip: str | None = None,
         is_output_list: bool = False,
     ) -> None:
-        self.id, self.display_name, self.tooltip, self.is_output_list = (
-            id,
-            display_name,
-            tooltip,
-            is_output_list,
-        )
+        self.id = id
+        self.display_name = display_name
+        self.tooltip = tooltip
+        self.is_output_list = is_output_list
 
     def get_io_type(self) -> str:
         return self.io_type

@@ -303,10 +303,8 @@ def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
             raise InputError(f"{folder}: no weights of the {called}: expected {stem}.safetensors")
         package, model = "transformers", "CLIPTextModel"
         if kind != "text_encoder":
-            package, model = (
-                "diffusers",
-                read_json(folder / "config.json").get("_class_name", "ModelMixin"),
-            )
+            package = "diffusers"
+            model = read_json(folder / "config.json").get("_class_name", "ModelMixin")
         convert = (
             f"from {package} import {model} as M; M.from_pretrained('{folder}', "
             f"use_safetensors=False).save_pretrained('{folder}')"

@@ -58,10 +58,8 @@ def prompt_length(prompt: Prompt) -> int:
     texts = (prompt.text, prompt.text if prompt.text_2 is None else prompt.text_2)
     for number, (encoder, text) in enumerate(zip(prompt.clip.encoders, texts, strict=False)):
         tokenizer, values = load_tokenizer(encoder.tokenizer), config(encoder.encoder)
-        positions, learned = (
-            values.get("max_position_embeddings", 77),
-            vectors(prompt.clip.learned, number, values["hidden_size"]),
-        )
+        positions = values.get("max_position_embeddings", 77)
+        learned = vectors(prompt.clip.learned, number, values["hidden_size"])
         rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
         lengths.append(len(rows) * row_length(tokenizer, positions))
     return max(lengths)

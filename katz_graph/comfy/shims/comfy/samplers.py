@@ -51,14 +51,12 @@ class KSampler:
         denoise: float | None = None,
         model_options: Any = None,
     ) -> None:
-        self.model, self.steps, self.device, self.sampler, self.scheduler, self.denoise = (
-            model,
-            steps,
-            device,
-            sampler,
-            scheduler,
-            denoise,
-        )
+        self.model = model
+        self.steps = steps
+        self.device = device
+        self.sampler = sampler
+        self.scheduler = scheduler
+        self.denoise = denoise
         self.sigmas = _levels(
             scheduler,
             model.get_model_object("model_sampling"),

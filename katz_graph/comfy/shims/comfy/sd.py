@@ -82,10 +82,8 @@ def load_lora_for_models(
 ) -> tuple[Any, Any]:
     """Adds a LoRA's file to a model and its text encoders; either may be None."""
     file = file_identity(file_of(lora, "comfy.sd.load_lora_for_models"))
-    patched, encoders = (
-        None if model is None else model.clone(),
-        None if clip is None else clip.clone(),
-    )
+    patched = None if model is None else model.clone()
+    encoders = None if clip is None else clip.clone()
     if patched is not None and strength_model:
         patched.recipe = patched.recipe.with_lora(Lora(file, strength_model))
     if encoders is not None and strength_clip:

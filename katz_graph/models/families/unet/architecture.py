@@ -122,10 +122,8 @@ def pooled_width(config: Mapping[str, Any]) -> int:
     """Returns P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the
     refiner, whose text is as wide.
     """
-    width, number = (
-        config["projection_class_embeddings_input_dim"],
-        config["addition_time_embed_dim"],
-    )
+    width = config["projection_class_embeddings_input_dim"]
+    number = config["addition_time_embed_dim"]
     refiner = width - 5 * number == config["cross_attention_dim"]
     return int(width - (5 if refiner else 6) * number)
 

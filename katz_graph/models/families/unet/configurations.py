@@ -130,10 +130,8 @@ def scheduler_configuration(prediction: str, zero_terminal_snr: bool) -> dict[st
 def _trunk(shapes: Shapes, layout: TensorNames) -> dict[str, Any]:
     """Derives what UNets and ControlNets share: the way down and the middle."""
     levels = _original_levels(shapes) if layout is ORIGINAL else _diffusers_levels(shapes)
-    layers, deepest = (
-        {level.layers for level in levels},
-        how_many(shapes, f"{layout.mid}.transformer_blocks.{{}}."),
-    )
+    layers = {level.layers for level in levels}
+    deepest = how_many(shapes, f"{layout.mid}.transformer_blocks.{{}}.")
     if len(layers) != 1 or (levels[-1].depth and levels[-1].depth != deepest):
         raise InputError(
             "a UNet whose blocks are of unequal depth (SSD-1B, Segmind Vega), expected that of "

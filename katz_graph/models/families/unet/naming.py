@@ -44,12 +44,10 @@ def _original(path: str, layers: int, paths: Collection[str]) -> str:
     match = BLOCK.fullmatch(path)
     if match is None:
         return ""
-    block, layer, kind, rest = (
-        int(match["block"] or 0),
-        int(match["layer"]),
-        match["kind"],
-        match["rest"],
-    )
+    block = int(match["block"] or 0)
+    layer = int(match["layer"])
+    kind = match["kind"]
+    rest = match["rest"]
     first = block * (layers + 1)  # of the original's blocks, which are of one layer each
     rest = ORIGINAL_RESNET.get(rest, rest) if kind == "resnets" else rest
     place = int(kind == "attentions")
