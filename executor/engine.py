@@ -293,7 +293,15 @@ class DeviceEngine:
         self._note_switches(program, outcome.timings)
         own = outcome.timings[program.owner]
         context.report(
-            Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts)
+            Sampled(
+                region.name,
+                program,
+                own.load,
+                own.prepare,
+                own.denoise,
+                outcome.attempts,
+                own.arrivals,
+            )
         )
         spans = (span for timing in outcome.timings.values() for span in timing.spans)
         context.report(Timeline(region.name, tuple(spans)))

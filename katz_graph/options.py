@@ -102,4 +102,4 @@ class PlacementOptions(DeviceOptions):
     link: str | None = option(
         "GBPS[,MS]: what links between devices are taken for; measured unless given",
     )
-    allow: str = option("approximations by name: stale-controlnet", "")
+    allow: str = option("approximations by name: stale-controlnet, async-lora[=K]", "")

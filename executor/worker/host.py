@@ -129,7 +129,14 @@ class Host:
         ready = partial(self._tell, Ready(begin.request, begin.attempt))
         context = begin.context or self._context(begin)
         execution = Execution(
-            begin.program, self.models, context, exchange, begin.measure, hold=True, on_loaded=ready
+            begin.program,
+            self.models,
+            context,
+            exchange,
+            begin.measure,
+            hold=True,
+            on_loaded=ready,
+            wake=self._worker.wake,
         )
         job = self._worker.submit(execution)
         self._parts[begin.request, begin.attempt] = execution, job

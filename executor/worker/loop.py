@@ -252,8 +252,9 @@ class DeviceThread:
             raise Cancelled("cancelled")
         self._guard.begin()
         done = job.task.step()
-        if wanted is not None:
-            self._resident[wanted[0]] = wanted[1]
+        # a task may go on with another set than it began with
+        if wanted is not None and (left := job.task.weight_set or wanted):
+            self._resident[left[0]] = left[1]
         with self._changed:
             seconds = time.perf_counter() - started - job.task.uncharged
             self._turns.charge(job, seconds, job.task.switched if switches else 0.0)

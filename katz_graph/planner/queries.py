@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from katz_graph.adapters.recipes import loras_of
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.patches import opaque_patches
-from katz_graph.recipe import ModelRecipe, digest
+from katz_graph.recipe import FileIdentity, Lora, ModelRecipe, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,16 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
             f"patch:{size:.0f}", sum(lora.strength != 0 for lora in model.loras), size
         )
     return found
+
+
+def adapters(program: Program) -> tuple[FileIdentity, ...]:
+    """Returns the LoRA files that a program's networks and text encoders take."""
+    found: list[Lora] = []
+    variants = (op for variant in program.variants for op in variant.operations)
+    for op in (program.region.begin, *variants, *program.before):
+        for value in op.inputs.values():
+            found += loras_of(value)
+    return tuple(dict.fromkeys(lora.file for lora in found if lora.strength))
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:
