@@ -38,7 +38,7 @@ from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.stages import NODE
 from katz_graph.models.text.recipe import clips
 from katz_graph.picture.preview import LinearMap, latent_picture, linear_map
-from katz_graph.planner.queries import adapters
+from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of
 from katz_graph.recipe import Component, ControlNetRecipe, FileIdentity, ModelRecipe
@@ -113,10 +113,10 @@ class Execution:
         self._go_on_with(self._versions.late.everything)
         self._patched = self._unpatched()
         self._made_before = {*(op.id for op in program.before), PRESENT}
-        files = adapters(program)
+        files = adapters(program, portion.device)
         # that it may not begin without
         self._needed = [file for file in files if file not in self._versions.late.files]
-        self._adapters = models.adapters.want(files, wake)
+        self._adapters = models.adapters.want(files, wake)  # as its list begins with saying
 
     def _start(self) -> Process:
         begin = self.program.region.begin
@@ -177,7 +177,7 @@ class Execution:
         if self._owns:
             return late.due(evaluation)
         absent = late.absent(self._before.resolve(Ref(PRESENT)))
-        return [file for file in late.files if file not in absent]
+        return [file for file in self._adapters.files if file in late.files and file not in absent]
 
     @property
     def _partners(self) -> Exchange:
@@ -208,6 +208,10 @@ class Execution:
             for model in self._patched.values():  # other requests may have run since the last unit
                 self._patch(model)
             done = self._continue()
+            if done:
+                self.timing.reads = {
+                    reading_key(file): took for file, took in self._adapters.seconds.items()
+                }
         self.switched = self._models.network_seconds - before
         return done
 
