@@ -280,7 +280,8 @@ def test_whatever_happens_weights_are_those_of_the_files(
         recipe = pipeline_recipes(models.pipeline)[0]
         patched = device_models.module(recipe)
         assert device_models._sets[patched].originals
-        device_models.patch(recipe)
+        with torch.inference_mode():  # as the device's thread
+            device_models.patch(recipe)
         fresh = ModelStore().network(recipe.network, "cpu", dtype)
         for (name, weight), (_, original) in zip(
             patched.named_parameters(), fresh.named_parameters(), strict=True
