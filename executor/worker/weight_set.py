@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.lora import Factors, fit, read_lora
+from katz_graph.adapters.fit import fit
+from katz_graph.adapters.lora import read_lora
+from katz_graph.adapters.methods import Method
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent
@@ -63,15 +65,15 @@ class WeightSets:
         if wanted == self._resident:
             return 0.0
         begin = time.perf_counter()
-        factors = [(self._fitted(lora.file, part), lora.strength) for lora, part in wanted]
-        touched = frozenset(name for modules, _ in factors for name in modules)
+        methods = [(self._fitted(lora.file, part), lora.strength) for lora, part in wanted]
+        touched = frozenset(name for fitted, _ in methods for name in fitted)
         try:
             self._restore(self._touched)
             for name in sorted(touched):
                 self._keep(name)
                 self._write(
                     name,
-                    [(modules[name], strength) for modules, strength in factors if name in modules],
+                    [(fitted[name], strength) for fitted, strength in methods if name in fitted],
                 )
         except BaseException:
             self._restore(frozenset(self._originals))
@@ -94,17 +96,17 @@ class WeightSets:
         for name in names:
             self._weights[name].copy_(self._originals[name], non_blocking=True)
 
-    def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
+    def _write(self, name: str, deltas: list[tuple[Method, float]]) -> None:
         """Adds deltas in float32 on the device: factors cross the bus in their own format."""
         weight = self._weights[name]
         total = weight.to(torch.float32)
-        for factors, strength in deltas:
-            total += factors.delta(strength, weight.device, weight.shape)
+        for method, strength in deltas:
+            method.add_to(total, strength)
         if total is not weight:
             weight.copy_(total)
 
 
-def _fitted(weights: Mapping[str, Tensor], file: FileIdentity, part: str) -> Mapping[str, Factors]:
+def _fitted(weights: Mapping[str, Tensor], file: FileIdentity, part: str) -> Mapping[str, Method]:
     return fit(read_lora(file), part, weights)
 
 
