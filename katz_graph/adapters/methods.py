@@ -403,7 +403,7 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
 
 
 def _matrix(total: Tensor) -> Tensor:
-    return total.view(len(total), -1)
+    return total.view(len(total), math.prod(total.shape[1:]))
 
 
 def _whole(part: Factor, device: torch.device) -> Tensor:
