@@ -141,6 +141,8 @@ def _scaling(
     def configured(*names: str) -> float | None:
         """Returns PEFT's number for the module: of a pattern, or of the first of the names."""
         patterns = config.get(f"{part}.{names[0]}_pattern") or {}
+        if not isinstance(patterns, dict):
+            raise InputError(f"{where}: its {names[0]}_pattern is {patterns!r}, not an object")
         values = [patterns[key] for key in patterns if _matches(key, module)]
         values += [config.get(f"{part}.{name}") for name in names]
         value = next((value for value in values if value is not None), None)

@@ -394,7 +394,7 @@ FORMS: Mapping[str, Mapping[frozenset[str], Make]] = {
 
 def _bare(tensor: Tensor) -> Tensor:
     """Drops the kernel of a 1x1 convolution."""
-    return tensor.flatten(1) if all(side == 1 for side in tensor.shape[2:]) else tensor
+    return tensor.flatten(1) if tensor.ndim == 4 and tensor.shape[2:].numel() == 1 else tensor
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:

@@ -455,6 +455,15 @@ def test_metadata_that_is_broken_or_asks_for_more(tmp_path):
         ),
         "its alpha is configured as '8', not a number",
     )
+    refused(
+        changed(
+            tmp_path,
+            lora_file("sd1"),
+            dict,
+            {"lora_adapter_metadata": '{"unet.alpha_pattern": [8]}'},
+        ),
+        r"its alpha_pattern is \[8\], not an object",
+    )
 
 
 def test_a_file_that_was_replaced_after_it_was_named(tmp_path):

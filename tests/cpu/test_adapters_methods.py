@@ -127,6 +127,32 @@ def test_a_row_of_zeros_has_no_direction():
     torch.testing.assert_close(added(method, weight, 1.0), expected)
 
 
+TENSORS = sorted({key for shapes in (*SHAPES.values(), *MAGNITUDES.values()) for key in shapes})
+sides = st.lists(st.integers(0, 3), max_size=5).map(tuple)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    shapes=st.one_of(
+        st.dictionaries(st.sampled_from(TENSORS), sides, max_size=4),
+        st.sampled_from(list(SHAPES.values())).flatmap(
+            lambda known: st.fixed_dictionaries(dict.fromkeys(known, sides))
+        ),
+    ),
+    weight=st.lists(st.integers(1, 3), min_size=2, max_size=4).map(tuple),
+)
+def test_tensors_of_any_shape_are_a_method_or_named(shapes, weight):
+    """What fits a weight can be added to it."""
+    try:
+        found = methods({key: torch.ones(shape) for key, shape in shapes.items()}, lambda rank: 1.0)
+    except ValueError as error:
+        assert str(error).startswith("has ") and "\n" not in str(error)
+        return
+    for method in found.values():
+        if method.fits(weight):
+            assert added(method, torch.ones(weight), 1.0).isfinite().all()
+
+
 class Largest(TorchDispatchMode):
     """Notes the largest tensor that operations make anew."""
 
