@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.lora import left_out
+from katz_graph.adapters.fit import check_loras
 from katz_graph.context import Context
 from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
@@ -380,13 +380,13 @@ class Execution:
             if stage_of(op).encodes_text and op.inputs
         ]
         encoders = dict.fromkeys(clip for encoding in texts for clip in clips(encoding))
+        for recipe in (*models, *encoders):
+            for note in () if isinstance(recipe, ControlNetRecipe) else check_loras(recipe):
+                self._context.warn(note)
         for model in models:
             self._held_models.enter_context(self._models.holding(model))
         for clip in encoders:
             self._held_texts.enter_context(self._models.holding(clip))
-        for recipe in (*models, *encoders):
-            for note in () if isinstance(recipe, ControlNetRecipe) else left_out(recipe):
-                self._context.warn(note)
 
     def _let_go(self) -> None:
         self._held_models.close()

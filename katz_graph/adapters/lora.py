@@ -1,7 +1,7 @@
-"""Reads LoRA files, computes what they add to a module's weights, and checks that they fit.
+"""Reads LoRA files: what they add to which weights and biases, from the whole file or from its
+header alone.
 
-A LoRA adds to each weight W that it names: strength · (alpha / rank) · B A (Hu et al. 2021, section
-4.1).
+Must not know modules.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,202 +18,167 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from katz_graph.adapters.naming import module_names, unified
+from katz_graph.adapters.methods import MAGNITUDES, Method, Scaling, methods
+from katz_graph.adapters.naming import unified
 from katz_graph.errors import InputError
 from katz_graph.models.family import families
 from katz_graph.models.loading.identity import check_unchanged, read_header, read_json
-from katz_graph.recipe import (
-    ClipRecipe,
-    Component,
-    FileIdentity,
-    Lora,
-    MergedComponent,
-    ModelRecipe,
-)
+from katz_graph.recipe import FileIdentity
 
-SHOWN = 3  # tensors that a note names
-FILES_KNOWN = 256  # whose extras are told without reading their headers again
 METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Factors:
-    """Holds one module's LoRA factors."""
-
-    down: Tensor  # A: [r, in] or [r, in, kh, kw]
-    up: Tensor  # B: [out, r] or [out, r, 1, 1]
-    alpha: float
-
-    @property
-    def rank(self) -> int:
-        return self.down.shape[0]
-
-    @property
-    def shape(self) -> list[int]:
-        """Returns the shape of the weight that it was made for."""
-        return [self.up.shape[0], *self.down.shape[1:]]
-
-    by_rows = True  # rows of the weight can be computed alone
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.down, self.up
-
-    def add_to(self, total: Tensor, strength: float, rows: slice = slice(None)) -> None:
-        """Adds strength · (alpha / rank) · B A, in float32 on the device of `total`, which is those
-        `rows` of a weight.
-        """
-        up, down = (
-            factor.to(total.device).to(torch.float32).flatten(1)
-            for factor in (self.up[rows], self.down)
-        )
-        total.flatten(1).addmm_(up, down, alpha=strength * self.alpha / self.rank)
+TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}  # of tensors that may be in an adapter
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoraFile:
-    """Holds the factors of a LoRA file by part of a pipeline, and module as the file names it."""
+    """Holds what a LoRA file adds, by part of a pipeline, and weight or bias as the file names its
+    module. `extras` are the tensors of unknown names.
+    """
 
     path: str
-    parts: Mapping[str, Mapping[str, Factors]]
+    parts: Mapping[str, Mapping[str, Method]]
+    extras: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
         """Returns what it takes in memory."""
         return sum(
             tensor.nbytes
-            for modules in self.parts.values()
-            for factors in modules.values()
-            for tensor in factors.tensors
+            for methods in self.parts.values()
+            for method in methods.values()
+            for tensor in method.tensors
         )
+
+
+Load = Callable[[str], Tensor]
+"""Returns a tensor of a file by its name there."""
 
 
 def read_lora(file: FileIdentity) -> LoraFile:
-    """Reads a LoRA file. InputError when it is no LoRA, or another file than when it was named."""
+    """Reads a LoRA file. InputError when it is no LoRA, incomplete, or another file than when it
+    was named.
+    """
+    return _read(file, lambda load, entries: load)
+
+
+def describe(file: FileIdentity) -> LoraFile:
+    """Reads the header of a LoRA file, and its alphas, which scale the rest: the other tensors are
+    on torch's meta device, without values. Refuses what `read_lora` refuses.
+    """
+    return _read(file, lambda load, entries: lambda key: _empty(entries[key]))
+
+
+def _empty(entry: Mapping[str, Any]) -> Tensor:
+    return torch.empty(entry["shape"], dtype=TYPES[entry["dtype"]], device="meta")
+
+
+def _read(
+    file: FileIdentity, loader: Callable[[Load, Mapping[str, Mapping[str, Any]]], Load]
+) -> LoraFile:
+    """Reads a file with what the loader makes of the file's own load and the entries of its
+    header.
+    """
+    path = file.path
     check_unchanged(file)
+    _, entries = read_header(Path(path))
+    metadata = entries.pop("__metadata__", {})
+    if not entries:
+        raise InputError(f"{path}: holds no tensors, expected a LoRA")
+    named, extras = unified(path, {key: key for key in entries})
+    config = _adapter_config(path, metadata)
+    parts: dict[str, dict[str, Method]] = {part: {} for part in named}
     try:
-        with safe_open(file.path, framework="pt") as content:
-            tensors = {key: content.get_tensor(key).clone() for key in content.keys()}  # noqa: SIM118 (not a mapping); not mapped
-            metadata = content.metadata() or {}
+        with safe_open(path, framework="pt") as content:
+
+            def load(key: str) -> Tensor:
+                value: Tensor = content.get_tensor(key)
+                return value.clone()  # not mapped
+
+            chosen = loader(load, entries)
+            for part, modules in named.items():
+                for module, keys in modules.items():
+                    where = f"{path}: {part}.{module}"
+                    _check_types(path, keys, entries)
+                    entry = {
+                        name: (load if name == "alpha" else chosen)(key)
+                        for name, key in keys.items()
+                    }
+                    for parameter, method in _methods(where, part, module, entry, config).items():
+                        parts[part][f"{module}.{parameter}"] = method
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{file.path}: cannot be read: {error}") from None
-    if not tensors:
-        raise InputError(f"{file.path}: holds no tensors, expected a LoRA")
-    named, _ = unified(file.path, tensors)
-    config = _adapter_config(file.path, metadata)
-    parts = {
-        part: {
-            module: _factors(file.path, part, module, entry, config)
-            for module, entry in modules.items()
-        }
-        for part, modules in named.items()
-    }
-    return LoraFile(file.path, parts)
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    return LoraFile(path, parts, extras)
 
 
-def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Yields warnings about tensors in a recipe's LoRA files that are no LoRA, and so are
-    not used.
+def _check_types(
+    path: str, keys: Mapping[str, str], entries: Mapping[str, Mapping[str, Any]]
+) -> None:
+    for name, key in keys.items():
+        kind = entries[key]["dtype"]
+        if name != "alpha" and kind not in TYPES:
+            raise InputError(f"{path}: {key} holds {kind} numbers, expected {', '.join(TYPES)}")
+
+
+def _methods(
+    where: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> dict[str, Method]:
+    if config.get(f"{part}.use_dora") and not any(name in entry for name in MAGNITUDES):
+        raise InputError(f"{where} has no lora_magnitude_vector: the file is incomplete")
+    try:
+        return methods(entry, _scaling(where, part, module, entry, config))
+    except ValueError as error:
+        raise InputError(f"{where} {error}") from None
+
+
+def _scaling(
+    where: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> Scaling:
+    """Divides the file's alpha by the rank. Without one PEFT's rules apply: a pattern for the
+    module, else the configuration's one alpha, else the rank; rank-stabilised LoRA divides by √rank
+    instead.
+
+    A product of whole factors has no rank: a file's alpha does not count for it then, and PEFT's is
+    divided by the configured rank.
     """
-    for lora in dict.fromkeys(_loras(recipe)):
-        extras = _extras(lora.file)
-        if extras and lora.strength:
-            more = f" and {len(extras) - SHOWN} more" if len(extras) > SHOWN else ""
-            yield (
-                f"{lora.file.path}: used without what is no LoRA in it: "
-                f"{', '.join(extras[:SHOWN])}{more}"
-            )
+
+    def configured(*names: str) -> float | None:
+        """Returns PEFT's number for the module: of a pattern, or of the first of the names."""
+        patterns = config.get(f"{part}.{names[0]}_pattern") or {}
+        if not isinstance(patterns, dict):
+            raise InputError(f"{where}: its {names[0]}_pattern is {patterns!r}, not an object")
+        values = [patterns[key] for key in patterns if _matches(key, module)]
+        values += [config.get(f"{part}.{name}") for name in names]
+        value = next((value for value in values if value is not None), None)
+        if value is not None and not isinstance(value, (int, float)):
+            raise InputError(f"{where}: its {names[0]} is configured as {value!r}, not a number")
+        return value
+
+    def scaling(rank: int) -> float:
+        if "alpha" in entry:
+            if entry["alpha"].numel() != 1:
+                raise InputError(f"{where}: alpha has shape {list(entry['alpha'].shape)}, not one")
+            return float(entry["alpha"].item()) / rank if rank else 1.0
+        alpha = configured("alpha", "lora_alpha")
+        divisor = float(rank or configured("rank", "r") or 0)
+        if alpha is None or not divisor:
+            return 1.0
+        return alpha / (math.sqrt(divisor) if config.get(f"{part}.use_rslora") else divisor)
+
+    return scaling
 
 
-def _loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[Lora]:
-    parts = (
-        [recipe.network]
-        if isinstance(recipe, ModelRecipe)
-        else [one.encoder for one in recipe.encoders]
-    )
-    yield from recipe.loras
-    for part in parts:
-        yield from _merged_loras(part)
-
-
-def _merged_loras(part: Component) -> Iterator[Lora]:
-    for source, loras in part.sources if isinstance(part, MergedComponent) else ():
-        yield from (*loras, *_merged_loras(source))
-
-
-@lru_cache(maxsize=FILES_KNOWN)
-def _extras(file: FileIdentity) -> tuple[str, ...]:
-    check_unchanged(file)
-    _, entries = read_header(Path(file.path))
-    return unified(file.path, {key: None for key in entries if key != "__metadata__"})[1]
-
-
-def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, Factors]:
-    """Returns the part's factors by the names of a module's weights, all of them. Works on weights
-    without memory (torch's meta device) too.
-
-    InputError naming the first that does not fit, and both shapes, or that stands for the same
-    weight as another.
-    """
-    names = module_names(weights, part)
-    fitted: dict[str, Factors] = {}
-    for module, factors in lora.parts[part].items():
-        if module not in names:
-            raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{module} (shape "
-                f"{factors.shape}) does not exist in this model; "
-                "choose a LoRA made for it"
-            )
-        name = names[module]
-        if _without_ones(factors.shape) != _without_ones(list(weights[name].shape)):
-            raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{module} has shape "
-                f"{factors.shape}, "
-                f"this model {list(weights[name].shape)}; choose a LoRA made for it"
-            )
-        if name in fitted:
-            raise InputError(
-                f"{lora.path}: says {name.removesuffix('.weight')} twice ({part}.{module}), "
-                "expected one LoRA in a file"
-            )
-        fitted[name] = factors
-    return fitted
-
-
-def _without_ones(shape: list[int]) -> list[int]:
-    """Drops trailing ones: in one family a layer may be linear or a 1x1 convolution."""
-    return shape[:2] if all(side == 1 for side in shape[2:]) else shape
-
-
-def _factors(
-    path: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> Factors:
-    down, up = entry["A"], entry["B"]
-    if (
-        down.ndim != up.ndim
-        or down.ndim not in (2, 4)
-        or up.shape[1] != down.shape[0]
-        or any(side != 1 for side in up.shape[2:])
-        or not down.shape[0]
-    ):
-        raise InputError(
-            f"{path}: {part}.{module}: factors of shape {list(up.shape)} and {list(down.shape)} do "
-            "not make a weight"
-        )
-    alpha = (
-        entry["alpha"].item() if "alpha" in entry else _alpha(config, part, module, down.shape[0])
-    )
-    return Factors(down, up, float(alpha))
-
-
-def _alpha(config: Mapping[str, Any], part: str, module: str, rank: int) -> float:
-    """Applies PEFT's rules: a pattern for the module, else the file's one alpha, else the rank.
-    Rank-stabilised LoRA divides by √rank instead.
-    """
-    patterns = config.get(f"{part}.alpha_pattern") or {}
-    pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), None)
-    alpha = config.get(f"{part}.lora_alpha", rank) if pattern is None else patterns[pattern]
-    return float(alpha) * math.sqrt(rank) if config.get(f"{part}.use_rslora") else float(alpha)
+def _matches(pattern: str, module: str) -> bool:
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    except re.error:
+        return False  # a name that is no pattern
 
 
 def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]:
@@ -229,18 +193,11 @@ def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]
             config = None
         if not isinstance(config, dict):
             raise InputError(f"{path}: its {METADATA} is not a JSON object")
-    elif Path(path).name == "adapter_model.safetensors" and beside.exists():
-        values = read_json(beside)
-        config = {
-            f"{family.network.part}.{name}": value
-            for family in families()
-            for name, value in values.items()
-        }
-    else:
-        config = {}
-    dora = next(
-        (name for name, value in config.items() if name.endswith("use_dora") and value), None
-    )
-    if dora:
-        raise InputError(f"{path}: DoRA is not supported ({dora}), expected LoRA")
-    return config
+        return config
+    if Path(path).name != "adapter_model.safetensors" or not beside.exists():
+        return {}
+    return {
+        f"{family.network.part}.{name}": value
+        for family in families()
+        for name, value in read_json(beside).items()
+    }

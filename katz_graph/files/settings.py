@@ -8,7 +8,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from katz_graph.errors import InputError
 from katz_graph.files.extra_paths import ExtraPaths, read_extra_paths
 from katz_graph.files.folders import Folders
 
@@ -68,6 +70,18 @@ class Settings:
         return Folders(
             self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched"
         )
+
+
+def lora_keys() -> Literal["strict", "lenient"]:
+    """Reads from KATZ_LORA_KEYS whether a LoRA file with something that no layer of a model takes
+    is refused ("strict"), or used without it and a warning ("lenient", also where nothing is said).
+    InputError for other words.
+    """
+    match os.environ.get("KATZ_LORA_KEYS") or "lenient":
+        case "strict" | "lenient" as said:
+            return said
+        case other:
+            raise InputError(f"KATZ_LORA_KEYS is {other!r}, expected 'strict' or 'lenient'")
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
