@@ -21,8 +21,10 @@ from torch import Tensor
 
 from katz_graph.adapters.naming import module_names, unified
 from katz_graph.errors import InputError
+from katz_graph.files.urls import shown
 from katz_graph.models.family import families
-from katz_graph.models.loading.identity import check_unchanged, read_header, read_json
+from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.loading.identity import read_json
 from katz_graph.recipe import (
     ClipRecipe,
     Component,
@@ -72,25 +74,27 @@ class LoraFile:
 
 def read_lora(file: FileIdentity) -> LoraFile:
     """Reads a LoRA file. InputError when it is no LoRA, or another file than when it was named."""
-    check_unchanged(file)
+    name = shown(file.path)
     try:
-        with safe_open(file.path, framework="pt") as content:
+        with (
+            FileCache.of_this_machine().using(file) as path,
+            safe_open(path, framework="pt") as content,
+        ):
             tensors = {key: content.get_tensor(key).clone() for key in content.keys()}  # noqa: SIM118 (not a mapping); not mapped
             metadata = content.metadata() or {}
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{file.path}: cannot be read: {error}") from None
+        raise InputError(f"{name}: cannot be read: {error}") from None
     if not tensors:
-        raise InputError(f"{file.path}: holds no tensors, expected a LoRA")
-    named, _ = unified(file.path, tensors)
-    config = _adapter_config(file.path, metadata)
+        raise InputError(f"{name}: holds no tensors, expected a LoRA")
+    named, _ = unified(name, tensors)
+    config = _adapter_config(name, metadata)
     parts = {
         part: {
-            module: _factors(file.path, part, module, entry, config)
-            for module, entry in modules.items()
+            module: _factors(name, part, module, entry, config) for module, entry in modules.items()
         }
         for part, modules in named.items()
     }
-    return LoraFile(file.path, parts)
+    return LoraFile(name, parts)
 
 
 def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
@@ -102,7 +106,7 @@ def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
         if extras and lora.strength:
             more = f" and {len(extras) - SHOWN} more" if len(extras) > SHOWN else ""
             yield (
-                f"{lora.file.path}: used without what is no LoRA in it: "
+                f"{shown(lora.file.path)}: used without what is no LoRA in it: "
                 f"{', '.join(extras[:SHOWN])}{more}"
             )
 
@@ -125,9 +129,8 @@ def _merged_loras(part: Component) -> Iterator[Lora]:
 
 @lru_cache(maxsize=FILES_KNOWN)
 def _extras(file: FileIdentity) -> tuple[str, ...]:
-    check_unchanged(file)
-    _, entries = read_header(Path(file.path))
-    return unified(file.path, {key: None for key in entries if key != "__metadata__"})[1]
+    entries = FileCache.of_this_machine().entries(file)
+    return unified(shown(file.path), {key: None for key in entries if key != "__metadata__"})[1]
 
 
 def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, Factors]:
