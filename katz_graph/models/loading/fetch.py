@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.urls import SECRET, address, checksum, shown
-from katz_graph.messages import first_line, one_line
+from katz_graph.messages import first_line, one_line, shorten
 from katz_graph.models.loading.identity import read_header_of, size_by_header
 from katz_graph.recipe import FileIdentity
 
@@ -232,5 +232,6 @@ def _reason(error: BaseException) -> str:
     # of aiohttp's answers; the rest of their text is the address, keys included
     status = getattr(error, "status", None)
     if isinstance(status, int):
-        return f"the server answered {status} {getattr(error, 'message', '')}".rstrip()
+        said = str(getattr(error, "message", "")).strip().partition("\n")[0]
+        return f"the server answered {status} {one_line(shorten(said))}".rstrip()
     return SECRET.sub("", one_line(first_line(error)))

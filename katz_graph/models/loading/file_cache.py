@@ -195,7 +195,7 @@ class FileCache:
             # same for all who have looked at it before
             os.utime(part, ns=(time.time_ns(), 0))
             part.replace(place)
-        self._make_room()  # others may have been fetched at the same time
+            self._make_room()  # others may have been fetched at the same time
 
     def _make_room(self, coming: int = 0) -> None:
         """Removes what was used longest ago, until `coming` bytes fit as well, and what killed
