@@ -20,6 +20,7 @@ from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow, read_workflow
+from katz_graph.formats.secrets import hide_secrets
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
@@ -131,12 +132,15 @@ def read(source: Source, registry: Registry) -> Workflow:
 
 
 def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
-    """Builds text chunks of pictures that say what ran: the graph, also for the node editor."""
-    texts = {"prompt": json.dumps(to_api(workflow.graph))}
+    """Builds text chunks of pictures that say what ran: the graph, also for the node editor;
+    without the secrets of URLs.
+    """
+    prompt = to_api(workflow.graph)
+    texts = {"prompt": json.dumps(prompt)}
     # spare nodes may have links that lead nowhere, which the editor's format cannot say
     with suppress(InputError):
         texts["workflow"] = json.dumps(to_ui(workflow, signatures(registry)))
-    return texts
+    return hide_secrets(texts, prompt, registry)
 
 
 def set_inputs(

@@ -217,9 +217,7 @@ def test_several_files_are_fetched_at_the_same_time(server: FileServer, cache: F
 # given up
 
 
-def test_who_no_longer_wants_a_file_stops_nobody_else(
-    server: FileServer, cache: FileCache
-) -> None:
+def test_who_no_longer_wants_a_file_stops_nobody_else(server: FileServer, cache: FileCache) -> None:
     file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01))
     known = server.sent()
     first = Fetching(cache, file)
@@ -321,7 +319,11 @@ def test_what_was_left_behind_long_ago_goes(server: FileServer, cache: FileCache
     ("path", "kind", "words"),
     [
         ("missing", InputError, "there is no such file$"),
-        ("broken", RunError, "could not be fetched: the server answered 500 Internal Server Error$"),
+        (
+            "broken",
+            RunError,
+            "could not be fetched: the server answered 500 Internal Server Error$",
+        ),
         ("page", InputError, "a web page, not a model"),
         ("pickle", InputError, "a pickle, which can run code"),
         ("headless", RunError, "could not be fetched: |the connection ended after 20 of"),
@@ -361,9 +363,7 @@ def test_no_server(cache: FileCache) -> None:
         cache.identity(f"http://user:secret@127.0.0.1:{port}/a.safetensors")
 
 
-def test_a_connection_that_ends_early_is_gone_on_with(
-    server: FileServer, cache: FileCache
-) -> None:
+def test_a_connection_that_ends_early_is_gone_on_with(server: FileServer, cache: FileCache) -> None:
     half = len(LARGE) // 2
     url = server.put("a.safetensors", LARGE, sent=half, pause=0.001)
     with pytest.raises(RunError):

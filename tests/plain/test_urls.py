@@ -116,5 +116,5 @@ def test_settings_say_how_much_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert fetched_files() == (tmp_path / "fetched", most)
     for wrong in ("much", "-1", "nan"):
         monkeypatch.setenv("KATZ_FETCHED_GB", wrong)
-        with pytest.raises(InputError, match="KATZ_FETCHED_GB is .*, expected a number of GB"):
+        with pytest.raises(InputError, match=r"KATZ_FETCHED_GB is .*, expected a number of GB"):
             fetched_files()
