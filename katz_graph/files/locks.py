@@ -47,7 +47,7 @@ def remove_unused(path: Path) -> bool:
                 path.unlink()
     except FileNotFoundError:
         return True
-    except BlockingIOError:
+    except OSError:  # somebody has it, or it is another user's
         return False
     return True
 

@@ -483,6 +483,16 @@ def test_what_is_in_use_stays(server: FileServer, cache: FileCache) -> None:
         assert seen[:] == FILE  # who has it open goes on with it
 
 
+def test_what_lies_deeper_counts_too(server: FileServer, cache: FileCache) -> None:
+    """So was fetched once: folders of their own."""
+    old = cache.folder / "0123456789abcdef" / "old.safetensors"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(FILE)
+    os.utime(old, (0, 0))
+    get(replace(cache, most_bytes=len(FILE) + 2_000), server.put("a", FILE))
+    assert not old.exists()
+
+
 def test_fetched_again_it_is_the_same_to_who_has_looked_at_it(
     server: FileServer, cache: FileCache
 ) -> None:

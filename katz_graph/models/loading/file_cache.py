@@ -3,8 +3,8 @@ for all threads and processes that want it. Must not know what the files are for
 
 Of a file there are `KEY-NAME.safetensors`, whole and checked, or `KEY-NAME.safetensors.part`, which
 whoever fetches it has locked; of its URL `KEY.identity`, what the server said last; and
-`HASH.header`, which answers questions about its tensors without the file. All are found again by
-their names, so that a process may be killed at any time.
+`HASH.header`, which answers questions about its tensors without the file. Nothing else is kept, so
+that a process may be killed at any time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,7 @@ from katz_graph.models.loading.fetch import (
 from katz_graph.models.loading.identity import check_unchanged, parse_header, read_header
 from katz_graph.recipe import FileIdentity
 
-WEIGHTS, PART, NEW = ".safetensors", ".part", ".new"
+WEIGHTS, PART, NEW, LOCK = ".safetensors", ".part", ".new", ".lock"
 FRESH = 10.0  # seconds that the word of a server about its file counts
 LEFT_BEHIND = 24 * 3600.0  # seconds after which nobody goes on with a part of a file
 LONGEST_NAME = 100  # characters that are kept of a file's name
@@ -201,8 +202,8 @@ class FileCache:
         """Removes what was used longest ago, until `coming` bytes fit as well, and what killed
         processes have left behind.
         """
-        with exclusive(self.folder / ".lock"):
-            here = [found for path in self.folder.iterdir() if (found := _used_file(path))]
+        with exclusive(self.folder / f"all{LOCK}"):
+            here = [found for path in self.folder.rglob("*") if (found := _used_file(path))]
             policy, now = POLICIES["lru"](), time.time()
             sizes: dict[Path, int] = {}
             for used, path, size in sorted(here):
@@ -276,12 +277,14 @@ def _note_use(path: Path) -> None:
 
 
 def _used_file(path: Path) -> tuple[float, Path, int] | None:
-    """Returns (time of last use in seconds, path, bytes) of a file of the cache."""
+    """Returns (time of last use in seconds, path, bytes) of a file of the cache; None for folders
+    and locks.
+    """
     try:
         state = path.stat()
     except FileNotFoundError:
         return None
-    if path.name == ".lock":
+    if path.suffix == LOCK or not stat.S_ISREG(state.st_mode):
         return None
     return max(state.st_atime, state.st_mtime), path, state.st_size
 
