@@ -99,20 +99,26 @@ class _Answers(BaseHTTPRequestHandler):
             self.send_error(server.statuses.get(path, 404))
 
     def _send(self, file: Served, request: Request, stopping: threading.Event) -> None:
-        start, total = 0, len(file.content)
-        asked = re.fullmatch(r"bytes=(\d+)-", request.range or "")
+        start, stop, total = 0, len(file.content), len(file.content)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.range or "")
         if asked and file.ranges:
             start = int(asked[1])
+            stop = min(int(asked[2] or total) + 1, total)
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{file.told or total}")
         else:
             self.send_response(200)
         if file.length:
-            self.send_header("Content-Length", str((file.told or total) - start))
+            self.send_header(
+                "Content-Length",
+                str((file.told or total) - start if stop == total else stop - start),
+            )
         if file.etag:
             self.send_header("ETag", file.etag)
         self.end_headers()
-        body = memoryview(file.content)[start : file.sent]
+        body = memoryview(file.content)[
+            start : min(stop, total if file.sent is None else file.sent)
+        ]
         for begin in range(0, len(body), 4096) if file.pause else (0,):
             piece = body[begin : begin + 4096] if file.pause else body
             for at in range(0, len(piece), 1 << 16):  # so that what was sent is known

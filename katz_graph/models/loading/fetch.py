@@ -9,13 +9,20 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.urls import SECRET, address, checksum, shown
 from katz_graph.messages import first_line, one_line, shorten
-from katz_graph.models.loading.identity import read_header_of, size_by_header
+from katz_graph.models.loading.identity import (
+    LENGTH_BYTES,
+    LONGEST_HEADER,
+    LONGEST_SIGN,
+    read_header_of,
+    size_by_header,
+)
 from katz_graph.recipe import FileIdentity
 
 VERSIONS = (
@@ -27,7 +34,7 @@ PART_OF_FILE = 206  # HTTP's answer to who asked for a range (RFC 9110, section 
 NO_SUCH_RANGE = 416
 PIECE = 2**20  # bytes that are read at once
 BLOCK = 2**24  # bytes that are asked for at once, where a protocol has no streams
-HEADER_BLOCK = 2**18
+HEADER_BLOCK = 2**19  # bytes that most headers are shorter than
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +78,23 @@ def identify(url: str, patience: Patience = PATIENCE) -> tuple[FileIdentity, byt
     RunError when the network fails.
     """
     checksum(url)
-    with _errors_of(url, patience), _opened(url, patience, block=HEADER_BLOCK) as answer:
-        header, entries = read_header_of(shown(url), _whole_reads(url, answer), answer.size)
-        size = size_by_header(header, entries)
-        return FileIdentity(
-            url, size, 0, hashlib.sha256(header).hexdigest(), answer.version
-        ), header
+    with _errors_of(url, patience):
+        with _opened(url, patience, 0, HEADER_BLOCK, HEADER_BLOCK) as answer:
+            begin = _read(url, answer, 0, LENGTH_BYTES)
+            end = LENGTH_BYTES + int.from_bytes(begin, "little")
+            if end > (LONGEST_HEADER if answer.size is None else answer.size):
+                end = LENGTH_BYTES + LONGEST_SIGN  # no header: something else
+            begin += _read(url, answer, len(begin), min(end, HEADER_BLOCK))
+        if end > HEADER_BLOCK:
+            with _opened(url, patience, HEADER_BLOCK, HEADER_BLOCK, end) as rest:
+                if rest.version != answer.version:
+                    raise Changed(url)
+                more = _read(url, rest, rest.start, end)
+                begin += more[HEADER_BLOCK - rest.start :]
+        header, entries = read_header_of(shown(url), BytesIO(begin).read, answer.size)
+    size = size_by_header(header, entries)
+    file = FileIdentity(url, size, 0, hashlib.sha256(header).hexdigest(), answer.version)
+    return file, header
 
 
 def download(
@@ -151,10 +169,14 @@ def _errors_of(url: str, patience: Patience) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(url: str, patience: Patience, start: int = 0, block: int = BLOCK) -> Iterator[Answer]:
-    """Asks for a file from byte `start` on; who has no parts of files, begins at its beginning."""
+def _opened(
+    url: str, patience: Patience, start: int, block: int, stop: int | None = None
+) -> Iterator[Answer]:
+    """Asks for a file from byte `start` on, and for no more than up to `stop`. Who has no parts of
+    files, sends all of it.
+    """
     if urlsplit(url).scheme.lower() in ("http", "https"):
-        with _stream(url, patience, start) as answer:
+        with _stream(url, patience, start, stop) as answer:
             yield answer
         return
     from fsspec.core import url_to_fs
@@ -167,9 +189,9 @@ def _opened(url: str, patience: Patience, start: int = 0, block: int = BLOCK) ->
 
 
 @contextmanager
-def _stream(url: str, patience: Patience, start: int) -> Iterator[Answer]:
-    """Asks a web server once, for everything from `start` on. Uncompressed, so that the length is
-    known; limits silence, but not the whole time that a large file takes.
+def _stream(url: str, patience: Patience, start: int, stop: int | None) -> Iterator[Answer]:
+    """Asks a web server once. Uncompressed, so that the length is known; limits silence, but not
+    the whole time that a large file takes.
     """
     from aiohttp import ClientTimeout
     from fsspec.implementations.http import HTTPFileSystem
@@ -180,44 +202,41 @@ def _stream(url: str, patience: Patience, start: int) -> Iterator[Answer]:
     files = HTTPFileSystem(
         skip_instance_cache=True, client_kwargs={"timeout": timeout, "trust_env": True}
     )
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    headers = {"Accept-Encoding": "identity"}
+    if start or stop is not None:
+        headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
     try:
         # a block size of 0: one stream; a size of any kind: it need not be asked for
         stream = files.open(address(url), block_size=0, size=1, headers=headers)
     except Exception as error:
-        if getattr(error, "status", None) == NO_SUCH_RANGE:
+        if start and getattr(error, "status", None) == NO_SUCH_RANGE:
             raise Changed(url) from None
         raise
     with stream:
         said = stream.r.headers
-        begins = start if stream.r.status == PART_OF_FILE else 0
-        length = None if said.get("Content-Encoding") else said.get("Content-Length")
-        size = None if length is None else begins + int(length)
-        yield Answer(stream.read, begins, size, _version(said))
+        if stream.r.status == PART_OF_FILE:  # Content-Range: bytes 0-99/1234
+            begins, size = start, said.get("Content-Range", "").rpartition("/")[2]
+        else:
+            begins, size = 0, said.get("Content-Length", "")
+        known = size.isdecimal() and not said.get("Content-Encoding")
+        yield Answer(stream.read, begins, int(size) if known else None, _version(said))
 
 
 def _version(said: Any) -> str:
     return next((str(said[word]) for word in VERSIONS if said.get(word)), "")
 
 
-def _whole_reads(url: str, answer: Answer) -> Callable[[int], bytes]:
-    """Returns a function that reads as many bytes as asked for, of a file that may come in small
-    pieces. Fewer at the end of a file; RunError when that is too early.
+def _read(url: str, answer: Answer, start: int, stop: int) -> bytes:
+    """Reads the bytes of a file between the place that was reached and another; fewer at its end.
+    RunError when the connection ends before.
     """
-    done = 0
-
-    def read(count: int) -> bytes:
-        nonlocal done
-        pieces = []
-        while count and (piece := answer.read(count)):
-            pieces.append(piece)
-            count -= len(piece)
-            done += len(piece)
-        if count and answer.size is not None and done < answer.size:
-            raise _ended(url, done, answer.size)
-        return b"".join(pieces)
-
-    return read
+    pieces, done = [], start
+    while done < stop and (piece := answer.read(stop - done)):
+        pieces.append(piece)
+        done += len(piece)
+    if answer.size is not None and done < min(stop, answer.size):
+        raise _ended(url, done, answer.size)
+    return b"".join(pieces)
 
 
 def _ended(url: str, done: int, size: int) -> RunError:
