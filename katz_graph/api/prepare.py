@@ -18,6 +18,7 @@ from katz_graph.approximations import allowed_names
 from katz_graph.checks.validate import check
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.folders import Folders
+from katz_graph.files.urls import shown
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow, read_workflow
 from katz_graph.formats.secrets import hide_secrets
@@ -164,9 +165,10 @@ def set_inputs(
             )
         value = given if isinstance(assignments, Mapping) else _value(given, known.get(field))
         graph = _with_input(graph, identifier, field, value)
+        told = shown(value) if isinstance(value, str) else value
         notes.append(
             f"node {identifier} ({call.type}): {field} = "
-            f"{json.dumps(value, ensure_ascii=False, default=repr)}"
+            f"{json.dumps(told, ensure_ascii=False, default=repr)}"
         )
     return graph, notes
 

@@ -96,15 +96,17 @@ def test_a_workflow_with_it_draws_what_the_file_draws(
         return katz("run", tmp_path / "w.json", "--json", *options)
 
     pictures = []
-    for name in (f"katz-mini-{LORA.name}", url):
-        result = run(name)
+    mini = f"katz-mini-{LORA.name}"
+    for name, options in ((mini, ()), (url, ()), (mini, ("--set", f"2.lora_name={url}"))):
+        result = run(name, *options)
         assert result.code == 0, result.err
         assert "secret" not in result.out + result.err
         (path,) = result.data["outputs"]
         pictures.append(Image.open(path))
-    assert pictures[0].tobytes() == pictures[1].tobytes()
-    assert server.url("style.safetensors") in pictures[1].info["prompt"]
-    assert not [text for text in pictures[1].info.values() if "secret" in str(text)]
+    for picture in pictures[1:]:
+        assert picture.tobytes() == pictures[0].tobytes()
+        assert server.url("style.safetensors") in picture.info["prompt"]
+        assert not [text for text in picture.info.values() if "secret" in str(text)]
     refused = run(url, "--fetch", "none")
     assert refused.code == 2
     (line,) = refused.errors

@@ -336,6 +336,11 @@ def test_what_was_left_behind_long_ago_goes(server: FileServer, cache: FileCache
         ),
         ("page", InputError, "a web page, not a model"),
         ("pickle", InputError, "a pickle, which can run code"),
+        (
+            "bomb",
+            InputError,
+            "not a safetensors file, or cut off: it says its header has 50,000,000,",
+        ),
         ("headless", RunError, "could not be fetched: |the connection ended after 20 of"),
         ("cut", RunError, "could not be fetched: |the connection ended after 500 of"),
         ("longer", InputError, "followed by bytes that belong to no tensor"),
@@ -350,6 +355,7 @@ def test_what_does_not_come_whole_is_not_taken(
     server.statuses["broken"] = 500
     server.put("page", b"<html>log in</html>")
     server.put("pickle", b"PK\x03\x04" + bytes(500))
+    server.put("bomb", (50 * 10**9).to_bytes(8, "little") + bytes(10**6), told=10**11)
     server.put("headless", FILE, sent=20)
     server.put("cut", FILE, sent=500, etag=None)
     server.put("longer", FILE + b"x")

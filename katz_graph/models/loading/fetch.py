@@ -82,7 +82,7 @@ def identify(url: str, patience: Patience = PATIENCE) -> tuple[FileIdentity, byt
         with _opened(url, patience, 0, HEADER_BLOCK, HEADER_BLOCK) as answer:
             begin = _read(url, answer, 0, LENGTH_BYTES)
             end = LENGTH_BYTES + int.from_bytes(begin, "little")
-            if end > (LONGEST_HEADER if answer.size is None else answer.size):
+            if end > min(LONGEST_HEADER, answer.size or LONGEST_HEADER):
                 end = LENGTH_BYTES + LONGEST_SIGN  # no header: something else
             begin += _read(url, answer, len(begin), min(end, HEADER_BLOCK))
         if end > HEADER_BLOCK:
