@@ -293,7 +293,15 @@ class DeviceEngine:
         self._note_switches(program, outcome.timings)
         own = outcome.timings[program.owner]
         context.report(
-            Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts)
+            Sampled(
+                region.name,
+                program,
+                own.load,
+                own.prepare,
+                own.denoise,
+                outcome.attempts,
+                own.arrivals,
+            )
         )
         spans = (span for timing in outcome.timings.values() for span in timing.spans)
         context.report(Timeline(region.name, tuple(spans)))
@@ -303,6 +311,8 @@ class DeviceEngine:
     def _note_switches(self, program: Program, timings: Mapping[str, Timing]) -> None:
         known = switches(program)
         for device, timing in timings.items():
+            if timing.reads:
+                self._note(device, {(key, 0): [took] for key, took in timing.reads.items()})
             if timing.switches:
                 found = {name: known[name] for name in timing.switches}
                 self._note(

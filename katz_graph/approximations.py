@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from pathlib import PurePath
 
 from katz_graph.errors import InputError
 
-if TYPE_CHECKING:
-    from katz_graph.ir.program import Program
-
-APPROXIMATIONS = ("stale-controlnet", "async-lora")
+STALE_CONTROLNET, ASYNC_LORA = "stale-controlnet", "async-lora"
+APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA)
 
 
 def allowed_names(names: str) -> frozenset[str]:
-    """Parses a list of names separated by commas. InputError for one that does not exist."""
+    """Parses a list of names separated by commas; `async-lora=K` has a number. InputError for one
+    that does not exist.
+    """
     found = frozenset(filter(None, (part.strip() for part in names.split(","))))
-    for name in sorted(found):
+    for one in sorted(found):
+        name, _, number = one.partition("=")
         if name not in APPROXIMATIONS:
             raise InputError(
-                f"--allow {name}: no such approximation; choose from {', '.join(APPROXIMATIONS)}"
+                f"--allow {one}: no such approximation; choose from {', '.join(APPROXIMATIONS)}"
             )
-        if name == "async-lora":
-            raise InputError(
-                "--allow async-lora: LoRAs are not loaded beside the first steps yet; leave it out"
-            )
+        if "=" in one and (name != ASYNC_LORA or not number.isdecimal()):
+            raise InputError(f"--allow {one}: expected {ASYNC_LORA}=K, K steps")
     return found
 
 
-def in_force(programs: Iterable[Program]) -> list[str]:
-    """Returns the approximations that programs use."""
-    return ["stale-controlnet"] if any(program.delayed for program in programs) else []
+def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
+    """Returns whether steps may begin without LoRAs, and how many if a person said so: the fewest
+    of several numbers.
+    """
+    mine = [one.partition("=") for one in allowed if one.partition("=")[0] == ASYNC_LORA]
+    return bool(mine), min((int(number) for _, _, number in mine if number), default=None)
 
 
-def made_with(devices: str, dtype: str, approximated: Sequence[str]) -> str:
-    """Writes the text chunk `katz` of a picture."""
-    return json.dumps(
-        {
-            "approximations": list(approximated),
-            "devices": devices,
-            "dtype": dtype,
-            "version": version("katz-graph"),
-        }
-    )
+def made_with(
+    devices: str, dtype: str, approximated: Collection[str], arrivals: Mapping[str, int]
+) -> str:
+    """Writes the text chunk `katz` of a picture. `arrivals`: of LoRAs that evaluations ran without,
+    by path, the evaluation from which on each was there.
+    """
+    facts = {
+        "approximations": list(approximated),
+        "devices": devices,
+        "dtype": dtype,
+        "version": version("katz-graph"),
+    }
+    late = {PurePath(path).name: evaluation for path, evaluation in arrivals.items()}
+    return json.dumps(facts | ({"lora_arrivals": late} if late else {}))

@@ -91,7 +91,9 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sampler is done: seconds on the device that advanced it, and how many attempts it took."""
+    """A sampler is done: seconds on the device that advanced it, how many attempts it took, and by
+    LoRA that it began without the evaluation from which on it was there.
+    """
 
     node: str
     program: Program
@@ -99,6 +101,7 @@ class Sampled:
     prepare: float
     denoise: float
     attempts: int = 1
+    arrivals: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

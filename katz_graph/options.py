@@ -94,6 +94,13 @@ class DeviceOptions:
         min=0,
         unit=GB,
     )
+    lora_bytes: int | None = option(
+        "of each device, in host memory, for LoRA files; as much again for weights with them",
+        None,
+        "--lora-gb",
+        min=0,
+        unit=GB,
+    )
 
     def device_list(self, otherwise: str | None = None) -> DeviceList:
         """Parses `devices`; if not given, `otherwise`; if neither is, the processor."""
@@ -108,4 +115,4 @@ class PlacementOptions(DeviceOptions):
     link: str | None = option(
         "GBPS[,MS]: what links between devices are taken for; measured unless given",
     )
-    allow: str = option("approximations by name: stale-controlnet", "")
+    allow: str = option("approximations by name: stale-controlnet, async-lora[=K]", "")

@@ -81,6 +81,11 @@ class ModelRecipe:
     loras: tuple[Lora, ...] = ()
     patches: tuple[Patch, ...] = ()
 
+    @property
+    def weights(self) -> tuple[Component, tuple[Lora, ...]]:
+        """Returns the network and what is to be merged into its weights."""
+        return self.network, tuple(lora for lora in self.loras if lora.strength)
+
     def with_lora(self, lora: Lora) -> ModelRecipe:
         return replace(self, loras=(*self.loras, lora))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from katz_graph.approximations import ASYNC_LORA, STALE_CONTROLNET
 from katz_graph.events import Event, Sampled, StageDone
 from katz_graph.models.stages import stage_groups
 
@@ -35,6 +36,24 @@ class RunStats:
     @property
     def programs(self) -> list[Program]:
         return [sampler.program for sampler in self.samplers]
+
+    @property
+    def arrivals(self) -> Mapping[str, int]:
+        """Returns the LoRAs that evaluations ran without, and from which on each was there; the
+        latest of several samplers.
+        """
+        found: dict[str, int] = {}
+        for sampler in self.samplers:
+            for name, evaluation in sampler.arrivals.items():
+                if evaluation:
+                    found[name] = max(evaluation, found.get(name, 0))
+        return found
+
+    @property
+    def approximations(self) -> list[str]:
+        """Returns the approximations that were in force."""
+        stale = [STALE_CONTROLNET] if any(program.delayed for program in self.programs) else []
+        return [*([ASYNC_LORA] if self.arrivals else []), *stale]
 
     @property
     def seconds(self) -> Mapping[str, float]:

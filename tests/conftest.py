@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from katz_graph.bench.parity import Models
 
 expect_imports()
+os.environ["KATZ_CHECK_WEIGHTS"] = "1"
 
 
 def pytest_collection_finish() -> None:

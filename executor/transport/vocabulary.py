@@ -74,6 +74,7 @@ _CLASSES: tuple[type, ...] = (
     device.NetworkLink,
     program.Call,
     program.Segment,
+    program.LateLoras,
     program.Instance,
     program.Instruction,
     program.Prediction,

@@ -48,6 +48,7 @@ def device_program(program: Program, device: str) -> DeviceProgram:
                 operation if operation.id in prepared else _named(operation)
                 for operation in program.before
             ),
+            late=program.late,
             variants=tuple(_of_device(program, variant, device) for variant in program.variants),
             keys=program.keys,
             shape=program.shape,

@@ -29,18 +29,19 @@ from katz_graph.executor.worker.loop import WeightSetKey
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
+from katz_graph.executor.worker.weight_versions import WeightVersions
 from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import Call, Instance, Instruction
+from katz_graph.ir.program import PRESENT, Call, Instance, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.stages import NODE
 from katz_graph.models.text.recipe import clips
 from katz_graph.picture.preview import LinearMap, latent_picture, linear_map
-from katz_graph.planner.queries import weight_sets
+from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of
-from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
+from katz_graph.recipe import Component, ControlNetRecipe, FileIdentity, ModelRecipe
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.scope import running
 
@@ -62,7 +63,8 @@ class Execution:
 
     With `exchange` None there is no other device. `measure`: every call is timed by itself. It
     begins with loading what it needs, after which `on_loaded` is called; with `hold` it then waits
-    for `go`.
+    for `go`. LoRA files are read beside it: it is not ready before those are there that it may not
+    begin without; `wake` is called when one has come.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Execution:
         measure: bool = False,
         hold: bool = False,
         on_loaded: Callable[[], None] | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.program = program = portion.program
         self.timing = Timing()
@@ -92,7 +95,7 @@ class Execution:
         self._evaluation = -1
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
         self._device = portion.device
-        self._instructions = program.instructions[portion.device]
+        self._instructions = list(program.instructions[portion.device])
         self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
         self._loaded = False
@@ -101,18 +104,19 @@ class Execution:
         # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
-        self._before_operations = {op.id: op for op in program.before}
         self._segments = {
             segment.name: (number, segment)
             for number, run in enumerate(program.segments)
             for segment in run
         }
-        self._operations = [
-            {op.id: op for op in variant.operations} for variant in program.variants
-        ]
-        self._weight_sets = weight_sets(program)
+        self._versions = WeightVersions(program, portion.device)
+        self._go_on_with(self._versions.late.everything)
         self._patched = self._unpatched()
-        self._wanted = self._wanted_set()
+        self._made_before = {*(op.id for op in program.before), PRESENT}
+        files = adapters(program, portion.device)
+        # that it may not begin without
+        self._needed = [file for file in files if file not in self._versions.late.files]
+        self._adapters = models.adapters.want(files, wake)  # as its list begins with saying
 
     def _start(self) -> Process:
         begin = self.program.region.begin
@@ -121,35 +125,24 @@ class Execution:
         scaled = self._model.latent.normalised(latent.float()) if latent.any() else latent.float()
         return start_process(spec, scaled, table, self._models.device, self._models.dtype)
 
-    def _wanted_set(self) -> WeightSetKey | None:
-        """Returns the UNet of the loop and the LoRAs that have to be resident in it for this
-        request to run without patching.
-        """
-        models = (
-            op.inputs.get("model") for variant in self.program.variants for op in variant.operations
-        )
-        model = next((model for model in models if isinstance(model, ModelRecipe)), None)
-        return (
-            None
-            if model is None
-            else (model.network, tuple(lora for lora in model.loras if lora.strength))
-        )
+    def _go_on_with(self, present: int) -> None:
+        """Takes the operations as they are with these late LoRAs."""
+        self._present, self._version = present, self._versions.of(present)
+        model = next(iter(self._version.models), None)
+        self._wanted = None if model is None else model.weights
 
     def _unpatched(self) -> dict[Component, ModelRecipe]:
         """Returns the UNets that are not patched: other requests' LoRAs must be out of them."""
-        models = [
-            op.inputs.get("model") for variant in self.program.variants for op in variant.operations
-        ]
-        patched = {model.network for model in self._weight_sets.values()}
+        patched = {model.network for model in self._version.weight_sets.values()}
         return {
-            model.network: model
-            for model in models
-            if isinstance(model, ModelRecipe) and model.network not in patched
+            model.network: model for model in self._version.models if model.network not in patched
         }
 
     @property
     def weight_set(self) -> WeightSetKey | None:
-        """Returns what must be resident for the next unit; loading needs none."""
+        """Returns what must be resident for the next unit; loading needs none: the UNet of the loop
+        and its LoRAs.
+        """
         return self._wanted if self._loaded else None
 
     def go(self) -> None:
@@ -162,14 +155,29 @@ class Execution:
         next is there.
         """
         if not self._loaded:
-            return True
+            return self._adapters.have(self._needed)
         return not self._held and (
             self._next >= len(self._instructions)
             or not self._waits_for(self._instructions[self._next])
         )
 
     def _waits_for(self, instruction: Instruction) -> bool:
-        return instruction.kind == "receive" and not self._partners.has(_instance(instruction))
+        match instruction.kind:
+            case "receive":
+                return not self._partners.has(_instance(instruction))
+            case "weights":
+                return not self._adapters.have(self._due(instruction.evaluation))
+        return False
+
+    def _due(self, evaluation: int | None) -> Sequence[FileIdentity]:
+        """Returns the late LoRAs that must be there now: on the device of the sampler those without
+        which the evaluation may not begin, on others those that it says are there.
+        """
+        late = self._versions.late
+        if self._owns:
+            return late.due(evaluation)
+        absent = late.absent(self._before.resolve(Ref(PRESENT)))
+        return [file for file in self._adapters.files if file in late.files and file not in absent]
 
     @property
     def _partners(self) -> Exchange:
@@ -186,6 +194,7 @@ class Execution:
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
     def _step_on(self) -> bool:
+        self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
         # functions and nodes of packs in it may reach the run
         with running(self._context, self.program.name):
@@ -199,6 +208,10 @@ class Execution:
             for model in self._patched.values():  # other requests may have run since the last unit
                 self._patch(model)
             done = self._continue()
+            if done:
+                self.timing.reads = {
+                    reading_key(file): took for file, took in self._adapters.seconds.items()
+                }
         self.switched = self._models.network_seconds - before
         return done
 
@@ -216,8 +229,11 @@ class Execution:
     def _carry_out(self, instruction: Instruction) -> None:
         started, index = time.perf_counter(), instruction.evaluation
         match instruction.kind:
+            case "weights":
+                self._heed_arrivals(index)
             case "patch":
-                before, model = self._models.network_seconds, self._weight_sets[instruction.target]
+                before = self._models.network_seconds
+                model = self._version.weight_sets[instruction.target]
                 self._patch(model)
                 self._patched[model.network] = model
                 if (switched := self._models.network_seconds - before) > 0:
@@ -226,12 +242,13 @@ class Execution:
                 self.timing.prepare += seconds if index is None else 0.0
             case "prepare":
                 self._call(
-                    self._preparations[instruction.target], self._before_operations, self._before
+                    self._preparations[instruction.target], self._version.before, self._before
                 )
-                self.timing.prepare += self._span(instruction.target, started, None)
+                self.timing.prepare += self._span(instruction.target, started, index)
             case "begin":
                 assert index is not None
-                self._held_texts.close()  # from here on nothing is encoded
+                if self._present == self._versions.late.everything:
+                    self._held_texts.close()  # from here on nothing is encoded
                 self._begin(index)
             case "receive":
                 self._receive(_instance(instruction))
@@ -255,6 +272,25 @@ class Execution:
                 self._values = None
                 self.timing.denoise = time.perf_counter() - self._opened
 
+    def _heed_arrivals(self, evaluation: int | None) -> None:
+        """Goes on with the late LoRAs that are there: on the device of the sampler those that have
+        come, on others those of which it said so. Does again what others were used for.
+        """
+        late, before = self._versions.late, self._present
+        if self._owns:
+            there = [self._adapters.have([file]) for file in late.files]
+            self._before.put((PRESENT,), (sum(here << bit for bit, here in enumerate(there)),))
+        self._go_on_with(self._before.resolve(Ref(PRESENT)))
+        if evaluation is None:
+            self._patched = self._unpatched()
+            before = 0
+        elif before != self._present:
+            again = self._versions.again(before, self._present, evaluation)
+            self._instructions[self._next : self._next] = again
+        for bit, file in enumerate(late.files):
+            if (before ^ self._present) >> bit & 1:
+                self.timing.arrivals[file.path] = evaluation or 0
+
     def _patch(self, model: ModelRecipe) -> None:
         self._models.residents.with_room(
             f"{self._what()}, its LoRAs", partial(self._models.patch, model)
@@ -273,13 +309,13 @@ class Execution:
 
     def _receive(self, instance: Instance) -> None:
         value = on_device(self._partners.take(instance), self._models.device)
-        if instance.evaluation is None:
-            self._before.arrive(instance, value, None)
+        if instance.ref.operation in self._made_before:
+            self._before.arrive(instance, value, instance.evaluation)
         else:
             self._now.arrive(instance, value, self._evaluation)
 
     def _send(self, instance: Instance, peer: str, started: float) -> None:
-        values = self._before if instance.evaluation is None else self._now
+        values = self._before if instance.ref.operation in self._made_before else self._now
         self._partners.send(peer, instance, values.resolve(instance.ref))
         self._span(f"send {instance.ref.operation} to {peer}", started, instance.evaluation)
 
@@ -310,6 +346,7 @@ class Execution:
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
         self._calls.clear()
+        self._adapters.release()
 
     def _load(self) -> None:
         """Loads models before any operation, so that operations are not charged for it."""
@@ -378,7 +415,7 @@ class Execution:
     def _run_segment(self, name: str) -> None:
         number, segment = self._segments[name]
         for call in segment.calls:
-            self._call(call, self._operations[number], self._now)
+            self._call(call, self._version.variants[number], self._now)
 
     def _advance(self) -> None:
         """Hands the prediction to the sampler."""

@@ -66,17 +66,27 @@ class ThreadTask(Protocol):
 
 
 class OneUnitTask:
-    """Runs a task of one unit: a VAE call, say."""
+    """Runs a task of one unit: a VAE call, say. `ready` says whether what it needs is there, and
+    `close` lets go of it.
+    """
 
     weight_set = None
-    ready = True
     alone = True
     uncharged = switched = 0.0
 
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        ready: Callable[[], bool] = lambda: True,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run, self._ready, self._close = run, ready, close
         self.result: Any = None
         self.start = self.seconds = 0.0  # on the clock of time.perf_counter
+
+    @property
+    def ready(self) -> bool:
+        return self._ready()
 
     def step(self) -> bool:
         self.start = time.perf_counter()
@@ -85,7 +95,7 @@ class OneUnitTask:
         return True
 
     def close(self) -> None:
-        pass
+        self._close()
 
 
 class SubmittedTask:
@@ -252,8 +262,9 @@ class DeviceThread:
             raise Cancelled("cancelled")
         self._guard.begin()
         done = job.task.step()
-        if wanted is not None:
-            self._resident[wanted[0]] = wanted[1]
+        # a task may go on with another set than it began with
+        if wanted is not None and (left := job.task.weight_set or wanted):
+            self._resident[left[0]] = left[1]
         with self._changed:
             seconds = time.perf_counter() - started - job.task.uncharged
             self._turns.charge(job, seconds, job.task.switched if switches else 0.0)

@@ -16,8 +16,15 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.naming import TEXT_PARTS
+from katz_graph.executor.worker.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
-from katz_graph.executor.worker.weight_set import MERGING_BYTES, WeightSets, merged_module
+from katz_graph.executor.worker.weight_set import (
+    MERGING_BYTES,
+    SET_BYTES,
+    KeptSets,
+    WeightSets,
+    merged_module,
+)
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import overflows
@@ -68,6 +75,7 @@ class DeviceModels:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         store: ModelStore | None = None,
+        lora_bytes: int | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
@@ -78,6 +86,8 @@ class DeviceModels:
         # how often a model's LoRAs were not those that were wanted, and what that took
         self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # of those, in networks
+        self.adapters = AdapterStore(FILE_BYTES if lora_bytes is None else lora_bytes)
+        self._kept = KeptSets(SET_BYTES if lora_bytes is None else lora_bytes)
         # by live module; a module's originals go with it
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 
@@ -88,7 +98,10 @@ class DeviceModels:
     def _originals(self, module: Any) -> Iterable[Tensor]:
         """Forgets the originals of a module that goes; returns them, which go too."""
         sets = self._sets.pop(module, None)
-        return () if sets is None else sets.originals
+        if sets is None:
+            return ()
+        self._kept.forget(sets)
+        return sets.originals
 
     def patch(self, recipe: ModelRecipe) -> Any:
         """Makes a recipe's LoRAs, and no others, resident in its network. Returns the live one."""
@@ -296,7 +309,7 @@ class DeviceModels:
     def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
         """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
         if module not in self._sets:
-            self._sets[module] = WeightSets(module)
+            self._sets[module] = WeightSets(module, self.adapters.get, self._kept)
         if seconds := self._sets[module].use(loras, part):
             self.lora_merges += 1
             self.lora_seconds += seconds

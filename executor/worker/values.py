@@ -37,11 +37,14 @@ class Values:
         self._merged: dict[tuple[Ref, ...], Any] = {}
 
     def put(self, operations: tuple[str, ...], outputs: tuple[Any, ...]) -> None:
+        """Takes the results of a call, in place of those that it gave before."""
+        self._merged.clear()
         self._results[operations] = outputs
         self._owner |= dict.fromkeys(operations, operations)
 
     def arrive(self, instance: Instance, value: Any, evaluation: int | None) -> None:
         """Takes what another device made, in this evaluation or in an earlier one."""
+        self._merged.clear()
         if instance.evaluation == evaluation:
             self._arrived[instance.ref] = value
         else:

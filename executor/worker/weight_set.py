@@ -4,25 +4,80 @@ addresses, and CUDA graphs over them, stay valid.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Collection, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.lora import Factors, fit, read_lora
+from katz_graph.adapters.lora import Factors, LoraFile, fit, read_lora
 from katz_graph.adapters.naming import TEXT_PARTS
+from katz_graph.errors import RunError
+from katz_graph.eviction import POLICIES
+from katz_graph.files.settings import checks_weights
+from katz_graph.models.loading.residency import Residency
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent
+from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 
 Resident = tuple[tuple[Lora, str], ...]
 """LoRAs in order, each with the part of its file that is meant: that of the network, `text_encoder`
 or `text_encoder_2`.
 """
 
-FILES_KEPT = 8  # that a module's sets are made of, so that switching between them reads nothing
+BLOCK = 1 << 18  # values that are summed at a time on a processor, so that they stay in its cache
+SET_BYTES = 2**30  # that weights of sets which came back may take, unless said otherwise
+REMEMBERED = 4096  # sets that were made once
+
+
+class KeptSets:
+    """Keeps the weights of sets that were resident before, of all modules of a device, within a
+    budget of bytes, so that going back to one is a copy. What was used longest ago goes first.
+
+    A set is kept when it is made the second time: most sets of a long tail never come back.
+    """
+
+    def __init__(self, budget: float = SET_BYTES) -> None:
+        self._budget = budget
+        self._books = Residency(math.inf, POLICIES["lru"]())
+        self._weights: dict[Any, Mapping[str, Tensor]] = {}
+        self._seen: dict[Any, None] = {}  # made once, the latest last
+
+    def get(self, key: Any) -> Mapping[str, Tensor] | None:
+        if key in self._weights:
+            self._books.touch(key, 0)
+        return self._weights.get(key)
+
+    def made(self, key: Any, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Notes that a set was made; takes its weights when it was made before."""
+        if key not in self._seen:
+            self._seen[key] = None
+            while len(self._seen) > REMEMBERED:
+                del self._seen[next(iter(self._seen))]
+            return
+        copies = weights()
+        size = sum(weight.nbytes for weight in copies.values())
+        if size > self._budget:
+            return
+        self._books.touch(key, size)
+        self._weights[key] = copies
+        for gone in self._books.idle(self._books.resident_bytes - self._budget):
+            self._books.evict(gone)
+            del self._weights[gone]
+
+    def forget(self, owner: object) -> None:
+        """Drops the sets of a module."""
+        for key in [key for key in self._weights if key[0] is owner]:
+            self._books.forget(key)
+            del self._weights[key]
+        for key in [key for key in self._seen if key[0] is owner]:
+            del self._seen[key]
+
+    @property
+    def bytes(self) -> int:
+        return self._books.resident_bytes
 
 
 class WeightSets:
@@ -31,16 +86,30 @@ class WeightSets:
 
     A text encoder may be one model's first and another's second: which part of a LoRA file it takes
     is told with each set. A set is made from the originals plus all its deltas in order,
-    accumulated in float32 and rounded once; the empty set is the originals, bit for bit. Not for
-    use by several threads at once.
+    accumulated in float32 and rounded once; the empty set is the originals, bit for bit. Only
+    weights of the set that goes and of the one that comes are touched. Not for use by several
+    threads at once.
+
+    `read` gives the files; `kept` may keep sets that come back. RunError when a restored weight is
+    not what it was, where that is checked (KATZ_CHECK_WEIGHTS).
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(
+        self,
+        module: Any,
+        read: Callable[[FileIdentity], LoraFile] = read_lora,
+        kept: KeptSets | None = None,
+    ) -> None:
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
+        self._read, self._kept = read, kept
+        # of files that somebody keeps, by part
+        self._fitted: WeakKeyDictionary[LoraFile, dict[str, Mapping[str, Factors]]]
+        self._fitted = WeakKeyDictionary()
         self._originals: dict[str, Tensor] = {}  # on the CPU, of weights that some set has touched
         self._touched: frozenset[str] = frozenset()
         self._resident: Resident = ()
-        self._fitted = lru_cache(maxsize=FILES_KEPT)(partial(_fitted, self._weights))
+        self._checks = checks_weights()
+        self._digests: dict[str, str] = {}  # of originals, where they are checked
 
     @property
     def resident(self) -> Resident:
@@ -63,49 +132,91 @@ class WeightSets:
         if wanted == self._resident:
             return 0.0
         begin = time.perf_counter()
-        factors = [(self._fitted(lora.file, part), lora.strength) for lora, part in wanted]
-        touched = frozenset(name for modules, _ in factors for name in modules)
+        kept = None if self._kept is None else self._kept.get((self, wanted))
+        if kept is None:
+            made = self._deltas(wanted)
+            touched = frozenset(made)
+        else:
+            made, touched = {}, frozenset(kept)
         try:
-            self._restore(self._touched)
-            for name in sorted(touched):
+            self._restore(self._touched - touched)
+            for name, weight in {} if kept is None else kept.items():
+                self._weights[name].copy_(weight, non_blocking=True)
+            for name in sorted(made):
                 self._keep(name)
-                self._write(
-                    name,
-                    [(modules[name], strength) for modules, strength in factors if name in modules],
-                )
+                self._write(name, made[name])
         except BaseException:
             self._restore(frozenset(self._originals))
             self._touched, self._resident = frozenset(), ()
             raise
         self._touched, self._resident = touched, wanted
+        if self._kept is not None and made:
+            self._kept.made((self, wanted), self._copies)
         for device in {weight.device for weight in self._weights.values() if weight.is_cuda}:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
 
+    def _deltas(self, wanted: Resident) -> dict[str, list[tuple[Factors, float]]]:
+        """Returns what a set adds to each weight that it touches, in order."""
+        found: dict[str, list[tuple[Factors, float]]] = {}
+        for lora, part in wanted:
+            for name, factors in self._fit(self._read(lora.file), part).items():
+                found.setdefault(name, []).append((factors, lora.strength))
+        return found
+
+    def _fit(self, file: LoraFile, part: str) -> Mapping[str, Factors]:
+        parts = self._fitted.setdefault(file, {})
+        if part not in parts:
+            parts[part] = fit(file, part, self._weights)
+        return parts[part]
+
+    def _copies(self) -> Mapping[str, Tensor]:
+        return {name: _on_host(self._weights[name]) for name in self._touched}
+
     def _keep(self, name: str) -> None:
         """Keeps the original of a weight that nothing was added to, once."""
         if name not in self._originals:
-            weight = self._weights[name]
-            self._originals[name] = torch.empty_like(
-                weight, device="cpu", pin_memory=weight.is_cuda
-            ).copy_(weight)
+            self._originals[name] = _on_host(self._weights[name])
+            if self._checks:
+                self._digests[name] = tensor_digest(self._originals[name])
 
-    def _restore(self, names: frozenset[str]) -> None:
+    def _restore(self, names: Iterable[str]) -> None:
         for name in names:
             self._weights[name].copy_(self._originals[name], non_blocking=True)
+            if self._checks and tensor_digest(self._weights[name]) != self._digests[name]:
+                raise RunError(f"{name} is not what it was before LoRAs were added to it")
 
     def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
-        """Adds deltas in float32 on the device: factors cross the bus in their own format."""
-        weight = self._weights[name]
-        total = weight.to(torch.float32)
-        for factors, strength in deltas:
-            total += factors.delta(strength, weight.device, weight.shape)
-        if total is not weight:
-            weight.copy_(total)
+        """Adds deltas to the original in float32 on the device: factors and originals cross the bus
+        in their own format.
+        """
+        weight, original = self._weights[name], self._originals[name]
+        for rows in _blocks(weight, all(factors.by_rows for factors, _ in deltas)):
+            target = weight[rows]
+            if name in self._touched:  # else it is the original
+                target.copy_(original[rows], non_blocking=True)
+            total = target.to(torch.float32)  # the target itself, if it is of that format
+            for factors, strength in deltas:
+                factors.add_to(total, strength, rows)
+            if total is not target:
+                target.copy_(total)
 
 
-def _fitted(weights: Mapping[str, Tensor], file: FileIdentity, part: str) -> Mapping[str, Factors]:
-    return fit(read_lora(file), part, weights)
+def _on_host(weight: Tensor) -> Tensor:
+    return torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
+
+
+def _blocks(weight: Tensor, by_rows: bool) -> Iterator[slice]:
+    """Yields the rows of a weight to compute at a time: on a processor as many as its cache holds,
+    where rows can be computed alone.
+    """
+    rows = len(weight)
+    height = max(1, BLOCK * rows // weight.numel())
+    if not by_rows or weight.device.type != "cpu" or height >= rows:
+        yield slice(None)
+        return
+    for first in range(0, rows, height):
+        yield slice(first, min(first + height, rows))
 
 
 MERGING_BYTES = 8  # bytes for each weight, while two modules in float32 are at hand

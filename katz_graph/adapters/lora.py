@@ -56,20 +56,39 @@ class Factors:
         """Returns the shape of the weight that it was made for."""
         return [self.up.shape[0], *self.down.shape[1:]]
 
-    def delta(self, strength: float, device: torch.device, shape: torch.Size) -> Tensor:
-        """Computes strength · (alpha / rank) · B A in float32, as a weight of this shape."""
+    by_rows = True  # rows of the weight can be computed alone
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.down, self.up
+
+    def add_to(self, total: Tensor, strength: float, rows: slice = slice(None)) -> None:
+        """Adds strength · (alpha / rank) · B A, in float32 on the device of `total`, which is those
+        `rows` of a weight.
+        """
         up, down = (
-            factor.to(device).to(torch.float32).flatten(1) for factor in (self.up, self.down)
+            factor.to(total.device).to(torch.float32).flatten(1)
+            for factor in (self.up[rows], self.down)
         )
-        return (up @ down).mul_(strength * self.alpha / self.rank).view(shape)
+        total.flatten(1).addmm_(up, down, alpha=strength * self.alpha / self.rank)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoraFile:
     """Holds the factors of a LoRA file by part of a pipeline, and module as the file names it."""
 
     path: str
     parts: Mapping[str, Mapping[str, Factors]]
+
+    @property
+    def bytes(self) -> int:
+        """Returns what it takes in memory."""
+        return sum(
+            tensor.nbytes
+            for modules in self.parts.values()
+            for factors in modules.values()
+            for tensor in factors.tensors
+        )
 
 
 def read_lora(file: FileIdentity) -> LoraFile:

@@ -28,9 +28,9 @@ from katz_graph.api.prepare import (
 )
 from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
-from katz_graph.approximations import in_force, made_with
+from katz_graph.approximations import made_with
 from katz_graph.errors import InputError, KatzError
-from katz_graph.events import Event, Listener, Planned, Warned
+from katz_graph.events import Event, Listener, Sampled, Warned
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
@@ -72,6 +72,7 @@ class Engine:
         link: str | None = None,
         allow: str = "",
         model_bytes: int | None = None,
+        lora_bytes: int | None = None,
         cache: str = "classic",
         tell_evictions: bool = False,
         say: Callable[[str], None] = log.info,
@@ -85,6 +86,7 @@ class Engine:
             dtype=dtype,
             threads=threads,
             model_bytes=model_bytes,
+            lora_bytes=lora_bytes,
             place=places,
             link=link,
             allow=allow,
@@ -309,6 +311,7 @@ class Engine:
             tuple(context.files),
             {"total": time.perf_counter() - began, **measured.seconds},
             Plan(tuple(measured.programs)),
+            tuple(measured.approximations),
             first_seed(prepared.graph),
             tuple(warnings),
             prepared.error(error),
@@ -324,14 +327,19 @@ class Engine:
         warn: Callable[[str], None],
     ) -> RunContext:
         devices, dtype = setup.devices.text, engine.device.dtype
-        texts = metadata(prepared.workflow, self.types) | {"katz": made_with(devices, dtype, [])}
+        texts = metadata(prepared.workflow, self.types) | {
+            "katz": made_with(devices, dtype, [], {})
+        }
 
         def listen(event: Event) -> None:
             match event:
                 case Warned(message=message):
                     warn(message)
-                case Planned(program=program) if approximated := in_force([program]):
-                    texts["katz"] = made_with(devices, dtype, approximated)
+                case Sampled():
+                    measured = context.measured
+                    texts["katz"] = made_with(
+                        devices, dtype, measured.approximations, measured.arrivals
+                    )
             if run.progress is not None:
                 run.progress(event)
 

@@ -94,6 +94,7 @@ class Result:
     files: tuple[Path, ...]
     seconds: Mapping[str, float]
     plan: Plan
+    approximations: tuple[str, ...]
     seed: int | None
     warnings: tuple[str, ...]
     error: KatzError | None

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.api.progress import EvaluationProgress
-from katz_graph.approximations import in_force
 from katz_graph.cli.options import PlanOptions, RunOptions
 from katz_graph.cli.session import TerminalLines, check_writable, open_engine
 from katz_graph.errors import Cancelled, InputError, RunError
@@ -116,7 +115,7 @@ def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> 
                     "seconds": seconds,
                     "predicted_seconds": predicted,
                     "plan": result.plan.as_json(),
-                    "approximations": in_force(result.plan.programs),
+                    "approximations": list(result.approximations),
                 }
             )
         )

@@ -123,6 +123,11 @@ def waiting_is_ours() -> bool:
     return all(os.environ.get(variable, value) == value for variable, value in WAITING.items())
 
 
+def checks_weights() -> bool:
+    """Returns whether every restored weight is compared with what it was (KATZ_CHECK_WEIGHTS=1)."""
+    return os.environ.get("KATZ_CHECK_WEIGHTS", "") not in ("", "0")
+
+
 def environment_of_children() -> dict[str, str]:
     """Returns this process's environment for processes that run packs: without the token, which is
     for clients of the server.

@@ -73,17 +73,62 @@ class Instance:
     evaluation: int | None
 
 
-InstructionKind = Literal["patch", "prepare", "begin", "receive", "run", "send", "advance", "end"]
+@dataclass(frozen=True, slots=True)
+class LateLoras:
+    """Names the LoRA files that evaluations may begin without. Of each: the evaluation before which
+    the run waits for it, and the operations before the loop that take it, themselves or through
+    others.
+
+    The device that owns the sampler says before each evaluation which are there, as a number whose
+    bit i stands for file i: all devices change their weights at the same evaluation.
+    """
+
+    files: tuple[Any, ...]  # their identities
+    waits: tuple[int, ...]
+    affects: tuple[tuple[str, ...], ...]
+
+    @property
+    def everything(self) -> int:
+        """Returns the number that says that all are there."""
+        return (1 << len(self.files)) - 1
+
+    def absent(self, present: int) -> tuple[Any, ...]:
+        """Returns the files that are not there."""
+        return tuple(file for bit, file in enumerate(self.files) if not present >> bit & 1)
+
+    def due(self, evaluation: int | None) -> tuple[Any, ...]:
+        """Returns the files that this evaluation may not begin without; None: before the loop."""
+        pairs = zip(self.files, self.waits, strict=True)
+        return tuple(
+            file for file, waits in pairs if evaluation is not None and waits <= evaluation
+        )
+
+    def affected(self, changed: int) -> frozenset[str]:
+        """Returns the operations before the loop that take one of the files of these bits."""
+        return frozenset(
+            name for bit, names in enumerate(self.affects) if changed >> bit & 1 for name in names
+        )
+
+
+PRESENT = "loras:present"
+"""Names the operation whose value says which late LoRAs are there."""
+
+InstructionKind = Literal[
+    "fetch", "weights", "patch", "prepare", "begin", "receive", "run", "send", "advance", "end"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One entry of a device's list.
 
-    `patch` makes a weight set resident; `prepare` computes something once; `receive` and `send`
-    move an instance (`target`, `output`, `evaluation`) from or to `peer`; `run` a segment;
-    `advance` hands the prediction to the sampler, on the device that owns it; `begin` and `end`
-    enclose an evaluation on this device, which keeps the instances `keeps` for later ones.
+    `fetch` has a LoRA file read, beside all that follows. `weights` says which late LoRAs are there
+    from here on, or heeds what was said, and has done again what was done before the loop with
+    others. `patch` makes a weight set resident; `prepare` computes something before the loop;
+    `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`;
+    `run` a segment; `advance` hands the prediction to the sampler, on the device that owns it;
+    `begin` and `end` enclose an evaluation on this device, which keeps the instances `keeps` for
+    later ones.
     """
 
     kind: InstructionKind
@@ -118,6 +163,7 @@ class Program:
     target: Target
     name: str = ""
     before: tuple[Operation, ...] = ()  # hoist: computed once per request, in topological order
+    late: LateLoras | None = None  # late
     variants: tuple[Variant, ...] = ()  # variants
     trees: tuple[Any, ...] = ()  # decompose: one Tree per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation

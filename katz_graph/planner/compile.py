@@ -15,11 +15,23 @@ from katz_graph.planner.passes.cost import Count, Length, cost
 from katz_graph.planner.passes.decompose import decompose
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.passes.hoist import hoist
+from katz_graph.planner.passes.late import Profiled, late
 from katz_graph.planner.passes.segment import segment
 from katz_graph.planner.passes.variants import Decide, variants
 from katz_graph.planner.searching.search import search
 
-PASSES = ("expand", "variants", "fit", "hoist", "decompose", "cost", "search", "segment", "emit")
+PASSES = (
+    "expand",
+    "variants",
+    "fit",
+    "hoist",
+    "late",
+    "decompose",
+    "cost",
+    "search",
+    "segment",
+    "emit",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,7 @@ class Known:
     count: Count
     length: Length  # of a prompt, in tokens
     fit: Callable[[Program], Program]  # raises when models do not fit each other
+    profiled: Profiled = lambda model, lora: None
 
 
 def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:
@@ -46,6 +59,7 @@ def compile_region(region: Region, known: Known, target: Target, after: str = "e
         "variants": lambda program: variants(program, known.decide),
         "fit": known.fit,
         "hoist": hoist,
+        "late": lambda program: late(program, known.profiled),
         "decompose": decompose,
         "cost": lambda program: cost(program, known.shape, known.count, known.length),
         "search": search,

@@ -15,9 +15,9 @@ from tiny_models import FAMILIES, assert_same, lora, lora_file, pipeline_folder,
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from katz_graph.adapters.lora import fit, read_lora
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, RunError
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.executor.worker.weight_set import KeptSets, WeightSets
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import ClipRecipe, Lora, Prompt
@@ -139,6 +139,54 @@ def test_a_lora_that_does_not_fit_changes_nothing(resident):
     assert sets.resident == wanted
 
 
+def test_a_set_that_comes_back_is_copied(monkeypatch):
+    """The third time; the second it is kept, for most sets never come back."""
+    module = load_unet("sd1")
+    kept = KeptSets()
+    sets, before = WeightSets(module, kept=kept), snapshot(module)
+    first, second = loras("sd1", 1.0, 0.4)
+    sets.use((first,), "unet")
+    made = snapshot(module)
+    sets.use((second,), "unet")
+    assert kept.bytes == 0
+    sets.use((first,), "unet")
+    assert kept.bytes > 0
+    sets.use((second,), "unet")
+    monkeypatch.setattr(WeightSets, "_write", None)
+    sets.use((first,), "unet")
+    assert_same(module, made)
+    sets.use((), "unet")
+    assert_same(module, before)
+    kept.forget(sets)
+    assert kept.bytes == 0
+
+
+def test_kept_sets_stay_within_their_budget():
+    module = load_unet("sd1")
+    one = KeptSets()
+    sets = WeightSets(module, kept=one)
+    for _ in range(2):
+        sets.use(loras("sd1", 1.0), "unet")
+        sets.use((), "unet")
+    size = one.bytes
+    few = KeptSets(2.5 * size)
+    sets = WeightSets(module, kept=few)
+    choice = random.Random(1)
+    for _ in range(60):
+        sets.use((lora("sd1", choice.choice([0.1, 0.2, 0.3, 0.4, 0.5]), **MADE[0]),), "unet")
+        assert few.bytes <= 2.5 * size
+    assert few.bytes == 2 * size
+
+
+def test_a_weight_that_is_not_restored_is_found(monkeypatch):
+    module = load_unet("sd1")
+    sets = WeightSets(module)
+    sets.use(loras("sd1", 1.0), "unet")
+    next(iter(sets.originals)).flatten()[0] += 1
+    with pytest.raises(RunError, match="is not what it was"):
+        sets.use((), "unet")
+
+
 def test_a_failure_in_the_middle_restores_the_base(monkeypatch):
     module = load_unet("sd1")
     sets, before = WeightSets(module), snapshot(module)
@@ -188,12 +236,20 @@ def test_equal_to_what_diffusers_merges(family, naming):
     theirs.unload_lora_weights()
     module = load_unet(family)
     WeightSets(module).use((lora(family, 0.7, naming=naming),), "unet")
-    assert_same(module, theirs.unet.state_dict())
+    assert_rounded_alike(module, theirs.unet.state_dict())
     store, clip = ModelStore(), recipes(family)[1]
     for part, recipe in zip(("text_encoder", "text_encoder_2"), clip.encoders, strict=False):
         encoder = store.text_encoder(recipe.encoder, "cpu", torch.float32)
         WeightSets(encoder).use((lora(family, 0.7, naming=naming),), part)
-        assert_same(encoder, getattr(theirs, part).state_dict())
+        assert_rounded_alike(encoder, getattr(theirs, part).state_dict())
+
+
+def assert_rounded_alike(module, expected):
+    """diffusers rounds the product of the factors before it adds it; we round the sum alone."""
+    for name, weight in module.state_dict().items():
+        eps = torch.finfo(weight.dtype).eps
+        scale = float(weight.abs().max())
+        torch.testing.assert_close(weight, expected[name], rtol=eps, atol=eps * scale)
 
 
 def second_encoder_only(folder):
@@ -292,8 +348,11 @@ class Bus(TorchDispatchMode):
         return target
 
 
-def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(tmp_path):
+def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(
+    tmp_path, monkeypatch
+):
     """On a device that has a bus between it and the originals, weights in half precision."""
+    monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")  # nothing is on torch's meta device to compare
     halves = {key: value.half() for key, value in load_file(lora_file("sdxl")).items()}
     save_file(halves, tmp_path / "halves.safetensors", {"lora_adapter_metadata": "{}"})
     one, other = (

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from katz_graph.approximations import in_force, made_with
+from katz_graph.approximations import made_with
 from katz_graph.checks.validate import upstream
 from katz_graph.errors import Cancelled, KatzError, RunError
-from katz_graph.events import Event, Planned
+from katz_graph.events import Event, Sampled
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.run import run_graph
@@ -146,8 +146,13 @@ class Runs:
         texts = pictures_texts(order, place.registry, place.devices, place.engine.device.dtype)
 
         def listen(event: Event) -> None:
-            if isinstance(event, Planned) and (approximated := in_force([event.program])):
-                texts["katz"] = made_with(place.devices, place.engine.device.dtype, approximated)
+            if isinstance(event, Sampled):
+                texts["katz"] = made_with(
+                    place.devices,
+                    place.engine.device.dtype,
+                    context.measured.approximations,
+                    context.measured.arrivals,
+                )
             reporter.listen(event)
 
         def wrote(file: Path) -> None:
@@ -155,7 +160,7 @@ class Runs:
                 self._unkept.add(order.id, file)
 
         deliver = None if order.client is None else reporter.picture
-        return RunContext(
+        context = RunContext(
             place.engine,
             place.folders,
             place.folders.output,
@@ -168,6 +173,7 @@ class Runs:
             on_file=wrote,
             types=place.registry,
         )
+        return context
 
     def _run(self, order: Order) -> None:
         """Runs a job. Whatever happens on the way, its end is told, and it counts no longer."""
@@ -218,7 +224,7 @@ class Runs:
             tuple(reporter.executed),
             {"total": time.perf_counter() - began, **measured.seconds},
             measured.predicted,
-            tuple(in_force(measured.programs)),
+            tuple(measured.approximations),
             tuple(reporter.reused),
         )
 
@@ -276,7 +282,7 @@ def pictures_texts(
     }
     texts["prompt"] = json.dumps(order.prompt)
     hidden = hide_secrets(texts, order.prompt, types)
-    return {**hidden, "katz": made_with(devices, dtype, [])}
+    return {**hidden, "katz": made_with(devices, dtype, [], {})}
 
 
 def _may_name_chunk(name: Any) -> bool:

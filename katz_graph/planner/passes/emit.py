@@ -11,16 +11,24 @@ from dataclasses import replace
 from typing import Any
 
 from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import Instance, Instruction, Program
+from katz_graph.ir.program import PRESENT, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Ref
-from katz_graph.planner.queries import weight_sets
-from katz_graph.planner.report.explain import predict
+from katz_graph.planner.queries import adapters, weight_sets
+from katz_graph.planner.report.explain import predict, reading_notes
 from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
 def emit(program: Program) -> Program:
-    """Fills `instructions`, for the devices that have something to do, and `prediction`."""
-    return replace(program, instructions=_Lists(program).written(), prediction=predict(program))
+    """Fills `instructions`, for the devices that have something to do, and `prediction`, and adds
+    to `notes` how long LoRAs are waited for.
+    """
+    prediction = predict(program)
+    return replace(
+        program,
+        instructions=_Lists(program).written(),
+        prediction=prediction,
+        notes=(*program.notes, *reading_notes(program, prediction)),
+    )
 
 
 class _Lists:
@@ -36,6 +44,7 @@ class _Lists:
             zip((variant.name for variant in program.variants), program.segments, strict=True)
         )
         self._before = {operation.id: operation for operation in program.before}
+        self._devices: list[str] = []
         # operation before the loop -> devices that compute it
         self._made_before: dict[str, list[str]] = {}
         for call in program.before_calls:
@@ -53,14 +62,17 @@ class _Lists:
             *(call.device for call in program.before_calls),
             program.owner,
         )
-        devices = [device.name for device in program.target.devices if device.name in placed]
-        for device in devices:
+        self._devices = [device.name for device in program.target.devices if device.name in placed]
+        for device in self._devices:
             list(self._list(device))
-        return {device: tuple(self._list(device)) for device in devices}
+        return {device: tuple(self._list(device)) for device in self._devices}
 
     def _list(self, device: str) -> Iterator[Instruction]:
         here: dict[Instance, None] = {}
         weights = _Weights(weight_sets(self._program, device))
+        for file in adapters(self._program, device):
+            yield Instruction("fetch", file.path)
+        yield from self._told(device, None)
         yield from weights.first()
         for call in (call for call in self._program.before_calls if call.device == device):
             yield from weights.patches(self._before[name] for name in call.operations)
@@ -73,7 +85,24 @@ class _Lists:
             yield Instruction("prepare", call.operations[0])
             yield from self._send(device, call.operations, None)
         for point in self._program.schedule:
+            yield from self._told(device, point.index)
             yield from self._evaluation(device, point.index, here, weights)
+
+    def _told(self, device: str, index: int | None) -> Iterator[Instruction]:
+        """Has the owner say which late LoRAs are there, and the others heed it, for as long as one
+        may be missing.
+        """
+        late, owner = self._program.late, self._program.owner
+        if late is None or (index is not None and index > max(late.waits)):
+            return
+        if device == owner:
+            yield Instruction("weights", PRESENT, index)
+            for other in self._devices:
+                if other != owner:
+                    yield Instruction("send", PRESENT, index, peer=other)
+        else:
+            yield Instruction("receive", PRESENT, index, peer=owner)
+            yield Instruction("weights", PRESENT, index)
 
     def _evaluation(
         self, device: str, index: int, here: dict[Instance, None], weights: _Weights

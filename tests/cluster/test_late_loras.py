@@ -1,0 +1,289 @@
+"""LoRAs that arrive while sampling: every device changes its weights at the same evaluation, and the
+picture is that of a run without them up to there, and with them from there on.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.adapters.lora import LoraFile, read_lora
+from katz_graph.bench.parity import Models, difference
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import (
+    bare_context,
+    local_engine,
+    region_of,
+    sample,
+    sampler_region,
+)
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.errors import Cancelled, InputError, KatzError
+from katz_graph.events import Event, Progress
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.planning import Choices, plan_region
+from katz_graph.executor.start import start_here
+from katz_graph.executor.worker import adapters
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.program import Program
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.stages import stages
+from katz_graph.recipe import FileIdentity
+
+COSTED = [name for name, one in stages().items() if one.costed]
+LINK = NetworkLink(1e9, 1e-4)
+STEPS = 6
+STRENGTHS = (0.7, -0.4)
+
+
+@dataclass
+class Shelf:
+    """Hands out LoRA files when they are released; a failure is raised instead."""
+
+    gates: dict[str, threading.Event] = field(default_factory=dict)
+    failures: dict[str, KatzError] = field(default_factory=dict)
+    read_file: Callable[[FileIdentity], LoraFile] = read_lora
+
+    def read(self, file: FileIdentity) -> LoraFile:
+        gate = self.gates.get(file.path)
+        assert gate is None or gate.wait(30)
+        if file.path in self.failures:
+            raise self.failures[file.path]
+        return self.read_file(file)
+
+    def hold(self, path: Path) -> threading.Event:
+        self.gates[str(path)] = threading.Event()
+        return self.gates[str(path)]
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    shelf = Shelf()
+    monkeypatch.setattr(adapters, "read_lora", shelf.read)
+    yield shelf
+    for gate in shelf.gates.values():
+        gate.set()
+
+
+@pytest.fixture(scope="module")
+def models(sdxl: Models) -> Models:
+    torch.set_num_threads(1)
+    return sdxl
+
+
+@pytest.fixture(params=[1, 2, 3])
+def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine]:
+    configs = [WorkerConfig(f"cpu:{index}") for index in range(request.param)]
+    launchers = {one.name: WorkerThreads() for one in configs}
+    with DeviceEngine(configs, cache=costs, link=LINK, launchers=launchers) as engine:
+        yield engine
+
+
+def case_of(models: Models, loras: int, sampler: str = "euler", **changes: object) -> Case:
+    return Case(
+        "late",
+        models.pipeline,
+        models.xl,
+        sampler,
+        STEPS,
+        controls=(ControlCase(models.controls[0], 0.8, 0.0, 1.0),),
+        loras=tuple(zip(models.loras[:loras], STRENGTHS, strict=False)),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def scattered(engine: DeviceEngine, case: Case, allowed: str, seed: int = 0) -> Program:
+    """A program with every kind of stage on a device drawn by chance."""
+    draw, devices = random.Random(seed), engine.cluster.devices
+    pins = {stage: (draw.choice(devices).name,) for stage in COSTED}
+    return plan_region(
+        sampler_region(case),
+        Target(devices, engine.cluster.links, pins, frozenset({allowed}), batching=False),
+    )
+
+
+def when(context: RunContext, evaluations: int, do: Callable[[], None]) -> RunContext:
+    """Does something when so many evaluations are done."""
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Progress) and event.value == evaluations:
+            do()
+
+    return replace(context, listener=listen)
+
+
+def by_parts(models: Models, parts: Sequence[tuple[int, Sequence[tuple[Path, float]]]]) -> Tensor:
+    """Samples with Euler: of each part up to which step it goes, and with which LoRAs."""
+    latent, first = torch.zeros(1, 4, 8, 8), 0
+    with local_engine(batching=False) as engine:
+        for last, loras in parts:
+            case = replace(case_of(models, 0), loras=tuple(loras), latent=latent)
+            region = region_of(
+                "StepBegin",
+                {
+                    "sampler_name": "euler",
+                    "scheduler": "normal",
+                    "steps": STEPS,
+                    "seed": case.seed,
+                    "add_noise": first == 0,
+                    "start_at_step": first,
+                    "end_at_step": last,
+                    "return_with_leftover_noise": last < STEPS,
+                },
+                case,
+            )
+            latent, first = sample(engine, region), last
+    return latent
+
+
+@pytest.mark.parametrize("arrives", [1, 3])
+def test_the_picture_is_made_without_it_up_to_there_and_with_it_from_there_on(
+    models: Models, engine: DeviceEngine, shelf: Shelf, arrives: int
+) -> None:
+    case = case_of(models, 1)
+    path = models.loras[0]
+    program = scattered(engine, case, f"async-lora={arrives}", seed=arrives)
+    gate = shelf.hold(path)
+    outcome = engine.cluster.run(program, when(bare_context(engine), arrives, gate.set))
+    assert outcome.timings[program.owner].arrivals == {str(path): arrives}
+    expected = by_parts(models, [(arrives, []), (STEPS, case.loras)])
+    assert difference(outcome.samples, expected) <= 1e-5
+    never = by_parts(models, [(STEPS, [])])
+    assert difference(outcome.samples, never) > 1e-3  # it did change the picture
+
+
+def test_two_arrive_each_in_its_time(models: Models, engine: DeviceEngine, shelf: Shelf) -> None:
+    case = case_of(models, 2)
+    program = scattered(engine, case, "async-lora=4", seed=5)
+    first, second = (shelf.hold(path) for path in models.loras[:2])
+    second.set()
+    outcome = engine.cluster.run(program, when(bare_context(engine), 4, first.set))
+    arrivals = outcome.timings[program.owner].arrivals
+    early, late = arrivals[str(models.loras[1])], arrivals[str(models.loras[0])]
+    assert early < late == 4
+    expected = by_parts(
+        models, [(early, []), (late, case.loras[1:]), (STEPS, case.loras)][early == 0 :]
+    )
+    assert difference(outcome.samples, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("sampler", ["dpmpp_2m", "heun", "euler_ancestral"])
+def test_what_is_there_in_time_changes_nothing(
+    models: Models, engine: DeviceEngine, shelf: Shelf, sampler: str
+) -> None:
+    """The second time it is in memory, so it is there before the first step."""
+    case = case_of(models, 2, sampler)
+    with local_engine(batching=False) as alone:
+        expected = sample(alone, sampler_region(case))
+    strict = scattered(engine, case, "async-lora=0", seed=7)
+    assert strict.late is None
+    assert torch.equal(engine.cluster.run(strict, bare_context(engine)).samples, expected)
+    program = scattered(engine, case, "async-lora=3", seed=7)
+    outcome = engine.cluster.run(program, bare_context(engine))
+    assert set(outcome.timings[program.owner].arrivals.values()) == {0}
+    assert torch.equal(outcome.samples, expected)
+
+
+def test_a_run_never_ends_without_a_lora(
+    models: Models, engine: DeviceEngine, shelf: Shelf
+) -> None:
+    program = scattered(engine, case_of(models, 1), "async-lora=1000")
+    gate = shelf.hold(models.loras[0])
+    outcome = engine.cluster.run(program, when(bare_context(engine), STEPS - 1, gate.set))
+    assert outcome.timings[program.owner].arrivals == {str(models.loras[0]): STEPS - 1}
+
+
+@pytest.mark.parametrize("allowed", ["async-lora=4", "async-lora=0"])
+def test_a_lora_that_fails_fails_its_request_alone(
+    models: Models, engine: DeviceEngine, shelf: Shelf, allowed: str
+) -> None:
+    broken, good = case_of(models, 1), case_of(models, 0)
+    path = models.loras[0]
+    gate = shelf.hold(path)
+    shelf.failures[str(path)] = InputError(f"{path}: holds no tensors")
+    program = scattered(engine, broken, allowed)
+    threading.Timer(0.3, gate.set).start()
+    with pytest.raises(InputError, match="holds no tensors"):
+        engine.cluster.run(program, bare_context(engine))
+    after = engine.cluster.run(scattered(engine, good, allowed), bare_context(engine))
+    assert difference(after.samples, by_parts(models, [(STEPS, [])])) <= 1e-5
+
+
+def test_cancelling_does_not_wait_for_a_lora(
+    models: Models, engine: DeviceEngine, shelf: Shelf
+) -> None:
+    program = scattered(engine, case_of(models, 1), "async-lora=2")
+    shelf.hold(models.loras[0])
+    context = when(bare_context(engine), 2, lambda: context.cancel())
+    with pytest.raises(Cancelled):
+        engine.cluster.run(program, context)
+    after = engine.cluster.run(
+        scattered(engine, case_of(models, 0), "async-lora=2"), bare_context(engine)
+    )
+    assert difference(after.samples, by_parts(models, [(STEPS, [])])) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_whatever_happens_weights_are_those_of_the_files(
+    models: Models, shelf: Shelf, costs: Path, dtype: torch.dtype
+) -> None:
+    """30 requests, three at a time, with LoRAs that come late, fail, or are not waited for."""
+    draw = random.Random(str(dtype))
+    config = WorkerConfig("cpu", "cpu", 1, dtype)
+
+    def ask(seed: int) -> str:
+        chance = random.Random(seed)
+        loras = tuple(
+            (path, chance.choice([-1.0, 0.3, 0.8, 1.0]))
+            for path in chance.sample(models.loras, chance.randint(0, 2))
+        )
+        case = replace(case_of(models, 0), loras=loras, steps=4)
+        region = sampler_region(case)
+        allowed = frozenset({f"async-lora={chance.randint(0, 3)}"})
+        program = plan_region(region, Target(engine.cluster.devices, {}, {}, allowed))
+        context = bare_context(engine)
+        if chance.random() < 0.3:
+            context = when(context, chance.randint(1, 3), lambda: context.cancel())
+        try:
+            engine.cluster.run(program, context)
+        except Cancelled:
+            return "cancelled"
+        except InputError:
+            return "failed"
+        return "done"
+
+    def read(file: FileIdentity) -> LoraFile:
+        time.sleep(draw.random() * 0.05)
+        if draw.random() < 0.5:
+            raise InputError(f"{file.path}: cut off")
+        return read_lora(file)
+
+    shelf.read_file = read
+    with start_here(config, Choices(), costs) as engine, ThreadPoolExecutor(3) as pool:
+        engine.models.adapters._budget = 0  # what nobody wants is read again
+        ended = list(pool.map(ask, (draw.randrange(10**9) for _ in range(30))))
+        assert min(map(ended.count, ("done", "failed", "cancelled"))) > 1, Counter(ended)
+        device_models = engine.models
+        recipe = pipeline_recipes(models.pipeline)[0]
+        patched = device_models.module(recipe)
+        assert device_models._sets[patched].originals
+        with torch.inference_mode():  # as the device's thread
+            device_models.patch(recipe)
+        fresh = ModelStore().network(recipe.network, "cpu", dtype)
+        for (name, weight), (_, original) in zip(
+            patched.named_parameters(), fresh.named_parameters(), strict=True
+        ):
+            assert torch.equal(weight, original), name

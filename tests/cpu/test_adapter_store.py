@@ -1,0 +1,109 @@
+"""LoRA files are read once, beside the device's thread, and kept within a budget."""
+
+import threading
+import time
+
+import pytest
+from tiny_models import lora
+
+from katz_graph.adapters.lora import read_lora
+from katz_graph.errors import InputError
+from katz_graph.executor.worker.adapters import AdapterStore
+
+
+def files(count):
+    return [lora("sd1", seed=seed).file for seed in range(count)]
+
+
+class Slow:
+    """Reads when it is let to; counts."""
+
+    def __init__(self):
+        self.go, self.reads, self.given_up = threading.Event(), [], []
+
+    def __call__(self, file, unwanted):
+        self.reads.append(file)
+        while not self.go.wait(0.01):
+            if unwanted():
+                self.given_up.append(file)
+                raise InputError("nobody wants it")
+        return read_lora(file)
+
+
+def eventually(holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_file_is_read_once_for_all_who_want_it_and_several_at_a_time():
+    slow, (one, other) = Slow(), files(2)
+    store, told = AdapterStore(read=slow), []
+    first = store.want([one, other], lambda: told.append(1))
+    second = store.want([one])
+    assert not first.have([one]) and not second.have([one])
+    eventually(lambda: len(slow.reads) == 2)  # neither waits for the other
+    slow.go.set()
+    assert first.get(one) is second.get(one)
+    first.get(other)
+    eventually(lambda: len(told) == 2)
+    assert sorted(slow.reads, key=str) == sorted([one, other], key=str)
+    first.release()
+    second.release()
+    assert store.get(one) is store.get(one)
+    assert len(slow.reads) == 2
+    assert (store.hits, store.misses) == (1, 2)
+
+
+def test_what_nobody_wants_any_longer_is_given_up_and_can_be_wanted_again():
+    slow, (one,) = Slow(), files(1)
+    store = AdapterStore(read=slow)
+    first, second = store.want([one]), store.want([one])
+    first.release()
+    first.release()
+    time.sleep(0.05)
+    assert not slow.given_up
+    second.release()
+    eventually(lambda: slow.given_up == [one])
+    slow.go.set()
+    assert store.get(one).parts
+    assert len(slow.reads) == 2
+
+
+def test_a_file_that_cannot_be_read_fails_for_those_who_want_it_and_no_one_else(tmp_path):
+    good, gone = files(2)
+    broken = True
+
+    def read(file, unwanted):
+        if file == gone and broken:
+            raise InputError("gone.safetensors: cannot be read")
+        return read_lora(file)
+
+    store = AdapterStore(read=read)
+    wanted = store.want([good, gone])
+    eventually(lambda: wanted.have([good, gone]))
+    with pytest.raises(InputError, match="gone"):
+        wanted.check()
+    assert wanted.get(good).parts
+    wanted.release()
+    broken = False
+    assert store.get(gone).parts  # it was not remembered as broken
+
+
+def test_what_is_kept_stays_within_the_budget_but_for_what_is_in_use():
+    chosen = files(6)
+    size = AdapterStore().get(chosen[0]).bytes
+    store = AdapterStore(budget=2.5 * size)
+    wanted = store.want(chosen)
+    for file in chosen:
+        wanted.get(file)
+    eventually(lambda: store.resident_bytes == 6 * size)
+    wanted.release()
+    assert store.resident_bytes == 2 * size
+    before = store.misses
+    store.get(chosen[-1])  # used last, so still here
+    assert store.misses == before
+    store.get(chosen[0])
+    assert store.misses == before + 1
+    assert store.resident_bytes == 2 * size
