@@ -36,9 +36,7 @@ class AdapterStore:
     stays; of the rest, what was used longest ago goes first.
     """
 
-    def __init__(
-        self, budget: float = FILE_BYTES, read: Read = lambda file, _: read_lora(file)
-    ) -> None:
+    def __init__(self, budget: float = FILE_BYTES, read: Read = read_lora) -> None:
         self._budget, self._read = budget, read
         self._entries: dict[FileIdentity, _Entry] = {}
         self._order = LeastRecentlyUsed()

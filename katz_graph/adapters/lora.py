@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from katz_graph.adapters.naming import module_names, unified
 from katz_graph.errors import InputError
+from katz_graph.files.locks import never
 from katz_graph.files.urls import shown
 from katz_graph.models.family import families
 from katz_graph.models.loading.file_cache import FileCache
@@ -91,12 +92,14 @@ class LoraFile:
         )
 
 
-def read_lora(file: FileIdentity) -> LoraFile:
-    """Reads a LoRA file. InputError when it is no LoRA, or another file than when it was named."""
+def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> LoraFile:
+    """Reads a LoRA file, which is fetched first if a URL names it, until `cancelled` says that
+    nobody wants it. InputError when it is no LoRA, or another file than when it was named.
+    """
     name = shown(file.path)
     try:
         with (
-            FileCache.of_this_machine().using(file) as path,
+            FileCache.of_this_machine().using(file, cancelled) as path,
             safe_open(path, framework="pt") as content,
         ):
             tensors = {key: content.get_tensor(key).clone() for key in content.keys()}  # noqa: SIM118 (not a mapping); not mapped
