@@ -58,6 +58,11 @@ class FolderOptions:
     packs: tuple[Path, ...] = option("a folder of node packs", ())
     input: Path | None = option("where LoadImage looks")
     output: Path | None = option("where pictures go")
+    fetch: tuple[str, ...] = option(
+        "any, none, or the beginning of URLs that may name LoRAs and ControlNets; several times",
+        (),
+        metavar="URL",
+    )
 
     def settings(self) -> Settings:
         """Reads the settings. InputError when a file of extra model paths cannot be read."""
@@ -67,6 +72,7 @@ class FolderOptions:
             self.input,
             self.output,
             extra_model_paths=self.extra_model_paths,
+            fetch=self.fetch,
         )
 
 

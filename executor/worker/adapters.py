@@ -36,9 +36,7 @@ class AdapterStore:
     stays; of the rest, what was used longest ago goes first.
     """
 
-    def __init__(
-        self, budget: float = FILE_BYTES, read: Read = lambda file, _: read_lora(file)
-    ) -> None:
+    def __init__(self, budget: float = FILE_BYTES, read: Read | None = None) -> None:
         self._budget, self._read = budget, read
         self._entries: dict[FileIdentity, _Entry] = {}
         self._order = LeastRecentlyUsed()
@@ -94,7 +92,7 @@ class AdapterStore:
     def _load(self, file: FileIdentity, entry: _Entry) -> None:
         started = time.perf_counter()
         try:
-            read = self._read(file, entry.unwanted.is_set)
+            read = (self._read or read_lora)(file, entry.unwanted.is_set)
         except BaseException as error:
             with self._lock:
                 self._forget(file, entry)

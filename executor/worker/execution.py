@@ -30,6 +30,7 @@ from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.executor.worker.weight_versions import WeightVersions
+from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Call, Instance, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
@@ -289,7 +290,7 @@ class Execution:
             self._instructions[self._next : self._next] = again
         for bit, file in enumerate(late.files):
             if (before ^ self._present) >> bit & 1:
-                self.timing.arrivals[file.path] = evaluation or 0
+                self.timing.arrivals[shown(file.path)] = evaluation or 0
 
     def _patch(self, model: ModelRecipe) -> None:
         self._models.residents.with_room(

@@ -16,6 +16,7 @@ from katz_graph.adapters.methods import Method
 from katz_graph.adapters.naming import TEXT_PARTS, parameter_names
 from katz_graph.errors import InputError
 from katz_graph.files.settings import lora_keys
+from katz_graph.files.urls import shown
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.stage_cost import module_on_meta
 from katz_graph.models.family import family_of
@@ -105,9 +106,9 @@ def check_loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
             (lacking, "layers that the model does not have"),
         ):
             if keys and lora_keys() == "strict":
-                raise InputError(f"{lora.file.path}: has {what}: {_first(keys)}")
+                raise InputError(f"{shown(lora.file.path)}: has {what}: {_first(keys)}")
             if keys:
-                yield f"{lora.file.path}: used without {what}: {_first(keys)}"
+                yield f"{shown(lora.file.path)}: used without {what}: {_first(keys)}"
 
 
 def _first(keys: Sequence[str]) -> str:

@@ -10,21 +10,26 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from katz_graph.adapters.methods import MAGNITUDES, Method, Scaling, methods
 from katz_graph.adapters.naming import unified
-from katz_graph.errors import InputError
+from katz_graph.errors import Cancelled, InputError
+from katz_graph.files.locks import never
+from katz_graph.files.urls import is_url, shown
 from katz_graph.models.family import families
-from katz_graph.models.loading.identity import check_unchanged, read_header, read_json
+from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.loading.identity import LENGTH_BYTES, read_header_of, read_json
 from katz_graph.recipe import FileIdentity
 
+PIECE = 2**24  # bytes at once
 METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
 TYPES = {
     "F64": torch.float64,
@@ -34,6 +39,7 @@ TYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }  # of tensors that may be in an adapter
+OF_ALPHAS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8}
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -49,72 +55,118 @@ class LoraFile:
     @property
     def bytes(self) -> int:
         """Returns what it takes in memory."""
-        return sum(
-            tensor.nbytes
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
             for methods in self.parts.values()
             for method in methods.values()
             for tensor in method.tensors
-        )
+        }
+        return sum(storages.values())
 
 
 Load = Callable[[str], Tensor]
 """Returns a tensor of a file by its name there."""
 
 
-def read_lora(file: FileIdentity) -> LoraFile:
-    """Reads a LoRA file. InputError when it is no LoRA, incomplete, or another file than when it
-    was named.
+def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> LoraFile:
+    """Reads a LoRA file, which is fetched first if a URL names it, until `cancelled` says that
+    nobody wants it. InputError when it is no LoRA, incomplete, or another file than when it was
+    named.
     """
-    return _read(file, lambda load, entries: load)
+    name = shown(file.path)
+    try:
+        with (
+            FileCache.of_this_machine().using(file, cancelled) as path,
+            path.open("rb", buffering=0) as opened,
+        ):
+            header, entries = read_header_of(name, opened.read, file.size)
+            content = _content(name, opened, file.size - (LENGTH_BYTES + len(header)), cancelled)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
+    return _parsed(
+        name,
+        entries,
+        lambda key: _tensor(content[slice(*entries[key]["data_offsets"])], entries[key]),
+    )
 
 
 def describe(file: FileIdentity) -> LoraFile:
     """Reads the header of a LoRA file, and its alphas, which scale the rest: the other tensors are
     on torch's meta device, without values. Refuses what `read_lora` refuses.
+
+    A file that a URL names is not fetched for that: until it is here its alphas are not a number.
     """
-    return _read(file, lambda load, entries: lambda key: _empty(entries[key]))
-
-
-def _empty(entry: Mapping[str, Any]) -> Tensor:
-    return torch.empty(entry["shape"], dtype=TYPES[entry["dtype"]], device="meta")
-
-
-def _read(
-    file: FileIdentity, loader: Callable[[Load, Mapping[str, Mapping[str, Any]]], Load]
-) -> LoraFile:
-    """Reads a file with what the loader makes of the file's own load and the entries of its
-    header.
-    """
-    path = file.path
-    check_unchanged(file)
-    _, entries = read_header(Path(path))
-    metadata = entries.pop("__metadata__", {})
-    if not entries:
-        raise InputError(f"{path}: holds no tensors, expected a LoRA")
-    named, extras = unified(path, {key: key for key in entries})
-    config = _adapter_config(path, metadata)
-    parts: dict[str, dict[str, Method]] = {part: {} for part in named}
+    name, cache = shown(file.path), FileCache.of_this_machine()
+    entries = dict(cache.entries(file))
     try:
-        with safe_open(path, framework="pt") as content:
+        with ExitStack() as using:
+            here = not is_url(file.path) or cache.holds(file)
+            opened = (
+                using.enter_context(using.enter_context(cache.using(file)).open("rb"))
+                if here
+                else None
+            )
 
             def load(key: str) -> Tensor:
-                value: Tensor = content.get_tensor(key)
-                return value.clone()  # not mapped
+                entry = entries[key]
+                if key.rpartition(".")[2] != "alpha":
+                    return torch.empty(entry["shape"], dtype=TYPES[entry["dtype"]], device="meta")
+                return (
+                    torch.full(entry["shape"], math.nan) if opened is None else _at(opened, entry)
+                )
 
-            chosen = loader(load, entries)
-            for part, modules in named.items():
-                for module, keys in modules.items():
-                    where = f"{path}: {part}.{module}"
-                    _check_types(path, keys, entries)
-                    entry = {
-                        name: (load if name == "alpha" else chosen)(key)
-                        for name, key in keys.items()
-                    }
-                    for parameter, method in _methods(where, part, module, entry, config).items():
-                        parts[part][f"{module}.{parameter}"] = method
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    return LoraFile(path, parts, extras)
+            return _parsed(name, entries, load)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
+
+
+def _at(opened: BinaryIO, entry: Mapping[str, Any]) -> Tensor:
+    """Reads one tensor of a file."""
+    start, end = entry["data_offsets"]
+    opened.seek(0)
+    header = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+    opened.seek(LENGTH_BYTES + header + start)
+    return _tensor(torch.frombuffer(bytearray(opened.read(end - start)), dtype=torch.uint8), entry)
+
+
+def _content(name: str, opened: RawIOBase, size: int, cancelled: Callable[[], bool]) -> Tensor:
+    """Reads the rest of a file into one tensor of bytes, which takes no time in the interpreter."""
+    content = torch.empty(size, dtype=torch.uint8)
+    room, there = memoryview(cast(Any, content.numpy())), 0
+    while there < size:
+        if cancelled():
+            raise Cancelled(f"{name}: no longer wanted")
+        got = opened.readinto(room[there : there + PIECE])
+        if not got:
+            raise InputError(f"{name}: cut off: it has {size - there:,} bytes less than before")
+        there += got
+    return content
+
+
+def _tensor(part: Tensor, entry: Mapping[str, Any]) -> Tensor:
+    """Returns a tensor of its bytes, which it shares where they are aligned."""
+    kind = TYPES.get(entry["dtype"]) or OF_ALPHAS[entry["dtype"]]
+    if part.storage_offset() % kind.itemsize:
+        part = part.clone()
+    return part.view(kind).view(entry["shape"])
+
+
+def _parsed(name: str, entries: dict[str, Any], load: Load) -> LoraFile:
+    """Makes a file's methods of the entries of its header and what loads its tensors."""
+    metadata = entries.pop("__metadata__", {})
+    if not entries:
+        raise InputError(f"{name}: holds no tensors, expected a LoRA")
+    named, extras = unified(name, {key: key for key in entries})
+    config = _adapter_config(name, metadata)
+    parts: dict[str, dict[str, Method]] = {part: {} for part in named}
+    for part, modules in named.items():
+        for module, keys in modules.items():
+            _check_types(name, keys, entries)
+            entry = {what: load(key) for what, key in keys.items()}
+            where = f"{name}: {part}.{module}"
+            for parameter, method in _methods(where, part, module, entry, config).items():
+                parts[part][f"{module}.{parameter}"] = method
+    return LoraFile(name, parts, extras)
 
 
 def _check_types(
@@ -122,8 +174,9 @@ def _check_types(
 ) -> None:
     for name, key in keys.items():
         kind = entries[key]["dtype"]
-        if name != "alpha" and kind not in TYPES:
-            raise InputError(f"{path}: {key} holds {kind} numbers, expected {', '.join(TYPES)}")
+        known = (*TYPES, *OF_ALPHAS) if name == "alpha" else (*TYPES,)
+        if kind not in known:
+            raise InputError(f"{path}: {key} holds {kind} numbers, expected {', '.join(known)}")
 
 
 def _methods(

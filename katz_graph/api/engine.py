@@ -65,6 +65,7 @@ class Engine:
         input: str | PathLike[str] | None = None,
         output: str | PathLike[str] | None = None,
         extra_model_paths: Paths = (),
+        fetch: str | Iterable[str] = (),
         dtype: str | None = None,
         threads: int | None = None,
         place: str | Iterable[str] = (),
@@ -99,6 +100,7 @@ class Engine:
             packs=as_paths(packs),
             input=None if input is None else Path(input),
             output=None if output is None else Path(output),
+            fetch=(fetch,) if isinstance(fetch, str) else tuple(fetch),
         ).settings()
         self.folders = self.settings.folders()
         self._say, self._warn, self._tell_evictions = say, warn, tell_evictions

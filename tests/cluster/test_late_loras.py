@@ -57,7 +57,7 @@ class Shelf:
     failures: dict[str, KatzError] = field(default_factory=dict)
     read_file: Callable[[FileIdentity], LoraFile] = read_lora
 
-    def read(self, file: FileIdentity) -> LoraFile:
+    def read(self, file: FileIdentity, cancelled: Callable[[], bool]) -> LoraFile:
         gate = self.gates.get(file.path)
         assert gate is None or gate.wait(30)
         if file.path in self.failures:

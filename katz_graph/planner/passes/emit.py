@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Ref
@@ -71,7 +72,7 @@ class _Lists:
         here: dict[Instance, None] = {}
         weights = _Weights(weight_sets(self._program, device))
         for file in adapters(self._program, device):
-            yield Instruction("fetch", file.path)
+            yield Instruction("fetch", shown(file.path))
         yield from self._told(device, None)
         yield from weights.first()
         for call in (call for call in self._program.before_calls if call.device == device):

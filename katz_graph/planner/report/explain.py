@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from katz_graph.files.urls import shown
 from katz_graph.ir.program import Prediction, Program
 from katz_graph.models.family import family_of
 from katz_graph.planner.queries import adapters, reading_key
@@ -93,7 +94,7 @@ def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
     for file in adapters(program):
         seconds = owner.measured.get((reading_key(file), 0, False))
         took = "a time not known yet" if seconds is None else f"{seconds:.3f} s"
-        name = f"LoRA {PurePath(file.path).name} ({file.size / 1e6:.3g} MB)"
+        name = f"LoRA {PurePath(shown(file.path)).name} ({file.size / 1e6:.3g} MB)"
         if file not in waits:
             yield f"{name}: read before the first step unless it is in memory, in {took}"
             continue
