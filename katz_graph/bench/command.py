@@ -34,6 +34,8 @@ BENCHES = {
     "crash": "jobs in the queue of a server that is killed again and again",
     "alternate": "two checkpoints and a refiner in a server whose budget of memory "
     "holds one of them",
+    "switching": "two requests with different LoRAs at a time on one worker: time spent switching, "
+    "and what each waits",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
     "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, "
     "by the judge",

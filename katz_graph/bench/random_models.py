@@ -169,6 +169,7 @@ def make_lora(
     naming: Naming,
     seed: int,
     text_encoder: bool,
+    channels: tuple[int, ...] = CHANNELS,
 ) -> None:
     """Writes a LoRA for `make_pipeline`'s UNet (linear layers, 1x1 and 3x3 convolutions) and, if
     asked, its text encoders.
@@ -177,7 +178,7 @@ def make_lora(
     carry it in diffusers' metadata.
     """
     with torch.device("meta"):
-        unet = UNet2DConditionModel(**unet_config(family))
+        unet = UNet2DConditionModel(**unet_config(family, channels))
         encoders = [
             _text_encoder(sizes, projected=bool(index))
             for index, sizes in enumerate(TEXT_ENCODERS[family])

@@ -1,0 +1,142 @@
+"""`katz bench switching`: two requests with different LoRAs at a time on one worker. Measures how
+much of the time goes into switching between their weights, and how much later each is done than
+alone.
+
+A worker keeps a set for a while and then switches (`executor.worker.fair_queue`), so one job waits
+for the other's turns: it is done later by the other's work at most, by the switches, and by one
+turn.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.parity import BOUND, difference
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.placed import Scale
+from katz_graph.bench.random_models import make_lora, make_pipeline
+from katz_graph.bench.requests import local_engine, sample, sampler_region
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.fair_queue import STAY
+from katz_graph.ir.region import Region
+
+SHARE_BOUND = 0.15  # of the work
+RANK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds of one round: of each job alone, with its LoRAs there; of each beside the other; of
+    switching in all, and how often.
+    """
+
+    alone: Sequence[float]
+    together: Sequence[float]
+    switching: float
+    switches: int
+
+    @property
+    def share(self) -> float:
+        """Returns what went into switching, of the work."""
+        return self.switching / sum(self.alone)
+
+    @property
+    def delays(self) -> list[float]:
+        return [beside - alone for beside, alone in zip(self.together, self.alone, strict=True)]
+
+    @property
+    def most(self) -> list[float]:
+        """Returns the delays that the rule allows: the other's work, all switches, and a turn of
+        the other with the evaluation that ends it.
+        """
+        turn = (STAY + 1) * self.switching / max(self.switches, 1)
+        return [other + self.switching + turn for other in reversed(self.alone)]
+
+    @property
+    def latest(self) -> float:
+        """Returns the delay of a job over what it may be, the larger of the two."""
+        return max(delay / most for delay, most in zip(self.delays, self.most, strict=True))
+
+
+def run(scale: Scale | None = None) -> BenchResult:
+    scale = scale or Scale(steps=20, runs=5)
+    with tempfile.TemporaryDirectory() as name, quiet(), local_engine() as engine:
+        regions = _regions(Path(name), scale)
+        expected = [sample(engine, region) for region in regions]  # loads
+        rounds = [_round(engine, regions) for _ in range(scale.runs)]
+        with ThreadPoolExecutor(len(regions)) as pool:
+            latents = list(pool.map(lambda region: sample(engine, region), regions))
+    differences = [difference(*pair) for pair in zip(latents, expected, strict=True)]
+    late = median(one.latest for one in rounds)
+    metrics = {
+        "switching_share": median(one.share for one in rounds),
+        "delay_of_allowed": late,
+        "difference": max(differences),
+        "switches": median(one.switches for one in rounds),
+        "switch_seconds": median(one.switching / max(one.switches, 1) for one in rounds),
+    }
+    bounds = {
+        "switching_share": f"<= {SHARE_BOUND}",
+        "delay_of_allowed": "<= 1",
+        "difference": f"<= {BOUND}",
+    }
+    ok = metrics["switching_share"] <= SHARE_BOUND and late <= 1 and metrics["difference"] <= BOUND
+    rows = [
+        [
+            f"round {number}, job {job}",
+            one.alone[job],
+            one.together[job],
+            one.delays[job],
+            one.most[job],
+            one.share,
+        ]
+        for number, one in enumerate(rounds)
+        for job in range(len(regions))
+    ]
+    columns = ("", "alone s", "together s", "later s", "allowed s", "switching of work")
+    return BenchResult("switching", ok, metrics, bounds, columns, rows)
+
+
+def _regions(folder: Path, scale: Scale) -> list[Region]:
+    make_pipeline(folder / "pipeline", "sdxl", seed=1, channels=scale.channels)
+    regions = []
+    for number in range(2):
+        path = folder / f"{number}.safetensors"
+        make_lora(path, "sdxl", RANK, RANK, "kohya", 20 + number, False, scale.channels)
+        case = Case("", folder / "pipeline", True, "euler", scale.steps, loras=((path, 0.8),))
+        regions.append(
+            sampler_region(
+                replace(case, latent=case.latent.new_zeros(1, 4, scale.side, scale.side))
+            )
+        )
+    return regions
+
+
+def _round(engine: DeviceEngine, regions: Sequence[Region]) -> Round:
+    alone = []
+    for region in regions:
+        sample(engine, region)  # leaves its LoRAs there
+        alone.append(_seconds(engine, region))
+    before, merges = engine.models.network_seconds, engine.models.lora_merges
+    with ThreadPoolExecutor(len(regions)) as pool:
+        together = list(pool.map(lambda region: _seconds(engine, region), regions))
+    return Round(
+        alone,
+        together,
+        engine.models.network_seconds - before,
+        engine.models.lora_merges - merges,
+    )
+
+
+def _seconds(engine: DeviceEngine, region: Region) -> float:
+    began = time.perf_counter()
+    sample(engine, region)
+    return time.perf_counter() - began
