@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from katz_graph.adapters.recipes import loras_of
+from katz_graph.adapters.recipes import LoraUse, lora_uses
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.patches import opaque_patches
-from katz_graph.recipe import FileIdentity, Lora, ModelRecipe, digest
+from katz_graph.recipe import FileIdentity, ModelRecipe, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,11 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
     return found
 
 
-def adapters(program: Program) -> tuple[FileIdentity, ...]:
-    """Returns the LoRA files that a program's networks and text encoders take."""
-    found: list[Lora] = []
+def adapters(program: Program) -> dict[FileIdentity, LoraUse]:
+    """Returns the LoRA files that a program's networks and text encoders take, and how."""
     variants = (op for variant in program.variants for op in variant.operations)
-    for op in (program.region.begin, *variants, *program.before):
-        for value in op.inputs.values():
-            found += loras_of(value)
-    return tuple(dict.fromkeys(lora.file for lora in found if lora.strength))
+    operations = (program.region.begin, *variants, *program.before)
+    return lora_uses(value for op in operations for value in op.inputs.values())
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:
