@@ -47,6 +47,18 @@ class PlanOptions(WorkflowOptions):
 
 
 @dataclass(frozen=True)
+class ProfileOptions(WorkflowOptions):
+    loras: bool = option(
+        "find out how many steps may begin without each LoRA, in place of measuring stages", False
+    )
+    vary: tuple[str, ...] = option(
+        "NODE.INPUT=VALUE: a further prompt (or other change) to find that out with", ()
+    )
+    seeds: int = option("to find that out with, the workflow's own first", 4, min=1)
+    svg: Path | None = option("draw how alike pictures with and without each LoRA are")
+
+
+@dataclass(frozen=True)
 class SubmitOptions(FolderOptions, GraphOptions):
     server: str = option("of a running katz serve", "http://127.0.0.1:8188", metavar="URL")
     token: str | None = option(
