@@ -17,7 +17,9 @@ from katz_graph.context import Context
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.lora_levels import LoraProfile
-from katz_graph.ir.device import Device
+from katz_graph.executor.planning import plan_region
+from katz_graph.ir.device import Device, Target
+from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.stages import NODE
@@ -57,8 +59,9 @@ class Listener:
 
 
 class LoraProfiler:
-    """Implements `katz_graph.context.Engine`: does what another engine does, on one device of this
-    process, and before it samples, profiles the sampler's LoRAs for this many seeds.
+    """Implements `katz_graph.context.Engine`: does what another engine does, whose device is in
+    this process, and before it samples, profiles the sampler's LoRAs for this many seeds. Samplers
+    of one step, and those that add noise, have none that could be missing.
     """
 
     def __init__(
@@ -81,45 +84,48 @@ class LoraProfiler:
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         assert isinstance(context, RunContext)  # of a graph run
-        program = self._engine.plan(region, "hoist")
+        program = self._planned(region, "hoist")
         uses, ends = adapters(program), step_ends(program.schedule)
-        if uses and ends:  # the only step would have them anyway
-            self._say(f"sampler {region.name}: {len(uses)} LoRAs, {self._seeds} seeds")
-            levels = (*ends.values(), _last_level(region))
-            firsts = [
-                next(point.index for point in program.schedule if point.step == step)
-                for step in sorted({point.step for point in program.schedule})
-            ]
-            bare = self._runs(region, uses, firsts, context)
+        if not uses or not ends:
+            return self._engine.sample(region, context)
+        begins, levels = program.schedule[0].sigma, (*ends.values(), _last_level(region))
+        if [begins, *levels] == sorted((begins, *levels), reverse=True):
+            self._say(f"sampler {region.name}: LoRAs: {len(uses)}, seeds: {self._seeds}")
+            bare = self._runs(region, uses, context)
             for file, use in uses.items():
-                having = self._runs(region, uses.keys() - {file}, firsts, context)
-                begins = program.schedule[0].sigma
+                alone = self._runs(region, uses.keys() - {file}, context)
                 key = (region.name, region.begin.inputs["model"], use, begins, levels)
-                self._curves.setdefault(key, []).extend(map(similarities, bare, having))
+                self._curves.setdefault(key, []).extend(map(similarities, bare, alone))
         return self._engine.sample(region, context)
 
+    def _planned(self, region: Region, after: str = "emit") -> Program:
+        """Compiles a region without approximations, whatever is allowed."""
+        target = Target((self._engine.device,), batching=self._engine.choices.batching)
+        return plan_region(region, target, self._engine.counts, after)
+
     def _runs(
-        self,
-        region: Region,
-        absent: Collection[FileIdentity],
-        firsts: Collection[int],
-        context: RunContext,
+        self, region: Region, absent: Collection[FileIdentity], context: RunContext
     ) -> list[list[Tensor]]:
         """Samples without some LoRAs; returns the latents after each step, by seed."""
-        runs = []
-        for number in range(self._seeds):
-            listener = Listener()
-            kind = NodeType(
-                LISTENER, LISTENER, "", "", {}, (Output("heard", "PREDICTION"),), False, listener
-            )
-            latent, _ = self._engine.sample(
-                _heard(_changed(region, absent, number)),
-                replace(context, types={**context.types, LISTENER: kind}),
-            )
-            model: ModelRecipe = region.begin.inputs["model"]
-            final = model.latent.normalised(latent["samples"].float())
-            runs.append([*(listener.latents[first] for first in [*firsts][1:]), final])
-        return runs
+        return [
+            self._latents(_changed(region, absent, number), context)
+            for number in range(self._seeds)
+        ]
+
+    def _latents(self, region: Region, context: RunContext) -> list[Tensor]:
+        listener = Listener()
+        kind = NodeType(
+            LISTENER, LISTENER, "", "", {}, (Output("heard", "PREDICTION"),), False, listener
+        )
+        program = self._planned(_heard(region))
+        outcome = self._engine.cluster.run(
+            program, replace(context, types={**context.types, LISTENER: kind})
+        )
+        begins: dict[int, Tensor] = {}  # by step
+        for point, latent in zip(program.schedule, listener.latents, strict=True):
+            begins.setdefault(point.step, latent)
+        model: ModelRecipe = region.begin.inputs["model"]
+        return [*list(begins.values())[1:], model.latent.normalised(outcome.samples)]
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         return self._engine.encode_text(encoding, context)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -250,14 +250,14 @@ class Engine:
         setup = resolve(self._options, variations[0].workflow.run)
         if setup.devices.several:
             raise InputError("--devices: LoRAs are profiled on one device")
-        setup, engine = self._started(replace(setup, allowed=frozenset()))
+        setup, engine = self._started(setup)
         profiler = LoraProfiler(engine, seeds, self._say)
         with setup.driving():
             for prepared in variations:
                 self._run_unwritten(prepared, profiler)
         if not profiler.profiles:
             raise InputError(
-                f"{variations[0].named}no sampler of this workflow has a LoRA and several steps"
+                f"{variations[0].named}no sampler of this workflow has a LoRA, and several steps"
             )
         # of two samplers with as much noise the one that needs it sooner
         for profile in sorted(profiler.profiles, key=lambda profile: profile.level):

@@ -40,7 +40,7 @@ class RunOptions(WorkflowOptions):
 class PlanOptions(WorkflowOptions):
     after: str = option(
         "stop behind this pass: "  # one of planner.compile.PASSES
-        "expand, variants, fit, hoist, decompose, cost, search, segment, emit",
+        "expand, variants, fit, hoist, late, decompose, cost, search, segment, emit",
         "emit",
     )
     svg: Path | None = option("draw two evaluations")
