@@ -223,7 +223,8 @@ def _print_profiles(profiles: Sequence[LoraProfile]) -> None:
 def _name(profile: LoraProfile) -> str:
     """Names a LoRA with its strengths as people do."""
     use = profile.use
-    return f"{Path(use.file.path).stem} at {use.network:g} (text {use.text:g})"
+    text = "" if use.text == use.network else f", text {use.text:g}"
+    return f"{Path(use.file.path).stem} at {use.network:g}{text}"
 
 
 def _curves(profiles: Sequence[LoraProfile]) -> str:
