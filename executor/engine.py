@@ -313,6 +313,8 @@ class DeviceEngine:
     def _note_switches(self, program: Program, timings: Mapping[str, Timing]) -> None:
         known = switches(program)
         for device, timing in timings.items():
+            if timing.reads:
+                self._note(device, {(key, 0): [took] for key, took in timing.reads.items()})
             if timing.switches:
                 found = {name: known[name] for name in timing.switches}
                 self._note(

@@ -58,6 +58,11 @@ class FolderOptions:
     packs: tuple[Path, ...] = option("a folder of node packs", ())
     input: Path | None = option("where LoadImage looks")
     output: Path | None = option("where pictures go")
+    fetch: tuple[str, ...] = option(
+        "any, none, or the beginning of URLs that may name LoRAs and ControlNets; several times",
+        (),
+        metavar="URL",
+    )
 
     def settings(self) -> Settings:
         """Reads the settings. InputError when a file of extra model paths cannot be read."""
@@ -67,6 +72,7 @@ class FolderOptions:
             self.input,
             self.output,
             extra_model_paths=self.extra_model_paths,
+            fetch=self.fetch,
         )
 
 
@@ -85,6 +91,13 @@ class DeviceOptions:
         "of each device, for models; what is free less what computing needs, unless given",
         None,
         "--model-gb",
+        min=0,
+        unit=GB,
+    )
+    lora_bytes: int | None = option(
+        "of each device, in host memory, for LoRA files; as much again for weights with them",
+        None,
+        "--lora-gb",
         min=0,
         unit=GB,
     )

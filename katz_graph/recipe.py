@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
     """Identifies a file as it was when it was named: a replaced file is another identity, hence
-    another recipe.
+    another recipe. One that a URL names need not have been fetched.
     """
 
-    path: str
+    path: str  # or the URL, with what it needs to be fetched: show it by `files.urls.shown`
     size: int  # bytes
-    modified_ns: int
+    modified_ns: int  # 0 for a URL
     header: str  # SHA-256 of a safetensors header, or of the whole file for configurations
+    version: str = ""  # of a URL: what its server says that the file is, where it says something
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.files.folders import is_url
+from katz_graph.files.urls import is_url, shown
 from katz_graph.models.configuration import union_types
 from katz_graph.models.family import families, known
-from katz_graph.models.loading.fetch import fetch, shown
+from katz_graph.models.loading.file_cache import FileCache, remote_identity
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
     clip_recipe,
@@ -23,10 +25,12 @@ from katz_graph.models.loading.sources import (
     vae_recipe,
 )
 from katz_graph.node import FileChoice, Node, Widget
-from katz_graph.recipe import Lora, digest
+from katz_graph.recipe import FileIdentity, Lora, digest
 from katz_graph.wires import Clip, ControlNet, Model, Vae
 
 LoraStrength = Annotated[float, Field(ge=-100.0, le=100.0), Widget(step=0.01)]
+# a LoRA as PEFT saves it
+PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 TextEncoderDevice = Literal["default", "cpu"]
 ROUNDING = {
     "default": None,
@@ -233,17 +237,19 @@ class SetUnionControlNetType(Node, category="conditioning/controlnet"):
 
 
 class LoraLoader(Node, category="loaders", title="Load LoRA"):
-    """A LoRA on top of a model and its text encoders, each with a strength of its own."""
+    """A LoRA on top of a model and its text encoders, each with a strength of its own. By name, or
+    the URL of a safetensors file, which is fetched when it is needed.
+    """
 
     lora_name: Annotated[str, FileChoice("loras")]
     strength_model: LoraStrength = 1.0
     strength_clip: LoraStrength = 1.0
 
     def fingerprint(self, context: Context) -> Any:
-        return digest(file_identity(context.folders.resolve("loras", self.lora_name)))
+        return digest(_lora(context, self.lora_name))
 
     def run(self, model: Model, clip: Clip, context: Context) -> tuple[Model, Clip]:
-        file = file_identity(context.folders.resolve("loras", self.lora_name))
+        file = _lora(context, self.lora_name)
         patched_model = (
             model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
         )
@@ -254,26 +260,51 @@ class LoraLoader(Node, category="loaders", title="Load LoRA"):
 
 
 class LoraLoaderModelOnly(Node, category="loaders"):
-    """A LoRA on top of a model; its part for text encoders is left out."""
+    """A LoRA on top of a model; its part for text encoders is left out. By name, or the URL of a
+    safetensors file.
+    """
 
     lora_name: Annotated[str, FileChoice("loras")]
     strength_model: LoraStrength = 1.0
 
     def fingerprint(self, context: Context) -> Any:
-        return digest(file_identity(context.folders.resolve("loras", self.lora_name)))
+        return digest(_lora(context, self.lora_name))
 
     def run(self, model: Model, context: Context) -> Model:
-        file = file_identity(context.folders.resolve("loras", self.lora_name))
+        file = _lora(context, self.lora_name)
         return model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
+
+
+def _lora(context: Context, name: str) -> FileIdentity:
+    """Returns what a LoRA's file is; one that a URL names is not fetched for that."""
+    if not is_url(name):
+        return file_identity(context.folders.resolve("loras", name))
+    here = context.folders.of_url("loras", name)
+    if here is None and urlsplit(name).path.endswith(f"/{PEFT_FILE}"):
+        raise InputError(
+            f"{shown(name)}: {PEFT_CONFIGURATION} beside it says how strong it is, and would not "
+            "be fetched: download both into a folder of loras"
+        )
+    return remote_identity(name) if here is None else file_identity(here)
 
 
 def _control_net(context: Context, name: str) -> Path:
     """Returns its file or folder; fetches what a URL names when it is not there yet."""
-    place = context.folders.resolve("controlnet", name)
-    if is_url(name) and not place.exists():
-        context.warn(f"{shown(name)} is fetched to {place}")
-        fetch(name, place)
-    return place
+    if not is_url(name):
+        return context.folders.resolve("controlnet", name)
+    here = context.folders.of_url("controlnet", name)
+    if here is not None:
+        return here
+    kept = FileCache.of_this_machine()
+    file = kept.identity(name)
+    if not kept.holds(file):
+        context.warn(f"{shown(name)} is fetched to {kept.place(file)}")
+    stopped = Event()
+    forget = context.on_cancel(stopped.set)
+    try:
+        return kept.local_file(file, stopped.is_set)
+    finally:
+        forget()
 
 
 def _only(node: Node, kind: str, encoders: int) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from katz_graph.files.urls import NONE
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.web.app import build
 from katz_graph.web.events import ClientEvent, Ended, JobEvent
@@ -90,7 +91,7 @@ def assemble(
 ) -> State:
     """Builds the parts and connects them; starts nothing."""
     settings = options.settings()
-    folders = replace(settings.folders(), paths=False)
+    folders = replace(settings.folders(NONE), paths=False)
     concealment, metrics = PathRedactor.of(options, folders), Metrics()
 
     def heard(told: JobEvent) -> None:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any, Protocol
 
 from katz_graph.adapters.recipes import LoraUse
+from katz_graph.files.urls import is_url
 from katz_graph.recipe import Component, FileIdentity, ModelRecipe, digest
 
 ALIKE = 0.99  # cosine similarity of latents that still counts as the same (Katz, section 6)
@@ -90,7 +91,7 @@ def _placeless(value: Any) -> Any:
         return value
     parts = {one.name: _placeless(getattr(value, one.name)) for one in fields(value)}
     match value:
-        case FileIdentity():
+        case FileIdentity() if not is_url(value.path):
             parts["path"] = PurePath(value.path).name
         case Component():
             parts["folder"] = ""

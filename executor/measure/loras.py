@@ -25,7 +25,7 @@ from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.stages import NODE
 from katz_graph.node import NodeType, Output
 from katz_graph.planner.passes.late import step_ends
-from katz_graph.planner.queries import adapters
+from katz_graph.planner.queries import lora_strengths
 from katz_graph.planner.sampling import sampling_of
 from katz_graph.recipe import (
     Encoding,
@@ -85,7 +85,7 @@ class LoraProfiler:
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         assert isinstance(context, RunContext)  # of a graph run
         program = self._planned(region, "hoist")
-        uses, ends = adapters(program), step_ends(program.schedule)
+        uses, ends = lora_strengths(program), step_ends(program.schedule)
         if not uses or not ends:
             return self._engine.sample(region, context)
         begins, levels = program.schedule[0].sigma, (*ends.values(), _last_level(region))

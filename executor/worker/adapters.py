@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -28,6 +28,7 @@ class _Entry:
     users: int = 0
     unwanted: threading.Event = field(default_factory=threading.Event)
     size: int = 0  # bytes, once it is here
+    seconds: float = 0.0  # that reading it took
 
 
 class AdapterStore:
@@ -35,9 +36,7 @@ class AdapterStore:
     stays; of the rest, what was used longest ago goes first.
     """
 
-    def __init__(
-        self, budget: float = FILE_BYTES, read: Read = lambda file, _: read_lora(file)
-    ) -> None:
+    def __init__(self, budget: float = FILE_BYTES, read: Read | None = None) -> None:
         self._budget, self._read = budget, read
         self._entries: dict[FileIdentity, _Entry] = {}
         self._order = LeastRecentlyUsed()
@@ -51,30 +50,34 @@ class AdapterStore:
         """Begins to load files that are not there. `changed` is called, in any thread, for each one
         that has come or failed. Release what is returned.
         """
-        futures: dict[FileIdentity, Future[LoraFile]] = {}
+        entries: dict[FileIdentity, _Entry] = {}
+        here: set[FileIdentity] = set()
         for file in dict.fromkeys(files):
             with self._lock:
-                self.hits += file in self._entries
-                futures[file] = self._taken(file)
-        for future in futures.values():
-            future.add_done_callback(lambda _: changed())
-        return WantedAdapters(self, futures)
+                if file in self._entries:
+                    here.add(file)
+                entries[file] = self._taken(file)
+        with self._lock:
+            self.hits += len(here)
+        for entry in entries.values():
+            entry.future.add_done_callback(lambda _: changed())
+        return WantedAdapters(self, entries, here)
 
     def get(self, file: FileIdentity) -> LoraFile:
         """Returns a file; waits until it is there. Raises why it could not be read."""
         with self._lock:
-            future = self._taken(file)
+            entry = self._taken(file)
         try:
-            return future.result()
+            return entry.future.result()
         finally:
-            self.give_back(file, future)
+            self.give_back(file, entry)
 
     @property
     def resident_bytes(self) -> int:
         with self._lock:
             return sum(entry.size for entry in self._entries.values())
 
-    def _taken(self, file: FileIdentity) -> Future[LoraFile]:
+    def _taken(self, file: FileIdentity) -> _Entry:
         entry = self._entries.get(file)
         if entry is None:
             self.misses += 1
@@ -84,33 +87,30 @@ class AdapterStore:
             ).start()
         entry.users += 1
         self._order.used(file)
-        return entry.future
+        return entry
 
     def _load(self, file: FileIdentity, entry: _Entry) -> None:
         started = time.perf_counter()
         try:
-            read = self._read(file, entry.unwanted.is_set)
+            read = (self._read or read_lora)(file, entry.unwanted.is_set)
         except BaseException as error:
             with self._lock:
                 self._forget(file, entry)
             entry.future.set_exception(error)
         else:
             with self._lock:
-                entry.size = read.bytes
+                entry.size, entry.seconds = read.bytes, time.perf_counter() - started
+                self.seconds += entry.seconds
                 self._trim()
             entry.future.set_result(read)
-        finally:
-            with self._lock:
-                self.seconds += time.perf_counter() - started
 
-    def give_back(self, file: FileIdentity, future: Future[LoraFile]) -> None:
+    def give_back(self, file: FileIdentity, entry: _Entry) -> None:
         """Takes one want of a file back. What nobody wants is no longer waited for."""
         with self._lock:
-            entry = self._entries.get(file)
-            if entry is None or entry.future is not future:
+            if self._entries.get(file) is not entry:
                 return  # it failed
             entry.users -= 1
-            if not entry.users and not future.done():
+            if not entry.users and not entry.future.done():
                 entry.unwanted.set()
                 self._forget(file, entry)
             self._trim()
@@ -137,30 +137,42 @@ class WantedAdapters:
     """Holds the files that a request wants until `release`."""
 
     def __init__(
-        self, store: AdapterStore, futures: Mapping[FileIdentity, Future[LoraFile]]
+        self,
+        store: AdapterStore,
+        entries: Mapping[FileIdentity, _Entry],
+        here: Collection[FileIdentity],
     ) -> None:
-        self._store, self._futures = store, dict(futures)
+        self._store, self._entries, self._here = store, dict(entries), here
 
     def have(self, files: Iterable[FileIdentity]) -> bool:
         """Returns whether these have come, or failed."""
-        return all(self._futures[file].done() for file in files)
+        return all(self._entries[file].future.done() for file in files)
 
     @property
     def files(self) -> Iterable[FileIdentity]:
-        return self._futures
+        return self._entries
+
+    @property
+    def seconds(self) -> Mapping[FileIdentity, float]:
+        """Returns what reading took, of the files that were not here when they were wanted."""
+        return {
+            file: entry.seconds
+            for file, entry in self._entries.items()
+            if file not in self._here and entry.future.done()
+        }
 
     def get(self, file: FileIdentity) -> LoraFile:
         """Returns a file; waits until it is there. Raises why it could not be read."""
-        return self._futures[file].result()
+        return self._entries[file].future.result()
 
     def check(self) -> None:
         """Raises why one of them could not be read, if one could not."""
-        for future in self._futures.values():
-            if future.done():
-                future.result()
+        for entry in self._entries.values():
+            if entry.future.done():
+                entry.future.result()
 
     def release(self) -> None:
         """Wants them no longer; a second time it does nothing."""
-        futures, self._futures = self._futures, {}
-        for file, future in futures.items():
-            self._store.give_back(file, future)
+        entries, self._entries = self._entries, {}
+        for file, entry in entries.items():
+            self._store.give_back(file, entry)

@@ -25,6 +25,9 @@ class WorkerConfig:
     packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
     # that models in memory may take; None: what is free, less what computing needs
     model_bytes: int | None = None
+    # of the host's memory, that LoRA files which were read may take, and as much again for weights
+    # with them; None: 1 GB each
+    lora_bytes: int | None = None
     tells: bool = False  # whether it prints which models it lets go for others
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
     policy: str = "lru"  # which of them goes first

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.lora import left_out
+from katz_graph.adapters.fit import check_loras
 from katz_graph.context import Context
 from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
@@ -30,6 +30,7 @@ from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.executor.worker.weight_versions import WeightVersions
+from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Call, Instance, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
@@ -38,7 +39,7 @@ from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.stages import NODE
 from katz_graph.models.text.recipe import clips
 from katz_graph.picture.preview import LinearMap, latent_picture, linear_map
-from katz_graph.planner.queries import adapters
+from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of
 from katz_graph.recipe import Component, ControlNetRecipe, FileIdentity, ModelRecipe
@@ -113,10 +114,10 @@ class Execution:
         self._go_on_with(self._versions.late.everything)
         self._patched = self._unpatched()
         self._made_before = {*(op.id for op in program.before), PRESENT}
-        files = adapters(program)
+        files = adapters(program, portion.device)
         # that it may not begin without
         self._needed = [file for file in files if file not in self._versions.late.files]
-        self._adapters = models.adapters.want(files, wake)
+        self._adapters = models.adapters.want(files, wake)  # as its list begins with saying
 
     def _start(self) -> Process:
         begin = self.program.region.begin
@@ -177,7 +178,7 @@ class Execution:
         if self._owns:
             return late.due(evaluation)
         absent = late.absent(self._before.resolve(Ref(PRESENT)))
-        return [file for file in late.files if file not in absent]
+        return [file for file in self._adapters.files if file in late.files and file not in absent]
 
     @property
     def _partners(self) -> Exchange:
@@ -208,6 +209,10 @@ class Execution:
             for model in self._patched.values():  # other requests may have run since the last unit
                 self._patch(model)
             done = self._continue()
+            if done:
+                self.timing.reads = {
+                    reading_key(file): took for file, took in self._adapters.seconds.items()
+                }
         self.switched = self._models.network_seconds - before
         return done
 
@@ -285,7 +290,7 @@ class Execution:
             self._instructions[self._next : self._next] = again
         for bit, file in enumerate(late.files):
             if (before ^ self._present) >> bit & 1:
-                self.timing.arrivals[file.path] = evaluation or 0
+                self.timing.arrivals[shown(file.path)] = evaluation or 0
 
     def _patch(self, model: ModelRecipe) -> None:
         self._models.residents.with_room(
@@ -376,13 +381,13 @@ class Execution:
             if stage_of(op).encodes_text and op.inputs
         ]
         encoders = dict.fromkeys(clip for encoding in texts for clip in clips(encoding))
+        for recipe in (*models, *encoders):
+            for note in () if isinstance(recipe, ControlNetRecipe) else check_loras(recipe):
+                self._context.warn(note)
         for model in models:
             self._held_models.enter_context(self._models.holding(model))
         for clip in encoders:
             self._held_texts.enter_context(self._models.holding(clip))
-        for recipe in (*models, *encoders):
-            for note in () if isinstance(recipe, ControlNetRecipe) else left_out(recipe):
-                self._context.warn(note)
 
     def _let_go(self) -> None:
         self._held_models.close()

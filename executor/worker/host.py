@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 
+from katz_graph.adapters.recipes import loras_of
 from katz_graph.context import Context, Engine
 from katz_graph.errors import KatzError, OutOfMemory, RunError
 from katz_graph.events import Event
@@ -172,10 +173,18 @@ class Host:
 
     def call(self, call: CallService) -> None:
         """Runs a service or probe as one unit and sends its value."""
-        task = OneUnitTask(lambda: WORK[call.service](self, *call.arguments))
+        wanted = self.models.adapters.want(
+            (lora.file for given in call.arguments for lora in loras_of(given)), self._worker.wake
+        )
+        task = OneUnitTask(
+            lambda: WORK[call.service](self, *call.arguments),
+            lambda: wanted.have(wanted.files),
+            wanted.release,
+        )
         try:
             self._calls[call.id] = job = self._worker.submit(task)
         except Exception as error:
+            task.close()
             return self._explain_raised(call.id, error)
         job.future.add_done_callback(lambda future: self._returned(call.id, task, future))
 
@@ -306,7 +315,7 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
     store = ModelStore(
         assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
     )
-    models = DeviceModels(assignment.device, assignment.dtype, store)
+    models = DeviceModels(assignment.device, assignment.dtype, store, assignment.lora_bytes)
     if assignment.tells:
         models.residents.on_evicted = lambda line: print(
             f"{assignment.name}: {line}", file=sys.stderr, flush=True

@@ -66,17 +66,27 @@ class ThreadTask(Protocol):
 
 
 class OneUnitTask:
-    """Runs a task of one unit: a VAE call, say."""
+    """Runs a task of one unit: a VAE call, say. `ready` says whether what it needs is there, and
+    `close` lets go of it.
+    """
 
     weight_set = None
-    ready = True
     alone = True
     uncharged = switched = 0.0
 
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        ready: Callable[[], bool] = lambda: True,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run, self._ready, self._close = run, ready, close
         self.result: Any = None
         self.start = self.seconds = 0.0  # on the clock of time.perf_counter
+
+    @property
+    def ready(self) -> bool:
+        return self._ready()
 
     def step(self) -> bool:
         self.start = time.perf_counter()
@@ -85,7 +95,7 @@ class OneUnitTask:
         return True
 
     def close(self) -> None:
-        pass
+        self._close()
 
 
 class SubmittedTask:

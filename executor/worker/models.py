@@ -75,7 +75,7 @@ class DeviceModels:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         store: ModelStore | None = None,
-        adapter_bytes: int | None = None,
+        lora_bytes: int | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
@@ -86,8 +86,8 @@ class DeviceModels:
         # how often a model's LoRAs were not those that were wanted, and what that took
         self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # of those, in networks
-        self.adapters = AdapterStore(FILE_BYTES if adapter_bytes is None else adapter_bytes)
-        self._kept = KeptSets(SET_BYTES if adapter_bytes is None else adapter_bytes)
+        self.adapters = AdapterStore(FILE_BYTES if lora_bytes is None else lora_bytes)
+        self._kept = KeptSets(SET_BYTES if lora_bytes is None else lora_bytes)
         # by live module; a module's originals go with it
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 

@@ -21,6 +21,10 @@ class Timing:
     spans: list[Span] = field(default_factory=list)
     switches: dict[str, float] = field(default_factory=dict)
     """Of the instructions that made a weight set resident, by its name, where it was not yet."""
+    reads: dict[str, float] = field(default_factory=dict)
+    """Of LoRA files that were read for it, by what that is kept under; not of those that were in
+    memory.
+    """
     arrivals: dict[str, int] = field(default_factory=dict)
     """Of late LoRAs, by path: the evaluation from which on each was in the weights."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)

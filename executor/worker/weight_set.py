@@ -13,7 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.lora import Factors, LoraFile, fit, read_lora
+from katz_graph.adapters.fit import fit
+from katz_graph.adapters.lora import LoraFile, read_lora
+from katz_graph.adapters.methods import Method
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.errors import RunError
 from katz_graph.eviction import POLICIES
@@ -103,7 +105,7 @@ class WeightSets:
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
         self._read, self._kept = read, kept
         # of files that somebody keeps, by part
-        self._fitted: WeakKeyDictionary[LoraFile, dict[str, Mapping[str, Factors]]]
+        self._fitted: WeakKeyDictionary[LoraFile, dict[str, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
         self._originals: dict[str, Tensor] = {}  # on the CPU, of weights that some set has touched
         self._touched: frozenset[str] = frozenset()
@@ -156,15 +158,15 @@ class WeightSets:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
 
-    def _deltas(self, wanted: Resident) -> dict[str, list[tuple[Factors, float]]]:
+    def _deltas(self, wanted: Resident) -> dict[str, list[tuple[Method, float]]]:
         """Returns what a set adds to each weight that it touches, in order."""
-        found: dict[str, list[tuple[Factors, float]]] = {}
+        found: dict[str, list[tuple[Method, float]]] = {}
         for lora, part in wanted:
-            for name, factors in self._fit(self._read(lora.file), part).items():
-                found.setdefault(name, []).append((factors, lora.strength))
+            for name, method in self._fit(self._read(lora.file), part).items():
+                found.setdefault(name, []).append((method, lora.strength))
         return found
 
-    def _fit(self, file: LoraFile, part: str) -> Mapping[str, Factors]:
+    def _fit(self, file: LoraFile, part: str) -> Mapping[str, Method]:
         parts = self._fitted.setdefault(file, {})
         if part not in parts:
             parts[part] = fit(file, part, self._weights)
@@ -186,18 +188,18 @@ class WeightSets:
             if self._checks and tensor_digest(self._weights[name]) != self._digests[name]:
                 raise RunError(f"{name} is not what it was before LoRAs were added to it")
 
-    def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
+    def _write(self, name: str, deltas: list[tuple[Method, float]]) -> None:
         """Adds deltas to the original in float32 on the device: factors and originals cross the bus
         in their own format.
         """
         weight, original = self._weights[name], self._originals[name]
-        for rows in _blocks(weight, all(factors.by_rows for factors, _ in deltas)):
+        for rows in _blocks(weight, all(method.by_rows for method, _ in deltas)):
             target = weight[rows]
             if name in self._touched:  # else it is the original
                 target.copy_(original[rows], non_blocking=True)
             total = target.to(torch.float32)  # the target itself, if it is of that format
-            for factors, strength in deltas:
-                factors.add_to(total, strength, rows)
+            for method, strength in deltas:
+                method.add_to(total, strength, rows)
             if total is not target:
                 target.copy_(total)
 

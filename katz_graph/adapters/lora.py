@@ -1,7 +1,7 @@
-"""Reads LoRA files, computes what they add to a module's weights, and checks that they fit.
+"""Reads LoRA files: what they add to which weights and biases, from the whole file or from its
+header alone.
 
-A LoRA adds to each weight W that it names: strength · (alpha / rank) · B A (Hu et al. 2021, section
-4.1).
+Must not know modules.
 """
 
 from __future__ import annotations
@@ -9,212 +9,229 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from katz_graph.adapters.naming import module_names, unified
-from katz_graph.errors import InputError
+from katz_graph.adapters.methods import MAGNITUDES, Method, Scaling, methods
+from katz_graph.adapters.naming import unified
+from katz_graph.errors import Cancelled, InputError
+from katz_graph.files.locks import never
+from katz_graph.files.urls import is_url, shown
 from katz_graph.models.family import families
-from katz_graph.models.loading.identity import check_unchanged, read_header, read_json
-from katz_graph.recipe import (
-    ClipRecipe,
-    Component,
-    FileIdentity,
-    Lora,
-    MergedComponent,
-    ModelRecipe,
-)
+from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.loading.identity import LENGTH_BYTES, read_header_of, read_json
+from katz_graph.recipe import FileIdentity
 
-SHOWN = 3  # tensors that a note names
-FILES_KNOWN = 256  # whose extras are told without reading their headers again
+PIECE = 2**24  # bytes at once
 METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Factors:
-    """Holds one module's LoRA factors."""
-
-    down: Tensor  # A: [r, in] or [r, in, kh, kw]
-    up: Tensor  # B: [out, r] or [out, r, 1, 1]
-    alpha: float
-
-    @property
-    def rank(self) -> int:
-        return self.down.shape[0]
-
-    @property
-    def shape(self) -> list[int]:
-        """Returns the shape of the weight that it was made for."""
-        return [self.up.shape[0], *self.down.shape[1:]]
-
-    by_rows = True  # rows of the weight can be computed alone
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.down, self.up
-
-    def add_to(self, total: Tensor, strength: float, rows: slice = slice(None)) -> None:
-        """Adds strength · (alpha / rank) · B A, in float32 on the device of `total`, which is those
-        `rows` of a weight.
-        """
-        up, down = (
-            factor.to(total.device).to(torch.float32).flatten(1)
-            for factor in (self.up[rows], self.down)
-        )
-        total.flatten(1).addmm_(up, down, alpha=strength * self.alpha / self.rank)
+TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}  # of tensors that may be in an adapter
+OF_ALPHAS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8}
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoraFile:
-    """Holds the factors of a LoRA file by part of a pipeline, and module as the file names it."""
+    """Holds what a LoRA file adds, by part of a pipeline, and weight or bias as the file names its
+    module. `extras` are the tensors of unknown names.
+    """
 
     path: str
-    parts: Mapping[str, Mapping[str, Factors]]
+    parts: Mapping[str, Mapping[str, Method]]
+    extras: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
         """Returns what it takes in memory."""
-        return sum(
-            tensor.nbytes
-            for modules in self.parts.values()
-            for factors in modules.values()
-            for tensor in factors.tensors
-        )
-
-
-def read_lora(file: FileIdentity) -> LoraFile:
-    """Reads a LoRA file. InputError when it is no LoRA, or another file than when it was named."""
-    check_unchanged(file)
-    try:
-        with safe_open(file.path, framework="pt") as content:
-            tensors = {key: content.get_tensor(key).clone() for key in content.keys()}  # noqa: SIM118 (not a mapping); not mapped
-            metadata = content.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{file.path}: cannot be read: {error}") from None
-    if not tensors:
-        raise InputError(f"{file.path}: holds no tensors, expected a LoRA")
-    named, _ = unified(file.path, tensors)
-    config = _adapter_config(file.path, metadata)
-    parts = {
-        part: {
-            module: _factors(file.path, part, module, entry, config)
-            for module, entry in modules.items()
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for methods in self.parts.values()
+            for method in methods.values()
+            for tensor in method.tensors
         }
-        for part, modules in named.items()
-    }
-    return LoraFile(file.path, parts)
+        return sum(storages.values())
 
 
-def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Yields warnings about tensors in a recipe's LoRA files that are no LoRA, and so are
-    not used.
+Load = Callable[[str], Tensor]
+"""Returns a tensor of a file by its name there."""
+
+
+def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> LoraFile:
+    """Reads a LoRA file, which is fetched first if a URL names it, until `cancelled` says that
+    nobody wants it. InputError when it is no LoRA, incomplete, or another file than when it was
+    named.
     """
-    for lora in dict.fromkeys(_loras(recipe)):
-        extras = _extras(lora.file)
-        if extras and lora.strength:
-            more = f" and {len(extras) - SHOWN} more" if len(extras) > SHOWN else ""
-            yield (
-                f"{lora.file.path}: used without what is no LoRA in it: "
-                f"{', '.join(extras[:SHOWN])}{more}"
-            )
-
-
-def _loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[Lora]:
-    parts = (
-        [recipe.network]
-        if isinstance(recipe, ModelRecipe)
-        else [one.encoder for one in recipe.encoders]
+    name = shown(file.path)
+    try:
+        with (
+            FileCache.of_this_machine().using(file, cancelled) as path,
+            path.open("rb", buffering=0) as opened,
+        ):
+            header, entries = read_header_of(name, opened.read, file.size)
+            content = _content(name, opened, file.size - (LENGTH_BYTES + len(header)), cancelled)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
+    return _parsed(
+        name,
+        entries,
+        lambda key: _tensor(content[slice(*entries[key]["data_offsets"])], entries[key]),
     )
-    yield from recipe.loras
-    for part in parts:
-        yield from _merged_loras(part)
 
 
-def _merged_loras(part: Component) -> Iterator[Lora]:
-    for source, loras in part.sources if isinstance(part, MergedComponent) else ():
-        yield from (*loras, *_merged_loras(source))
+def describe(file: FileIdentity) -> LoraFile:
+    """Reads the header of a LoRA file, and its alphas, which scale the rest: the other tensors are
+    on torch's meta device, without values. Refuses what `read_lora` refuses.
 
-
-@lru_cache(maxsize=FILES_KNOWN)
-def _extras(file: FileIdentity) -> tuple[str, ...]:
-    check_unchanged(file)
-    _, entries = read_header(Path(file.path))
-    return unified(file.path, {key: None for key in entries if key != "__metadata__"})[1]
-
-
-def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, Factors]:
-    """Returns the part's factors by the names of a module's weights, all of them. Works on weights
-    without memory (torch's meta device) too.
-
-    InputError naming the first that does not fit, and both shapes, or that stands for the same
-    weight as another.
+    A file that a URL names is not fetched for that: until it is here its alphas are not a number.
     """
-    names = module_names(weights, part)
-    fitted: dict[str, Factors] = {}
-    for module, factors in lora.parts[part].items():
-        if module not in names:
-            raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{module} (shape "
-                f"{factors.shape}) does not exist in this model; "
-                "choose a LoRA made for it"
+    name, cache = shown(file.path), FileCache.of_this_machine()
+    entries = dict(cache.entries(file))
+    try:
+        with ExitStack() as using:
+            here = not is_url(file.path) or cache.holds(file)
+            opened = (
+                using.enter_context(using.enter_context(cache.using(file)).open("rb"))
+                if here
+                else None
             )
-        name = names[module]
-        if _without_ones(factors.shape) != _without_ones(list(weights[name].shape)):
-            raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{module} has shape "
-                f"{factors.shape}, "
-                f"this model {list(weights[name].shape)}; choose a LoRA made for it"
-            )
-        if name in fitted:
-            raise InputError(
-                f"{lora.path}: says {name.removesuffix('.weight')} twice ({part}.{module}), "
-                "expected one LoRA in a file"
-            )
-        fitted[name] = factors
-    return fitted
+
+            def load(key: str) -> Tensor:
+                entry = entries[key]
+                if key.rpartition(".")[2] != "alpha":
+                    return torch.empty(entry["shape"], dtype=TYPES[entry["dtype"]], device="meta")
+                return (
+                    torch.full(entry["shape"], math.nan) if opened is None else _at(opened, entry)
+                )
+
+            return _parsed(name, entries, load)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
-def _without_ones(shape: list[int]) -> list[int]:
-    """Drops trailing ones: in one family a layer may be linear or a 1x1 convolution."""
-    return shape[:2] if all(side == 1 for side in shape[2:]) else shape
+def _at(opened: BinaryIO, entry: Mapping[str, Any]) -> Tensor:
+    """Reads one tensor of a file."""
+    start, end = entry["data_offsets"]
+    opened.seek(0)
+    header = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+    opened.seek(LENGTH_BYTES + header + start)
+    return _tensor(torch.frombuffer(bytearray(opened.read(end - start)), dtype=torch.uint8), entry)
 
 
-def _factors(
-    path: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> Factors:
-    down, up = entry["A"], entry["B"]
-    if (
-        down.ndim != up.ndim
-        or down.ndim not in (2, 4)
-        or up.shape[1] != down.shape[0]
-        or any(side != 1 for side in up.shape[2:])
-        or not down.shape[0]
-    ):
-        raise InputError(
-            f"{path}: {part}.{module}: factors of shape {list(up.shape)} and {list(down.shape)} do "
-            "not make a weight"
-        )
-    alpha = (
-        entry["alpha"].item() if "alpha" in entry else _alpha(config, part, module, down.shape[0])
-    )
-    return Factors(down, up, float(alpha))
+def _content(name: str, opened: RawIOBase, size: int, cancelled: Callable[[], bool]) -> Tensor:
+    """Reads the rest of a file into one tensor of bytes, which takes no time in the interpreter."""
+    content = torch.empty(size, dtype=torch.uint8)
+    room, there = memoryview(cast(Any, content.numpy())), 0
+    while there < size:
+        if cancelled():
+            raise Cancelled(f"{name}: no longer wanted")
+        got = opened.readinto(room[there : there + PIECE])
+        if not got:
+            raise InputError(f"{name}: cut off: it has {size - there:,} bytes less than before")
+        there += got
+    return content
 
 
-def _alpha(config: Mapping[str, Any], part: str, module: str, rank: int) -> float:
-    """Applies PEFT's rules: a pattern for the module, else the file's one alpha, else the rank.
-    Rank-stabilised LoRA divides by √rank instead.
+def _tensor(part: Tensor, entry: Mapping[str, Any]) -> Tensor:
+    """Returns a tensor of its bytes, which it shares where they are aligned."""
+    kind = TYPES.get(entry["dtype"]) or OF_ALPHAS[entry["dtype"]]
+    if part.storage_offset() % kind.itemsize:
+        part = part.clone()
+    return part.view(kind).view(entry["shape"])
+
+
+def _parsed(name: str, entries: dict[str, Any], load: Load) -> LoraFile:
+    """Makes a file's methods of the entries of its header and what loads its tensors."""
+    metadata = entries.pop("__metadata__", {})
+    if not entries:
+        raise InputError(f"{name}: holds no tensors, expected a LoRA")
+    named, extras = unified(name, {key: key for key in entries})
+    config = _adapter_config(name, metadata)
+    parts: dict[str, dict[str, Method]] = {part: {} for part in named}
+    for part, modules in named.items():
+        for module, keys in modules.items():
+            _check_types(name, keys, entries)
+            entry = {what: load(key) for what, key in keys.items()}
+            where = f"{name}: {part}.{module}"
+            for parameter, method in _methods(where, part, module, entry, config).items():
+                parts[part][f"{module}.{parameter}"] = method
+    return LoraFile(name, parts, extras)
+
+
+def _check_types(
+    path: str, keys: Mapping[str, str], entries: Mapping[str, Mapping[str, Any]]
+) -> None:
+    for name, key in keys.items():
+        kind = entries[key]["dtype"]
+        known = (*TYPES, *OF_ALPHAS) if name == "alpha" else (*TYPES,)
+        if kind not in known:
+            raise InputError(f"{path}: {key} holds {kind} numbers, expected {', '.join(known)}")
+
+
+def _methods(
+    where: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> dict[str, Method]:
+    if config.get(f"{part}.use_dora") and not any(name in entry for name in MAGNITUDES):
+        raise InputError(f"{where} has no lora_magnitude_vector: the file is incomplete")
+    try:
+        return methods(entry, _scaling(where, part, module, entry, config))
+    except ValueError as error:
+        raise InputError(f"{where} {error}") from None
+
+
+def _scaling(
+    where: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> Scaling:
+    """Divides the file's alpha by the rank. Without one PEFT's rules apply: a pattern for the
+    module, else the configuration's one alpha, else the rank; rank-stabilised LoRA divides by √rank
+    instead.
+
+    A product of whole factors has no rank: a file's alpha does not count for it then, and PEFT's is
+    divided by the configured rank.
     """
-    patterns = config.get(f"{part}.alpha_pattern") or {}
-    pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), None)
-    alpha = config.get(f"{part}.lora_alpha", rank) if pattern is None else patterns[pattern]
-    return float(alpha) * math.sqrt(rank) if config.get(f"{part}.use_rslora") else float(alpha)
+
+    def configured(*names: str) -> float | None:
+        """Returns PEFT's number for the module: of a pattern, or of the first of the names."""
+        patterns = config.get(f"{part}.{names[0]}_pattern") or {}
+        if not isinstance(patterns, dict):
+            raise InputError(f"{where}: its {names[0]}_pattern is {patterns!r}, not an object")
+        values = [patterns[key] for key in patterns if _matches(key, module)]
+        values += [config.get(f"{part}.{name}") for name in names]
+        value = next((value for value in values if value is not None), None)
+        if value is not None and not isinstance(value, (int, float)):
+            raise InputError(f"{where}: its {names[0]} is configured as {value!r}, not a number")
+        return value
+
+    def scaling(rank: int) -> float:
+        if "alpha" in entry:
+            if entry["alpha"].numel() != 1:
+                raise InputError(f"{where}: alpha has shape {list(entry['alpha'].shape)}, not one")
+            return float(entry["alpha"].item()) / rank if rank else 1.0
+        alpha = configured("alpha", "lora_alpha")
+        divisor = float(rank or configured("rank", "r") or 0)
+        if alpha is None or not divisor:
+            return 1.0
+        return alpha / (math.sqrt(divisor) if config.get(f"{part}.use_rslora") else divisor)
+
+    return scaling
+
+
+def _matches(pattern: str, module: str) -> bool:
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    except re.error:
+        return False  # a name that is no pattern
 
 
 def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]:
@@ -229,18 +246,11 @@ def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]
             config = None
         if not isinstance(config, dict):
             raise InputError(f"{path}: its {METADATA} is not a JSON object")
-    elif Path(path).name == "adapter_model.safetensors" and beside.exists():
-        values = read_json(beside)
-        config = {
-            f"{family.network.part}.{name}": value
-            for family in families()
-            for name, value in values.items()
-        }
-    else:
-        config = {}
-    dora = next(
-        (name for name, value in config.items() if name.endswith("use_dora") and value), None
-    )
-    if dora:
-        raise InputError(f"{path}: DoRA is not supported ({dora}), expected LoRA")
-    return config
+        return config
+    if Path(path).name != "adapter_model.safetensors" or not beside.exists():
+        return {}
+    return {
+        f"{family.network.part}.{name}": value
+        for family in families()
+        for name, value in read_json(beside).items()
+    }

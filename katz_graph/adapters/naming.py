@@ -1,6 +1,6 @@
 """Brings the tensor names of LoRA files to one form: diffusers (old and new) and PEFT by a module's
-path, kohya's trainers by that path with underscores for dots, or by the path of Stable Diffusion's
-original code.
+path, kohya's and LyCORIS' trainers by that path with underscores for dots, or by the path of Stable
+Diffusion's original code.
 
 Every tensor in a file is returned once, or is named as left out. Nothing is renamed by guessing:
 every name is looked up among those that a model's modules have.
@@ -8,7 +8,6 @@ every name is looked up among those that a model's modules have.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from pkgutil import resolve_name
@@ -29,34 +28,63 @@ KOHYA_TEXT = {
     "lora_te1_": "text_encoder",
     "lora_te2_": "text_encoder_2",
 }
-OTHER_METHODS = {
-    "hada_": "LoHa",
-    "lokr_": "LoKr",
-    "dora_scale": "DoRA",
-    "lora_magnitude_vector": "DoRA",
-    "lora_mid": "LoCon in Tucker form",
+NAMINGS = "in diffusers, PEFT or kohya naming"
+PARAMETERS = ("weight", "bias")
+REFUSED = {
     "oft_": "OFT",
+    "ia3_": "IA3",
     "on_input": "IA3",
-    ".diff": "full weight differences",
+    "glora_": "GLoRA",
+    ".a1.weight": "GLoRA",
 }
-FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[AB])(\.\w+)?\.weight")
-ALPHA = re.compile(r"(?P<module>.+?)(\.lora_[AB](\.\w+)?(\.weight)?)?\.alpha")
-# of whatever model
-ANY_FACTOR = re.compile(r".*lora(_linear_layer)?[._](A|B|down|up)(\.\w+)?\.weight|.*\.alpha")
+ENDINGS = {
+    "alpha": "alpha",
+    "lora_A.alpha": "alpha",
+    "lora_B.alpha": "alpha",
+    "lora_A.weight.alpha": "alpha",
+    "lora_B.weight.alpha": "alpha",
+    "lora_A.weight": "lora_A",
+    "lora_down.weight": "lora_A",
+    "lora_B.weight": "lora_B",
+    "lora_up.weight": "lora_B",
+    "lora_mid.weight": "lora_mid",
+    "lora_B.bias": "lora_B.bias",
+    "hada_w1_a": "hada_w1_a",
+    "hada_w1_b": "hada_w1_b",
+    "hada_w2_a": "hada_w2_a",
+    "hada_w2_b": "hada_w2_b",
+    "hada_t1": "hada_t1",
+    "hada_t2": "hada_t2",
+    "lokr_w1": "lokr_w1",
+    "lokr_w1_a": "lokr_w1_a",
+    "lokr_w1_b": "lokr_w1_b",
+    "lokr_w2": "lokr_w2",
+    "lokr_w2_a": "lokr_w2_a",
+    "lokr_w2_b": "lokr_w2_b",
+    "lokr_t2": "lokr_t2",
+    "diff": "diff",
+    "diff_b": "diff_b",
+    "w_norm": "w_norm",
+    "b_norm": "b_norm",
+    "dora_scale": "dora_scale",
+    "lora_magnitude_vector": "lora_magnitude_vector",
+    "lora_magnitude_vector.weight": "lora_magnitude_vector",
+}
+"""Maps how files end a tensor's name to what it is to its module's method, as `methods` has it."""
+LONGEST = max(ending.count(".") for ending in ENDINGS) + 2  # words, with the name of an adapter
+NAMED = ("lora_", "hada_", "lokr_")  # PEFT may put the name of an adapter behind these
 
 Value = TypeVar("Value")
 Named = dict[str, dict[str, dict[str, Value]]]
-"""Maps part -> module as the file names it -> "A" (down), "B" (up), and "alpha" where the file has
-one.
-"""
+"""Maps part -> module as the file names it -> what it is of those in `ENDINGS`."""
 
 
 def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tuple[str, ...]]:
-    """Sorts the tensors of a LoRA file (or whatever stands for them) by part and module; names of
-    those that are no LoRA come second.
+    """Sorts the tensors of a LoRA file (or whatever stands for them) by part and module; those of
+    unknown names come second.
 
-    InputError for other methods than LoRA, and for a LoRA that is incomplete, given twice, or of
-    something that no model here has.
+    InputError for methods that are not supported, for a tensor that is given twice or stands beside
+    a known method without being of it, and for a file without any known name.
     """
     _refuse_others(path, tensors)
     renamings = _renamings()
@@ -64,38 +92,36 @@ def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tupl
     extras: dict[str, tuple[str, str]] = {}
     for key, value in tensors.items():
         part, name = _place(key, renamings)
-        match = FACTOR.fullmatch(name) or ALPHA.fullmatch(name)
-        if not part and ANY_FACTOR.fullmatch(key):
-            raise InputError(
-                f"{path}: no LoRA for {supported()} in diffusers, PEFT or kohya naming: "
-                f"{key} is unknown"
-            )
-        if not part or match is None:
+        module, tensor = _split(name)
+        if not part or not tensor:
             extras[key] = part, name
             continue
-        factors = named[part].setdefault(match["module"], {})
-        factor = match.groupdict().get("factor") or "alpha"
-        if factor in factors:
+        entry = named[part].setdefault(module, {})
+        if tensor in entry:
             raise InputError(
-                f"{path}: says {part}.{match['module']} twice ({key}), expected one LoRA in a file"
+                f"{path}: says {part}.{module} twice ({key}), expected one LoRA in a file"
             )
-        factors[factor] = value
-    _check_whole(path, named, extras)
+        entry[tensor] = value
+    _check_known(path, named, extras)
     return named, tuple(extras)
 
 
-def module_names(weights: Iterable[str], part: str) -> dict[str, str]:
-    """Maps every name that a LoRA file may have for a module to the name of its weight in the
-    model, which is one of `weights`.
+def parameter_names(parameters: Iterable[str], part: str) -> dict[str, str]:
+    """Maps every name that a LoRA file may have for the weight or bias of a module, which ends in
+    `.weight` or `.bias`, to its name in the model, which is one of `parameters`.
     """
-    paths = {name.removesuffix(".weight"): name for name in weights if name.endswith(".weight")}
+    split = [name.rpartition(".") for name in parameters]
+    paths = dict.fromkeys(path for path, _, parameter in split if parameter in PARAMETERS)
     families_of_part = [family for family in families() if family.network.part == part]
     others = [resolve_name(family.lora.others)(paths) for family in families_of_part]
     found = {}
-    for path, name in paths.items():
+    for path, _, parameter in split:
+        if parameter not in PARAMETERS:
+            continue
         further = [other[path] for other in others if path in other]
         for alias in _with_and_without_level(path) if part in TEXT_PARTS else (path, *further):
-            found[alias] = found[alias.replace(".", "_")] = name
+            for name in (alias, alias.replace(".", "_")):
+                found[f"{name}.{parameter}"] = f"{path}.{parameter}"
     return found
 
 
@@ -108,13 +134,11 @@ def _with_and_without_level(path: str) -> tuple[str, ...]:
 
 
 def _place(key: str, renamings: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
-    """Returns a tensor's part ("": unknown) and its name in it, ending as PEFT's names do."""
+    """Returns a tensor's part ("": unknown) and its name in it, which ends as in `ENDINGS`."""
     kohya = KOHYA_TEXT | {family.lora.prefix: family.network.part for family in families()}
     for prefix, part in kohya.items():
         if key.startswith(prefix):
-            return part, key.removeprefix(prefix).replace(".lora_down.", ".lora_A.").replace(
-                ".lora_up.", ".lora_B."
-            )
+            return part, key.removeprefix(prefix)
     part, _, name = key.removeprefix("base_model.model.").partition(".")
     whole = next((family.network.part for family in families() if part in family.lora.roots), None)
     if whole is not None:
@@ -131,37 +155,43 @@ def _renamings() -> Mapping[str, Mapping[str, str]]:
     return networks | dict.fromkeys(TEXT_PARTS, DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT)
 
 
+def _split(name: str) -> tuple[str, str]:
+    """Returns the module, and what the tensor is to its method ("": unknown)."""
+    words = name.split(".")
+    for start in range(max(1, len(words) - LONGEST), len(words)):
+        first, *rest = words[start:]
+        known = ENDINGS.get(".".join((first, *rest)))
+        if known is None and first.startswith(NAMED):
+            known = ENDINGS.get(".".join((first, *rest[1:])))
+        if known is not None:
+            return ".".join(words[:start]), known
+    return name, ""
+
+
 def _refuse_others(path: str, tensors: Iterable[str]) -> None:
     checkpoint = "first_stage_model.", *(family.files.network.prefixes[0] for family in families())
     if any(key.startswith(checkpoint) and "lora" not in key for key in tensors):
         raise InputError(
             f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"
         )
-    for mark, method in OTHER_METHODS.items():
+    for mark, method in REFUSED.items():
         key = next((key for key in tensors if mark in key), None)
         if key is not None:
             raise InputError(
-                f"{path}: {method} is not supported ({key}), expected LoRA in diffusers, PEFT or "
-                "kohya naming"
+                f"{path}: {method} is not supported ({key}), expected LoRA, LoHa, LoKr, DoRA or "
+                f"differences, {NAMINGS}"
             )
 
 
-def _check_whole(path: str, named: Named[Value], extras: Mapping[str, tuple[str, str]]) -> None:
+def _check_known(path: str, named: Named[Value], extras: Mapping[str, tuple[str, str]]) -> None:
     if not any(named.values()):
         raise InputError(
-            f"{path}: no LoRA in diffusers, PEFT or kohya naming: {next(iter(extras))} is unknown"
+            f"{path}: no LoRA for {supported()} {NAMINGS}: {next(iter(extras))} is unknown"
         )
     for key, (part, name) in extras.items():
         if any(
             place in named.get(part, {}) for place in accumulate(name.split("."), "{}.{}".format)
         ):
             raise InputError(
-                f"{path}: LoRA with parts that are not understood: {key}; expected LoRA in "
-                "diffusers, PEFT or kohya naming"
+                f"{path}: LoRA with parts that are not understood: {key}; expected LoRA {NAMINGS}"
             )
-    for part, modules in named.items():
-        for module, factors in modules.items():
-            if missing := sorted({"A", "B"} - factors.keys()):
-                raise InputError(
-                    f"{path}: {part}.{module} has no lora_{missing[0]}: the file is incomplete"
-                )

@@ -110,7 +110,11 @@ class DeviceSetup:
 
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
         return WorkerConfig(
-            threads=self.threads, packs=packs, model_bytes=self.options.model_bytes, tells=tells
+            threads=self.threads,
+            packs=packs,
+            model_bytes=self.options.model_bytes,
+            lora_bytes=self.options.lora_bytes,
+            tells=tells,
         )
 
     def estimate(self, settings: Settings) -> tuple[Target, CostStore]:

@@ -66,12 +66,14 @@ class Engine:
         input: str | PathLike[str] | None = None,
         output: str | PathLike[str] | None = None,
         extra_model_paths: Paths = (),
+        fetch: str | Iterable[str] = (),
         dtype: str | None = None,
         threads: int | None = None,
         place: str | Iterable[str] = (),
         link: str | None = None,
         allow: str = "",
         model_bytes: int | None = None,
+        lora_bytes: int | None = None,
         cache: str = "classic",
         tell_evictions: bool = False,
         say: Callable[[str], None] = log.info,
@@ -85,6 +87,7 @@ class Engine:
             dtype=dtype,
             threads=threads,
             model_bytes=model_bytes,
+            lora_bytes=lora_bytes,
             place=places,
             link=link,
             allow=allow,
@@ -98,6 +101,7 @@ class Engine:
             packs=as_paths(packs),
             input=None if input is None else Path(input),
             output=None if output is None else Path(output),
+            fetch=(fetch,) if isinstance(fetch, str) else tuple(fetch),
         ).settings()
         self.folders = self.settings.folders()
         self._say, self._warn, self._tell_evictions = say, warn, tell_evictions

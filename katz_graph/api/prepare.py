@@ -18,8 +18,10 @@ from katz_graph.approximations import allowed_names
 from katz_graph.checks.validate import check
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.folders import Folders
+from katz_graph.files.urls import shown
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow, read_workflow
+from katz_graph.formats.secrets import hide_secrets
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
@@ -131,12 +133,15 @@ def read(source: Source, registry: Registry) -> Workflow:
 
 
 def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
-    """Builds text chunks of pictures that say what ran: the graph, also for the node editor."""
-    texts = {"prompt": json.dumps(to_api(workflow.graph))}
+    """Builds text chunks of pictures that say what ran: the graph, also for the node editor;
+    without the secrets of URLs.
+    """
+    prompt = to_api(workflow.graph)
+    texts = {"prompt": json.dumps(prompt)}
     # spare nodes may have links that lead nowhere, which the editor's format cannot say
     with suppress(InputError):
         texts["workflow"] = json.dumps(to_ui(workflow, signatures(registry)))
-    return texts
+    return hide_secrets(texts, prompt, registry)
 
 
 def set_inputs(
@@ -160,9 +165,10 @@ def set_inputs(
             )
         value = given if isinstance(assignments, Mapping) else _value(given, known.get(field))
         graph = _with_input(graph, identifier, field, value)
+        told = shown(value) if isinstance(value, str) else value
         notes.append(
             f"node {identifier} ({call.type}): {field} = "
-            f"{json.dumps(value, ensure_ascii=False, default=repr)}"
+            f"{json.dumps(told, ensure_ascii=False, default=repr)}"
         )
     return graph, notes
 

@@ -82,7 +82,7 @@ class PunctualEngine(DeviceEngine):
 
     def _read(self, file: FileIdentity, unwanted: Callable[[], bool]) -> LoraFile:
         self._arrived.wait()
-        return read_lora(file)
+        return read_lora(file, unwanted)
 
 
 @dataclass(frozen=True, slots=True)

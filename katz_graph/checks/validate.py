@@ -274,7 +274,7 @@ class _SingleNodes:
             key = expected.folder, checked
             if key not in self._files:
                 try:
-                    self.folders.resolve(*key)
+                    self.folders.check(*key)
                     self._files[key] = None
                 except InputError as error:
                     self._files[key] = str(error)

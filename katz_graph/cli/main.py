@@ -48,7 +48,7 @@ def run(workflow: Workflow, options: RunOptions, as_json: Json = False) -> None:
     run_workflow(workflow, options, as_json)
 
 
-@command(app, without=("output", "model_bytes", "targets"))
+@command(app, without=("output", "model_bytes", "lora_bytes", "targets"))
 def plan(workflow: Workflow, options: PlanOptions, as_json: Json = False) -> None:
     """Show what a workflow compiles to, without running a model."""
     from katz_graph.cli.run import plan as plan_workflow
@@ -99,7 +99,10 @@ def models(folders: FolderOptions, as_json: Json = False) -> None:
     show_models(folders, as_json)
 
 
-@command(app, without=("seed", "place", "link", "allow", "output", "model_bytes", "targets"))
+@command(
+    app,
+    without=("seed", "place", "link", "allow", "output", "model_bytes", "lora_bytes", "targets"),
+)
 def profile(
     options: ProfileOptions,
     workflow: Annotated[

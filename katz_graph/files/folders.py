@@ -5,7 +5,6 @@ Must not know what is in the files.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
@@ -16,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from katz_graph.errors import InputError
 from katz_graph.files.extra_paths import ExtraPaths
+from katz_graph.files.urls import NONE, FetchRule, is_remote, is_url, shown
 from katz_graph.messages import listed, show, suggest
 
 WEIGHTS = (".safetensors",)
@@ -26,13 +26,11 @@ PICKLED = (
     "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
 )
 MINI = Path(__file__).parents[1] / "mini" / "weights"
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # a name that says which folder of people's files it lies in
 ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)
 TEMP = "temp"  # inside the output folder: what is only looked at
 OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # how a name begins that is no relative one
-LONGEST_NAME = 100  # characters that are kept of a fetched file's name
 SETTLED = 2.0  # seconds after which a folder's time of change surely tells of the next change
 
 
@@ -53,6 +51,7 @@ class FolderKind:
 KINDS: Mapping[str, FolderKind] = {
     "checkpoints": FolderKind(("checkpoints",), marker="model_index.json"),
     "controlnet": FolderKind(("controlnet", "t2i_adapter"), marker="config.json", fetched=True),
+    "loras": FolderKind(("loras",), fetched=True),
     "vae": FolderKind(("vae",), marker="config.json"),
     "clip": FolderKind(("text_encoders", "clip"), marker="config.json"),
     "unet": FolderKind(("diffusion_models", "unet"), marker="config.json"),
@@ -105,8 +104,8 @@ class Folders:
     ships come last.
 
     A root may be the folder of a ComfyUI, whose models lie in `models`. `extra`: further folders of
-    single kinds. `paths`: whether a model may also be named by a path outside of the roots, a hub
-    id or a URL; a server says no. `downloads`: where files that URLs name are kept.
+    single kinds. `paths`: whether a model may also be named by a path outside of the roots, or a
+    hub id; a server says no. `fetch`: which URLs may name a model.
     """
 
     models: tuple[Path, ...] = ()
@@ -114,7 +113,7 @@ class Folders:
     output: Path = Path("output")
     paths: bool = True
     extra: ExtraPaths = field(default_factory=ExtraPaths)
-    downloads: Path | None = None
+    fetch: FetchRule = NONE
     _listings: dict[str, _Listing] = field(default_factory=dict, compare=False, repr=False)
 
     def choices(self, kind: str) -> tuple[str, ...]:
@@ -126,11 +125,9 @@ class Folders:
         folders searched.
 
         A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to
-        fetch; for a URL it is where the loader fetches the file to. A picture's name may end in
-        `[input]`, `[output]` or `[temp]`, for the folder that it lies in.
+        fetch. A picture's name may end in `[input]`, `[output]` or `[temp]`, for the folder that it
+        lies in.
         """
-        if is_url(name):
-            return self._fetched(kind, name)
         annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
         if annotated:
             name = annotated[1]
@@ -141,6 +138,36 @@ class Folders:
         if self._may_be_on_hub(kind, name):
             return Path(name)
         raise InputError(self._unknown(kind, name))
+
+    def check(self, kind: str, name: str) -> None:
+        """Raises InputError when there is no such choice of a kind: a file, a folder, or a URL that
+        may be fetched. Asks no server.
+        """
+        if is_url(name):
+            self._check_url(kind, name)
+        else:
+            self.resolve(kind, name)
+
+    def of_url(self, kind: str, url: str) -> Path | None:
+        """Returns the file on this machine that a URL names (`file://...`), None for one that has
+        to be fetched. InputError when it may not be.
+        """
+        self._check_url(kind, url)
+        return None if is_remote(url) else Path(unquote(urlsplit(url).path))
+
+    def _check_url(self, kind: str, url: str) -> None:
+        if not _kind(kind).fetched:
+            raise InputError(
+                f"{shown(url)}: {kind} cannot be named by a URL: use a name inside the "
+                f"{kind} folders"
+            )
+        if not self.fetch.allows(url):
+            raise InputError(
+                f"{shown(url)}: may not be fetched here (--fetch, KATZ_FETCH): use a name inside "
+                f"the {kind} folders"
+            )
+        if unquote(urlsplit(url).path).lower().endswith(PICKLES):
+            raise InputError(f"{shown(url)} {PICKLED}")
 
     def _local(self, kind: str, name: str) -> Path | None:
         files = self._files(kind)
@@ -156,35 +183,6 @@ class Folders:
                 f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}"
             )
         return None
-
-    def _fetched(self, kind: str, url: str) -> Path:
-        """Returns the path of a file that a URL names, fetched or not: the URL's digest keeps equal
-        names apart.
-        """
-        if not self.paths or not _kind(kind).fetched:
-            raise InputError(
-                f"{show(url)}: {kind} cannot be named by a URL here: use a name inside the "
-                f"{kind} folders"
-            )
-        path = unquote(urlsplit(url).path)
-        if path.lower().endswith(PICKLES):
-            raise InputError(f"{show(url)} {PICKLED}")
-        if urlsplit(url).scheme.lower() == "file":
-            return Path(path)
-        if self.downloads is None:
-            raise InputError(
-                f"{show(url)}: there is no folder to fetch it to: use a name inside the "
-                f"{kind} folders"
-            )
-        name = (
-            re.sub(r"[^\w.-]", "_", path.rpartition("/")[2])[-LONGEST_NAME:].removesuffix(
-                WEIGHTS[0]
-            )
-            or "file"
-        )
-        return (
-            self.downloads / hashlib.sha256(url.encode()).hexdigest()[:16] / f"{name}{WEIGHTS[0]}"
-        )
 
     def _may_be_on_hub(self, kind: str, name: str) -> bool:
         is_file = name.endswith((*WEIGHTS, *PICKLES))
@@ -251,11 +249,6 @@ class Folders:
             files.setdefault(name, path)
         self._listings[kind] = _Listing(files, tuple(visited), taken)
         return files
-
-
-def is_url(name: str) -> bool:
-    """Recognises a URL, which says how it is reached: `https://...`."""
-    return URL.fullmatch(name) is not None
 
 
 def _base(kind: str) -> str:

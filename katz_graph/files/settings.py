@@ -8,11 +8,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from katz_graph.errors import InputError
 from katz_graph.files.extra_paths import ExtraPaths, read_extra_paths
 from katz_graph.files.folders import Folders
+from katz_graph.files.urls import ANY, FetchRule
+from katz_graph.messages import show
 
 TOKEN = "KATZ_TOKEN"
+FETCHED_GB = "KATZ_FETCHED_GB"
+KEPT_GB = 20.0  # of what URLs name, where nobody has said how much
+GB = 2**30
 WAITING = {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 """How OpenMP's threads wait for each other: as they do by themselves, GNU's for 300,000 looks,
 others' for 200 ms. ACTIVE means, beside the others, that GNU's look 1,000 times instead of 100
@@ -26,6 +33,7 @@ class Settings:
     that can be made again (measured costs, downloads).
 
     `extra` is what files of further model folders say; the packs in it stand in `packs` already.
+    `fetch`: which URLs may name models; None where nobody has said.
     """
 
     models: tuple[Path, ...]
@@ -34,6 +42,7 @@ class Settings:
     output: Path
     cache: Path
     extra: ExtraPaths = field(default_factory=ExtraPaths)
+    fetch: FetchRule | None = None
 
     @classmethod
     def read(
@@ -44,30 +53,65 @@ class Settings:
         output: Path | None = None,
         cache: Path | None = None,
         extra_model_paths: Sequence[Path] = (),
+        fetch: Sequence[str] = (),
     ) -> Settings:
         """Reads settings from the arguments, else from KATZ_MODELS, KATZ_PACKS and
-        KATZ_EXTRA_MODEL_PATHS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT and KATZ_CACHE.
-        InputError when a file of extra model paths cannot be read.
+        KATZ_EXTRA_MODEL_PATHS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT, KATZ_CACHE and
+        KATZ_FETCH (words with spaces between them). InputError when a file of extra model paths
+        cannot be read, or `fetch` is not understood.
 
         Without either: `models`, `input` and `output` in the current folder, no packs, and a folder
         in the user's cache.
         """
         extra = read_extra_paths(tuple(extra_model_paths) or _listed("KATZ_EXTRA_MODEL_PATHS"))
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        fetch = tuple(fetch) or tuple(os.environ.get("KATZ_FETCH", "").split())
         return cls(
             models=tuple(models) or _listed("KATZ_MODELS") or (Path("models"),),
             packs=(*(tuple(packs) or _listed("KATZ_PACKS")), *extra.packs),
             input=input or _one("KATZ_INPUT") or Path("input"),
             output=output or _one("KATZ_OUTPUT") or Path("output"),
-            cache=cache or _one("KATZ_CACHE") or home / "katz_graph",
+            cache=cache or _cache(),
             extra=extra,
+            fetch=FetchRule.parse(fetch) if fetch else None,
         )
 
-    def folders(self) -> Folders:
-        """Returns model folders, and those of pictures."""
+    def folders(self, fetch: FetchRule = ANY) -> Folders:
+        """Returns model folders, and those of pictures. `fetch`: which URLs may name models, where
+        nobody has said.
+        """
         return Folders(
-            self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched"
+            self.models,
+            self.input,
+            self.output,
+            extra=self.extra,
+            fetch=fetch if self.fetch is None else self.fetch,
         )
+
+
+def lora_keys() -> Literal["strict", "lenient"]:
+    """Reads from KATZ_LORA_KEYS whether a LoRA file with something that no layer of a model takes
+    is refused ("strict"), or used without it and a warning ("lenient", also where nothing is said).
+    InputError for other words.
+    """
+    match os.environ.get("KATZ_LORA_KEYS") or "lenient":
+        case "strict" | "lenient" as said:
+            return said
+        case other:
+            raise InputError(f"KATZ_LORA_KEYS is {other!r}, expected 'strict' or 'lenient'")
+
+
+def fetched_files() -> tuple[Path, float]:
+    """Returns the folder of files that URLs name, and the bytes that they may take there
+    (KATZ_FETCHED_GB; inf: as many as there are). InputError when that is no number.
+    """
+    told = os.environ.get(FETCHED_GB) or str(KEPT_GB)
+    try:
+        most = float(told)
+    except ValueError:
+        most = -1.0
+    if not most >= 0:
+        raise InputError(f"{FETCHED_GB} is {show(told)}, expected a number of GB, or inf")
+    return _cache() / "fetched", most * GB
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
@@ -102,6 +146,11 @@ def environment_of_children() -> dict[str, str]:
     for clients of the server.
     """
     return {name: value for name, value in os.environ.items() if name != TOKEN}
+
+
+def _cache() -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return _one("KATZ_CACHE") or home / "katz_graph"
 
 
 def _one(variable: str) -> Path | None:

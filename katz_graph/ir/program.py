@@ -114,7 +114,7 @@ PRESENT = "loras:present"
 """Names the operation whose value says which late LoRAs are there."""
 
 InstructionKind = Literal[
-    "weights", "patch", "prepare", "begin", "receive", "run", "send", "advance", "end"
+    "fetch", "weights", "patch", "prepare", "begin", "receive", "run", "send", "advance", "end"
 ]
 
 
@@ -122,12 +122,13 @@ InstructionKind = Literal[
 class Instruction:
     """One entry of a device's list.
 
-    `weights` says which late LoRAs are there from here on, or heeds what was said, and has done
-    again what was done before the loop with others. `patch` makes a weight set resident; `prepare`
-    computes something before the loop; `receive` and `send` move an instance (`target`, `output`,
-    `evaluation`) from or to `peer`; `run` a segment; `advance` hands the prediction to the sampler,
-    on the device that owns it; `begin` and `end` enclose an evaluation on this device, which keeps
-    the instances `keeps` for later ones.
+    `fetch` has a LoRA file read, beside all that follows. `weights` says which late LoRAs are there
+    from here on, or heeds what was said, and has done again what was done before the loop with
+    others. `patch` makes a weight set resident; `prepare` computes something before the loop;
+    `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`;
+    `run` a segment; `advance` hands the prediction to the sampler, on the device that owns it;
+    `begin` and `end` enclose an evaluation on this device, which keeps the instances `keeps` for
+    later ones.
     """
 
     kind: InstructionKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from katz_graph.adapters.recipes import LoraUse, lora_uses
+from katz_graph.adapters.recipes import LoraUse, lora_uses, loras_of
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.patches import opaque_patches
@@ -57,11 +57,39 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
     return found
 
 
-def adapters(program: Program) -> dict[FileIdentity, LoraUse]:
-    """Returns the LoRA files that a program's networks and text encoders take, and how."""
-    variants = (op for variant in program.variants for op in variant.operations)
-    operations = (program.region.begin, *variants, *program.before)
-    return lora_uses(value for op in operations for value in op.inputs.values())
+def adapters(program: Program, device: str | None = None) -> tuple[FileIdentity, ...]:
+    """Returns the LoRA files that a program's networks and text encoders take (on one device, or
+    all); on the sampler's device also those that may come late, for it says when they are there.
+    """
+    late = program.late.files if program.late and device in (None, program.owner) else ()
+    prepared = {
+        name
+        for call in program.before_calls
+        if device in (None, call.device)
+        for name in call.operations
+    }
+    looped = (op for variant in program.variants for op in variant.operations)
+    operations = [op for op in looped if device in (None, program.placement.get(op.id))]
+    operations += [op for op in program.before if device is None or op.id in prepared]
+    used = (
+        lora.file for op in operations for value in op.inputs.values() for lora in loras_of(value)
+    )
+    return tuple(dict.fromkeys((*used, *late)))
+
+
+def lora_strengths(program: Program) -> dict[FileIdentity, LoraUse]:
+    """Returns how strong the LoRA files are that a program's networks and text encoders take."""
+    looped = (op for variant in program.variants for op in variant.operations)
+    return lora_uses(value for op in (*looped, *program.before) for value in op.inputs.values())
+
+
+def reading_key(file: FileIdentity) -> str:
+    """Names what the seconds of reading a file are kept under: where it lies, and its size to a
+    factor of two.
+    """
+    scheme, _, rest = file.path.partition("://")
+    place = f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}" if rest else "disk"
+    return f"read:{place}:{max(file.size, 1).bit_length()}"
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,11 +32,14 @@ from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.executor.planning import plan_region
+from katz_graph.executor.planning import Choices, plan_region
+from katz_graph.executor.start import start_here
 from katz_graph.executor.worker import adapters
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import stages
 from katz_graph.recipe import FileIdentity
 
@@ -49,13 +55,14 @@ class Shelf:
 
     gates: dict[str, threading.Event] = field(default_factory=dict)
     failures: dict[str, KatzError] = field(default_factory=dict)
+    read_file: Callable[[FileIdentity], LoraFile] = read_lora
 
-    def read(self, file: FileIdentity) -> LoraFile:
+    def read(self, file: FileIdentity, cancelled: Callable[[], bool]) -> LoraFile:
         gate = self.gates.get(file.path)
         assert gate is None or gate.wait(30)
         if file.path in self.failures:
             raise self.failures[file.path]
-        return read_lora(file)
+        return self.read_file(file)
 
     def hold(self, path: Path) -> threading.Event:
         self.gates[str(path)] = threading.Event()
@@ -227,3 +234,56 @@ def test_cancelling_does_not_wait_for_a_lora(
         scattered(engine, case_of(models, 0), "async-lora=2"), bare_context(engine)
     )
     assert difference(after.samples, by_parts(models, [(STEPS, [])])) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_whatever_happens_weights_are_those_of_the_files(
+    models: Models, shelf: Shelf, costs: Path, dtype: torch.dtype
+) -> None:
+    """30 requests, three at a time, with LoRAs that come late, fail, or are not waited for."""
+    draw = random.Random(str(dtype))
+    config = WorkerConfig("cpu", "cpu", 1, dtype)
+
+    def ask(seed: int) -> str:
+        chance = random.Random(seed)
+        loras = tuple(
+            (path, chance.choice([-1.0, 0.3, 0.8, 1.0]))
+            for path in chance.sample(models.loras, chance.randint(0, 2))
+        )
+        case = replace(case_of(models, 0), loras=loras, steps=4)
+        region = sampler_region(case)
+        allowed = frozenset({f"async-lora={chance.randint(0, 3)}"})
+        program = plan_region(region, Target(engine.cluster.devices, {}, {}, allowed))
+        context = bare_context(engine)
+        if chance.random() < 0.3:
+            context = when(context, chance.randint(1, 3), lambda: context.cancel())
+        try:
+            engine.cluster.run(program, context)
+        except Cancelled:
+            return "cancelled"
+        except InputError:
+            return "failed"
+        return "done"
+
+    def read(file: FileIdentity) -> LoraFile:
+        time.sleep(draw.random() * 0.05)
+        if draw.random() < 0.5:
+            raise InputError(f"{file.path}: cut off")
+        return read_lora(file)
+
+    shelf.read_file = read
+    with start_here(config, Choices(), costs) as engine, ThreadPoolExecutor(3) as pool:
+        engine.models.adapters._budget = 0  # what nobody wants is read again
+        ended = list(pool.map(ask, (draw.randrange(10**9) for _ in range(30))))
+        assert min(map(ended.count, ("done", "failed", "cancelled"))) > 1, Counter(ended)
+        device_models = engine.models
+        recipe = pipeline_recipes(models.pipeline)[0]
+        patched = device_models.module(recipe)
+        assert device_models._sets[patched].originals
+        with torch.inference_mode():  # as the device's thread
+            device_models.patch(recipe)
+        fresh = ModelStore().network(recipe.network, "cpu", dtype)
+        for (name, weight), (_, original) in zip(
+            patched.named_parameters(), fresh.named_parameters(), strict=True
+        ):
+            assert torch.equal(weight, original), name

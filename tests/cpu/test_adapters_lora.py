@@ -9,12 +9,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, lora, lora_file, recipes, unet
 
-from katz_graph.adapters.lora import fit, left_out, read_lora
-from katz_graph.adapters.naming import module_names
+from katz_graph.adapters.fit import fit
+from katz_graph.adapters.lora import read_lora
+from katz_graph.adapters.naming import parameter_names
 from katz_graph.errors import InputError
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import Lora
 
 NAMINGS = ("diffusers", "peft", "kohya")
 
@@ -57,16 +57,11 @@ def test_three_namings_are_one_file(family):
         fitted = [fit(file, part, weights(module)) for file in files]
         assert fitted[0].keys() == fitted[1].keys() == fitted[2].keys()
         assert fitted[0]
-        for name, factors in fitted[0].items():
-            assert factors.alpha == 2.0
-            assert factors.rank == 3
-            for other in fitted[1:]:
-                assert torch.equal(factors.down, other[name].down)
-                assert torch.equal(factors.up, other[name].up)
-                assert factors.alpha == other[name].alpha
-    shapes = {
-        len(factors.shape) for factors in fit(files[0], "unet", weights(unet(family))).values()
-    }
+        assert {method.rank for method in fitted[0].values()} == {3}
+        assert {method.scale for method in fitted[0].values()} == {2.0 / 3}
+        for other in fitted[1:]:
+            same_methods(fitted[0], other)
+    shapes = {len(method.shape) for method in fit(files[0], "unet", weights(unet(family))).values()}
     assert shapes == {2, 4}
     assert bool(files[0].parts["text_encoder_2"]) == (family == "sdxl")
 
@@ -93,7 +88,7 @@ def test_old_diffusers_names(tmp_path):
         read_lora(file_identity(source)).parts["unet"],
     )
     assert got
-    assert all(torch.equal(factors.down, expected[name].down) for name, factors in got.items())
+    assert all(tensors_equal(method, expected[name]) for name, method in got.items())
     bare = changed(
         tmp_path,
         path,
@@ -118,10 +113,10 @@ def test_alpha_of_peft_files(tmp_path, metadata, alpha):
         dict,
         {"lora_adapter_metadata": json.dumps(metadata)} if metadata else {},
     )
-    factors = read_lora(file_identity(path)).parts["unet"][
-        "mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
+    method = read_lora(file_identity(path)).parts["unet"][
+        "mid_block.attentions.0.transformer_blocks.0.attn1.to_q.weight"
     ]
-    assert factors.alpha == pytest.approx(alpha)
+    assert method.scale == pytest.approx(alpha / 3)
 
 
 def test_files_of_peft_itself(tmp_path):
@@ -131,15 +126,11 @@ def test_files_of_peft_itself(tmp_path):
         {f"base_model.model.{key.removeprefix('unet.')}": value for key, value in tensors.items()},
         path,
     )
-    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {
-        3.0
-    }
+    assert scales(path) == {1.0}
     (tmp_path / "adapter_config.json").write_text(
         json.dumps({"lora_alpha": 12, "r": 3, "peft_type": "LORA"})
     )
-    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {
-        12.0
-    }
+    assert scales(path) == {4.0}
 
 
 def test_alpha_beside_the_factors(tmp_path):
@@ -151,9 +142,7 @@ def test_alpha_beside_the_factors(tmp_path):
         }
 
     path = changed(tmp_path, lora_file("sd1"), with_alpha)
-    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {
-        9.0
-    }
+    assert scales(path) == {3.0}
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
@@ -202,8 +191,10 @@ def test_one_by_one_convolutions_and_linear_layers_stand_for_each_other(tmp_path
     name = "mid_block.attentions.0.proj_in.weight"
     shape = original[name].shape
     assert fitted[name].shape == shape[:2]
-    deltas = [added(one[name], 0.5, shape) for one in (fitted, original)]
-    assert torch.equal(*deltas)
+    totals = [torch.ones(shape) for _ in range(2)]
+    for one, total in zip((fitted, original), totals, strict=True):
+        one[name].add_to(total, 0.5)
+    assert torch.equal(*totals) and not torch.equal(totals[0], torch.ones(shape))
 
 
 def drop_up(tensors):
@@ -226,35 +217,81 @@ def rename(old, new):
     ("change", "naming", "words"),
     [
         (
+            add("lora_unet_mid_block_attentions_0_norm.oft_blocks"),
+            "kohya",
+            r"OFT is not supported \(lora_unet_mid_block_attentions_0_norm\.oft_blocks\)",
+        ),
+        (add("lora_unet_mid_block_attentions_0_norm.on_input"), "kohya", r"IA3 is not supported"),
+        (
+            add("lora_unet_mid_block_attentions_0_norm.a1.weight"),
+            "kohya",
+            r"GLoRA is not supported",
+        ),
+        (
+            add("lora_unet_mid_block_attentions_0_norm.hada_w1_a"),
+            "kohya",
+            r"has no hada_w1_b: the file is incomplete",
+        ),
+        (
+            add("lora_unet_mid_block_attentions_0_norm.lokr_t2"),
+            "kohya",
+            r"has no lokr_w1: the file is incomplete",
+        ),
+        (
+            add("lora_unet_mid_block_attentions_0_norm.dora_scale"),
+            "kohya",
+            r"has no lora_A: the file is incomplete",
+        ),
+        (
+            add("lora_unet_mid_block_attentions_0_norm.lora_B.bias"),
+            "kohya",
+            r"has no lora_B: the file is incomplete",
+        ),
+        (
+            add("lora_unet_mid_block_attentions_0_norm.w_norm"),
+            "kohya",
+            r"unet\.mid_block_attentions_0_norm has shape \[2, 2\], this model \[32\]",
+        ),
+        (
+            add("lora_unet_mid_block_attentions_0_norm.b_norm"),
+            "kohya",
+            r"unet\.mid_block_attentions_0_norm\.bias has shape \[2, 2\], this model \[32\]",
+        ),
+        (
             add("lora_unet_mid_block_attentions_0_proj_in.hada_w1_a"),
             "kohya",
-            "LoHa is not supported",
+            r"unet\.mid_block_attentions_0_proj_in has tensors of several methods: hada_w1_a, lora_A",
         ),
-        (add("lora_unet_mid_block_attentions_0_proj_in.lokr_w1"), "kohya", "LoKr is not supported"),
         (
             add("unet.mid_block.attentions.0.proj_in.lora_magnitude_vector"),
             "peft",
-            "DoRA is not supported",
+            r"unet\.mid_block\.attentions\.0\.proj_in has a magnitude of 4 values for a weight",
         ),
         (
             add("lora_unet_mid_block_resnets_0_conv1.lora_mid.weight"),
             "kohya",
-            "Tucker form is not supported",
+            "do not make a weight",
+        ),
+        (
+            lambda tensors: {
+                key: torch.ones(2) if key.endswith(".alpha") else value
+                for key, value in tensors.items()
+            },
+            "kohya",
+            r"alpha has shape \[2\]",
+        ),
+        (
+            lambda tensors: {
+                key: value.to(torch.int8) if "lora_up" in key else value
+                for key, value in tensors.items()
+            },
+            "kohya",
+            "holds I8 numbers, expected F64, F32",
         ),
         (
             add("model.diffusion_model.out.0.weight"),
             "peft",
             "this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple",
-        ),
-        (
-            add("lora_te3_encoder_block_0.lora_down.weight"),
-            "kohya",
-            "no LoRA for Stable Diffusion .*lora_te3_encoder_block_0",
-        ),
-        (
-            add("something.else.lora_A.weight"),
-            "peft",
-            r"something\.else\.lora_A\.weight is unknown",
         ),
         (
             lambda tensors: {"something.else": torch.zeros(2, 2)},
@@ -273,7 +310,15 @@ def rename(old, new):
         ),
         (drop_up, "peft", r"unet\.mid_block\.\S+ has no lora_B: the file is incomplete"),
         (rename("lora_up", "lora_sideways"), "kohya", "not understood"),
-        (rename("unet.", "transformer."), "peft", "no LoRA for Stable Diffusion"),
+        (
+            lambda tensors: {
+                key.replace("unet.", "transformer."): value
+                for key, value in tensors.items()
+                if key.startswith("unet.")
+            },
+            "peft",
+            r"no LoRA for Stable Diffusion .*: transformer\.\S+ is unknown",
+        ),
         (lambda tensors: {}, "peft", "holds no tensors"),
         (
             lambda tensors: {
@@ -288,60 +333,26 @@ def test_what_is_not_understood_is_named(tmp_path, change, naming, words):
     refused(changed(tmp_path, lora_file("sd1", naming=naming), change), words)
 
 
-@pytest.mark.parametrize(
-    ("naming", "extras"),
-    [
-        (
-            "peft",
-            ["bundle_emb.mylora.string_to_param.*", "something.else", "unet.mid_block.strange"],
-        ),
-        (
-            "kohya",
-            [
-                "bundle_emb.mylora.string_to_param.*",
-                "lora_unet_mid_block_attentions_0_norm.w_norm",
-                "lora_unet_strange",
-            ],
-        ),
-    ],
-)
-def test_tensors_that_are_no_lora_are_left_out_and_named(tmp_path, naming, extras):
-    source = lora_file("sd1", naming=naming)
-    path = changed(
-        tmp_path, source, lambda tensors: tensors | {name: torch.zeros(2) for name in extras}
-    )
-    same_factors(
-        *(
-            fit(read_lora(file_identity(file)), "unet", weights(unet("sd1")))
-            for file in (path, source)
-        )
-    )
-    model, clip, _ = recipes("sd1")
-    for recipe in (model, clip):
-        (note,) = left_out(recipe.with_lora(Lora(file_identity(path), 0.5)))
-        assert note.startswith(str(path)) and all(name in note for name in extras)
-        assert not list(left_out(recipe.with_lora(Lora(file_identity(source), 0.5))))
+def scales(path):
+    return {method.scale for method in read_lora(file_identity(path)).parts["unet"].values()}
 
 
-def same_factors(one, other):
+def tensors_equal(one, other):
+    return all(map(torch.equal, one.tensors, other.tensors))
+
+
+def same_methods(one, other):
     assert one.keys() == other.keys() and one
-    for name, factors in one.items():
-        assert torch.equal(factors.down, other[name].down) and torch.equal(
-            factors.up, other[name].up
-        )
-        assert factors.alpha == other[name].alpha
+    for name, method in one.items():
+        assert tensors_equal(method, other[name]) and method.scale == other[name].scale
 
 
 def originally_named(family):
     """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of
     checkpoints has it.
     """
-    aliases = module_names(weights(unet(family)), "unet")
-    checkpoint = {
-        f"model.diffusion_model.{alias}.{kind}": alias
-        for alias in aliases
-        for kind in ("weight", "bias")
-    }
+    names = parameter_names(weights(unet(family)), "unet")
+    checkpoint = {f"model.diffusion_model.{name}": name.rpartition(".")[0] for name in names}
     converted = convert_ldm_unet_checkpoint(checkpoint, unet(family).config)
     return {
         name.removesuffix(".weight"): alias
@@ -404,7 +415,7 @@ def test_a_file_that_names_blocks_in_both_ways_is_the_file_that_names_them_in_on
         fit(read_lora(file_identity(file)), "unet", weights(unet("sdxl")))
         for file in (path, source)
     )
-    same_factors(one, other)
+    same_methods(one, other)
 
 
 def test_a_module_under_two_names_is_refused(tmp_path):
@@ -436,7 +447,22 @@ def test_metadata_that_is_broken_or_asks_for_more(tmp_path):
         changed(
             tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": '{"unet.use_dora": true}'}
         ),
-        "DoRA is not supported",
+        "has no lora_magnitude_vector: the file is incomplete",
+    )
+    refused(
+        changed(
+            tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": '{"unet.lora_alpha": "8"}'}
+        ),
+        "its alpha is configured as '8', not a number",
+    )
+    refused(
+        changed(
+            tmp_path,
+            lora_file("sd1"),
+            dict,
+            {"lora_adapter_metadata": '{"unet.alpha_pattern": [8]}'},
+        ),
+        r"its alpha_pattern is \[8\], not an object",
     )
 
 
@@ -446,9 +472,3 @@ def test_a_file_that_was_replaced_after_it_was_named(tmp_path):
     changed(tmp_path, lora_file("sd1"), drop_up)
     with pytest.raises(InputError, match="changed since the workflow began"):
         read_lora(identity)
-
-
-def added(factors, strength, shape):
-    total = torch.zeros(shape)
-    factors.add_to(total, strength)
-    return total

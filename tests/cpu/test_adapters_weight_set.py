@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, assert_same, lora, lora_file, pipeline_folder, recipes, snapshot
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from katz_graph.adapters.lora import fit, read_lora
+from katz_graph.adapters.fit import fit
+from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.weight_set import KeptSets, WeightSets
@@ -56,15 +57,9 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
         total = before[name].double()
         for fitted, strength in files:
             if name in fitted:
-                factors = fitted[name]
-                total += (
-                    strength
-                    * factors.alpha
-                    / factors.rank
-                    * (factors.up.double().flatten(1) @ factors.down.double().flatten(1)).view(
-                        total.shape
-                    )
-                )
+                method = fitted[name]
+                delta = method.product.left.double() @ method.product.right.double().flatten(1)
+                total += strength * method.scale * delta.view(total.shape)
                 changed += 1
         torch.testing.assert_close(
             weight.double(),

@@ -268,8 +268,8 @@ def test_a_lora_for_another_architecture_names_the_first_mismatch(
     )
 
 
-def test_what_is_no_lora_in_a_file_is_left_out_with_a_warning(
-    katz: Katz, model_folder: Path
+def test_what_is_no_lora_in_a_file_is_left_out_with_a_warning_or_refused(
+    katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(model_folder, "models", symlinks=True)
     names = ("sd1-second.safetensors", "more.safetensors")
@@ -286,14 +286,19 @@ def test_what_is_no_lora_in_a_file_is_left_out_with_a_warning(
     assert [result.code for result in results] == [0, 0]
     one, other = (numpy.asarray(Image.open(result.data["outputs"][0])) for result in results)
     assert numpy.array_equal(one, other)
-    assert "no LoRA" not in results[0].err
+    assert "used without" not in results[0].err
     assert (
         results[1].err.count(
-            "more.safetensors: used without what is no LoRA in it: "
+            "more.safetensors: used without tensors of unknown names: "
             "bundle_emb.style.string_to_param.*"
         )
         == 1
     )
+    monkeypatch.setenv("KATZ_LORA_KEYS", "strict")  # which workers inherit
+    arguments = (write(with_lora(names[1])), "--models", "models", "--devices", "cpu*2")
+    strict = katz("run", *arguments)
+    assert strict.code == 2 and len(strict.errors) == 1
+    assert "more.safetensors: has tensors of unknown names: bundle_emb" in strict.errors[0]
 
 
 def with_control(name: str, image: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from single_files import checkpoint, controlnet, save
 
 from katz_graph.checks.validate import check
 from katz_graph.errors import InputError
+from katz_graph.files.urls import ANY
 from katz_graph.formats.api import from_api
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
@@ -19,9 +20,10 @@ URL = "memory://served/canny.safetensors"
 
 
 @pytest.fixture
-def context(tmp_path):
+def context(tmp_path, monkeypatch):
+    monkeypatch.setenv("KATZ_CACHE", str(tmp_path))
     made = context_in(tmp_path)
-    made.folders = replace(made.folders, downloads=tmp_path / "fetched")
+    made.folders = replace(made.folders, fetch=ANY)
     return made
 
 
@@ -55,7 +57,7 @@ def test_one_of_differences(tmp_path, context):
 
 def test_what_is_no_controlnet_is_named(tmp_path, context):
     serve(tmp_path, {"unrelated": torch.zeros(3)})
-    with pytest.raises(InputError, match=r"fetched/\w+/canny\.safetensors"):
+    with pytest.raises(InputError, match=r"fetched/\w+-canny\.safetensors"):
         call("ControlNetLoader", context, control_net_name=URL)
 
 

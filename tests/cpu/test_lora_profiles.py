@@ -32,7 +32,7 @@ from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker import adapters
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.planner.queries import adapters as used_loras
+from katz_graph.planner.queries import lora_strengths
 from katz_graph.recipe import FileIdentity
 
 STEPS = 6
@@ -153,7 +153,7 @@ def made_up(engine: DeviceEngine, asked: Case, steps: int) -> LoraProfile:
     """A profile of a sampler that found K = `steps`."""
     region = sampler_region(asked)
     program = engine.plan(region)
-    (use,) = used_loras(program).values()
+    (use,) = lora_strengths(program).values()
     sigmas = [point.sigma for point in program.schedule]
     levels = (*sigmas[1:], 0.0)
     alike = tuple(1.0 if step < steps else 0.5 for step in range(len(levels)))
@@ -222,9 +222,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     wanted: list[int] = []
     read, listen = adapters.read_lora, run_command._Reporter.listen
 
-    def arrive(file: FileIdentity) -> Any:
+    def arrive(file: FileIdentity, unwanted: Callable[[], bool]) -> Any:
         assert opened.wait(30)
-        return read(file)
+        return read(file, unwanted)
 
     def heard(reporter: Any, event: Event) -> None:
         listen(reporter, event)

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import CLIPTextModel
 
-from katz_graph.adapters.lora import Factors
+from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
@@ -148,7 +148,7 @@ LOADS: dict[str, Place] = {
     for kind in (UNet2DConditionModel, CLIPTextModel, ControlNetModel, AutoencoderKL)
 } | {"load upscaler": (nn.Module, "load_state_dict", of(CompactNet))}
 COMPUTES: dict[str, Place] = {
-    "LoRAs": (Factors, "delta", ANY),
+    "LoRAs": (LoraMethod, "add_to", ANY),
     "text": (CLIPTextModel, "forward", ANY),
     "VAE decode": (AutoencoderKL, "decode", ANY),
     "VAE encode": (AutoencoderKL, "encode", ANY),

@@ -4,6 +4,7 @@ it was.
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from katz_graph.events import (
 )
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.graph.failure import node_failure
+from katz_graph.packs import load_registry
 from katz_graph.web.events import JOB_EVENT, Cached, ClientEvent, EncodedPicture, JobEvent, Wrote
 from katz_graph.web.runner.reporter import PACE, JobReporter, described, plain
 from katz_graph.web.runner.runs import pictures_texts
@@ -220,7 +222,7 @@ def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names(
         "x" * 80: 1,
     }
     texts = pictures_texts(
-        Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), "cpu*2", "float32"
+        Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), {}, "cpu*2", "float32"
     )
     assert (
         set(texts) == {"workflow", "prompt", "katz"}
@@ -228,8 +230,27 @@ def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names(
         and "cpu*2" in texts["katz"]
     )
     assert set(
-        pictures_texts(Order("j", {}, (), extra={"extra_pnginfo": "no object"}), "cpu", "float32")
+        pictures_texts(
+            Order("j", {}, (), extra={"extra_pnginfo": "no object"}), {}, "cpu", "float32"
+        )
     ) == {"prompt", "katz"}
+
+
+def test_pictures_carry_no_secrets_of_urls() -> None:
+    url = "https://me:word@example.org/é.safetensors?token=key#sha256=ab"
+    prompt = {
+        "1": {"class_type": "LoraLoaderModelOnly", "inputs": {"lora_name": url, "model": ["2", 0]}},
+        "3": {"class_type": "CLIPTextEncode", "inputs": {"text": "https://example.org/?q=a"}},
+    }
+    editors = {"workflow": {"nodes": [{"widgets_values": [url, 1.0]}]}}
+    order = Order("j", prompt, ("1",), extra={"extra_pnginfo": editors})
+    texts = pictures_texts(order, load_registry()[0], "cpu", "float32")
+    assert not any(secret in text for text in texts.values() for secret in ("word", "token", "key"))
+    safe = "https://example.org/é.safetensors#sha256=ab"
+    assert json.loads(texts["workflow"])["nodes"][0]["widgets_values"] == [safe, 1.0]
+    shown = json.loads(texts["prompt"])
+    assert shown["1"]["inputs"] == {"lora_name": safe, "model": ["2", 0]}
+    assert shown["3"] == prompt["3"]  # which is no file
 
 
 def test_times_are_since_the_epoch() -> None:

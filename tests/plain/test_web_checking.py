@@ -25,6 +25,7 @@ from katz_graph.errors import InputError
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.files.folders import Folders
+from katz_graph.files.urls import NONE, FetchRule
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.image import workflow_from_picture
 from katz_graph.formats.read import read_workflow
@@ -229,6 +230,26 @@ def test_names_of_files_do_not_tell_where_folders_lie(tmp_path: Path) -> None:
             and problem["extra_info"].pop("received_value") == name
         )
         assert str(tmp_path) not in json.dumps(found.node_errors).replace(f'\\"{name}\\"', "")
+
+
+@pytest.mark.parametrize("rule", [NONE, FetchRule(False, ("https://example.org/loras/",))])
+def test_urls_are_taken_from_where_the_operator_allows(rule: FetchRule) -> None:
+    for where in ("loras", "others"):
+        document = stock()
+        url = f"https://example.org/{where}/a.safetensors?token=secret"
+        document["8"] = {
+            "class_type": "LoraLoaderModelOnly",
+            "inputs": {"lora_name": url, "model": ["1", 0]},
+        }
+        only(document, "KSampler")["model"] = ["8", 0]
+        found = check_prompt(document, None, REGISTRY, replace(FOLDERS, fetch=rule), LIMITS)
+        of_lora = found.node_errors.get("8", {}).get("errors", [])
+        if where == "loras" and rule.beginnings:
+            assert of_lora == []
+        else:
+            (problem,) = of_lora
+            assert "may not be fetched here" in problem["details"]
+            assert "secret" not in problem["details"]
 
 
 LIMIT_CASES = [

@@ -66,6 +66,7 @@ class Devices:
             threads=threads,
             packs=packs,
             model_bytes=options.model_bytes,
+            lora_bytes=options.lora_bytes,
             tells=True,
             control_net_bytes=options.control_net_bytes,
             policy=options.control_net_policy,

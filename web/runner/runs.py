@@ -7,7 +7,7 @@ import json
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,9 @@ from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
+from katz_graph.formats.secrets import hide_secrets
 from katz_graph.graph import Graph
+from katz_graph.node import NodeType
 from katz_graph.packs import Registry
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches
@@ -141,7 +143,7 @@ class Runs:
 
     def _context(self, order: Order, reporter: JobReporter) -> RunContext:
         place = self._place
-        texts = pictures_texts(order, place.devices, place.engine.device.dtype)
+        texts = pictures_texts(order, place.registry, place.devices, place.engine.device.dtype)
 
         def listen(event: Event) -> None:
             if isinstance(event, Sampled):
@@ -266,9 +268,11 @@ def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> 
     return [node for node in upstream(sources, targets) if node not in otherwise]
 
 
-def pictures_texts(order: Order, devices: str, dtype: str) -> dict[str, str]:
-    """Builds the text chunks of a job's pictures: its prompt, its client's own texts, and how they
-    were made.
+def pictures_texts(
+    order: Order, types: Mapping[str, NodeType], devices: str, dtype: str
+) -> dict[str, str]:
+    """Builds the text chunks of a job's pictures: its prompt and its client's own texts, without
+    the secrets of URLs, and how they were made.
     """
     wanted = order.extra.get("extra_pnginfo")
     texts = {
@@ -276,7 +280,9 @@ def pictures_texts(order: Order, devices: str, dtype: str) -> dict[str, str]:
         for name, value in (wanted if isinstance(wanted, dict) else {}).items()
         if _may_name_chunk(name)
     }
-    return {**texts, "prompt": json.dumps(order.prompt), "katz": made_with(devices, dtype, [], {})}
+    texts["prompt"] = json.dumps(order.prompt)
+    hidden = hide_secrets(texts, order.prompt, types)
+    return {**hidden, "katz": made_with(devices, dtype, [], {})}
 
 
 def _may_name_chunk(name: Any) -> bool:

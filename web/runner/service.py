@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from katz_graph.errors import KatzError
 from katz_graph.events import Warned
 from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.files.urls import NONE
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
 from katz_graph.host.garbage import imports_are_done
@@ -76,7 +77,7 @@ class RunnerService:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
         options = start.options
         self._settings = options.settings()
-        self._folders = replace(self._settings.folders(), paths=False, downloads=None)
+        self._folders = replace(self._settings.folders(NONE), paths=False)
         self._devices: Devices | None = None
         self._runs: Runs | None = None
         self._early: list[Numbered] = []  # that wait for the devices

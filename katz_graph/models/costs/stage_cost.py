@@ -78,7 +78,7 @@ def stage_call(
     gives its outputs; sizes as for `stage_work`.
     """
     call, _ = declared(stage).sized(
-        _module(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width)
+        module_on_meta(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width)
     )
     return call
 
@@ -97,7 +97,9 @@ def _work(
     kept: bool,
 ) -> Work:
     counted = _counted(
-        _module(config), stage, Sized(batch, height, width, tokens, first_block, last_block, kept)
+        module_on_meta(config),
+        stage,
+        Sized(batch, height, width, tokens, first_block, last_block, kept),
     )
     return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
 
@@ -112,7 +114,7 @@ def stage_formula(
     It holds where no resolution is one cell wide or high. InputError for a network of more
     resolutions than formulas know.
     """
-    module = _module(config)
+    module = module_on_meta(config)
     levels = len(getattr(module.config, "block_out_channels", ()))
     if levels > LEVELS:
         raise InputError(
@@ -171,7 +173,8 @@ def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Form
 
 
 @lru_cache(maxsize=16)
-def _module(config: str) -> Any:
+def module_on_meta(config: str) -> Any:
+    """Makes a module of a configuration (JSON) without memory; not to be changed."""
     values = json.loads(config)
     with torch.device("meta"):
         if "_class_name" not in values:

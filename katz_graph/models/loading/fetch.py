@@ -1,108 +1,248 @@
-"""Downloads safetensors files from URLs once: whole and checked, or not at all. Must not know what
-they are for.
+"""Reads safetensors files at URLs: what they are by their headers, and all of their bytes. Must not
+know where they are kept, nor what they are for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import re
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
-from katz_graph.errors import InputError, RunError
-from katz_graph.messages import first_line, one_line
-from katz_graph.models.loading.identity import read_header
+from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.files.urls import SECRET, address, checksum, shown
+from katz_graph.messages import first_line, one_line, shorten
+from katz_graph.models.loading.identity import (
+    LENGTH_BYTES,
+    LONGEST_HEADER,
+    LONGEST_SIGN,
+    read_header_of,
+    size_by_header,
+)
+from katz_graph.recipe import FileIdentity
 
-CONNECTING = 30.0  # seconds until a server must answer
-SILENCE = 60.0  # seconds without a byte
-SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s'\"]+")  # in an address: user and password, query
+VERSIONS = (
+    "ETag", "etag", "generation", "md5Hash", "checksum", "Last-Modified", "LastModified",
+    "last_modified", "updated", "mtime", "modified", "created",
+)  # fmt: skip
+"""Which words of a server say that a file is the one that it was, the surest first."""
+PART_OF_FILE = 206  # HTTP's answer to who asked for a range (RFC 9110, section 15.3.7)
+NO_SUCH_RANGE = 416
+PIECE = 2**20  # bytes that are read at once
+BLOCK = 2**24  # bytes that are asked for at once, where a protocol has no streams
+HEADER_BLOCK = 2**19  # bytes that most headers are shorter than
 
 
-def fetch(url: str, place: Path) -> None:
-    """Downloads the file of `url` to `place`; takes what is there already as it is. Of several at a
-    time, one downloads and the others wait.
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Says how long a server may be silent, in seconds: until it answers, and while it sends."""
 
-    url: of any protocol that fsspec and what is installed beside it know. InputError when there is
-    no such file, or it is not safetensors, RunError when the network or the disk fails; nothing is
-    at `place` then.
+    connecting: float = 30.0
+    silence: float = 60.0
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A file as its server sends it, from byte `start` on. `size`: of the whole file; None where
+    the server does not say. `read`: returns the next bytes, at most as many as asked for, and none
+    at the end.
     """
-    if place.exists():
-        return
-    from filelock import FileLock
 
-    partial = place.with_name(f"{place.name}.part")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(place.with_name(f"{place.name}.lock")):
-            if place.exists():
-                return
-            try:
-                _download(url, partial)
-                _check(url, partial)
-                partial.replace(place)
-            finally:
-                partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(
-            f"{shown(url)}: could not be fetched to {place.parent}: {_reason(error)}"
-        ) from None
+    read: Callable[[int], bytes]
+    start: int
+    size: int | None
+    version: str
 
 
-def shown(url: str) -> str:
-    """Formats a URL for display: without passwords and the keys that stand in its query."""
-    parts = urlsplit(url)
-    return one_line(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+class Changed(InputError):
+    """Another file is at the URL than when it was named."""
 
-
-def _download(url: str, partial: Path) -> None:
-    from fsspec.callbacks import Callback
-    from fsspec.core import url_to_fs
-
-    progress = Callback()
-    try:
-        files, path = url_to_fs(
-            url, skip_instance_cache=urlsplit(url).scheme in ("http", "https"), **_options(url)
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"{shown(url)}: changed since the workflow began to use it: run the workflow again"
         )
-        files.get_file(path, str(partial), callback=progress)
+
+
+def identify(url: str, patience: Patience = PATIENCE) -> tuple[FileIdentity, bytes]:
+    """Returns the identity of the file at a URL, and its header, which is all that is read of it.
+
+    url: of any protocol that fsspec and what is installed beside it know; `#sha256=` and the file's
+    hash may stand at its end. InputError when there is no such file, or it is not safetensors,
+    RunError when the network fails.
+    """
+    checksum(url)
+    with _errors_of(url, patience):
+        with _opened(url, patience, 0, HEADER_BLOCK, HEADER_BLOCK) as answer:
+            begin = _read(url, answer, 0, LENGTH_BYTES)
+            end = LENGTH_BYTES + int.from_bytes(begin, "little")
+            if end > min(LONGEST_HEADER, answer.size or LONGEST_HEADER):
+                end = LENGTH_BYTES + LONGEST_SIGN  # no header: something else
+            begin += _read(url, answer, len(begin), min(end, HEADER_BLOCK))
+        if end > HEADER_BLOCK:
+            with _opened(url, patience, HEADER_BLOCK, HEADER_BLOCK, end) as rest:
+                if rest.version != answer.version:
+                    raise Changed(url)
+                more = _read(url, rest, rest.start, end)
+                begin += more[HEADER_BLOCK - rest.start :]
+        header, entries = read_header_of(shown(url), BytesIO(begin).read, answer.size)
+    size = size_by_header(header, entries)
+    file = FileIdentity(url, size, 0, hashlib.sha256(header).hexdigest(), answer.version)
+    return file, header
+
+
+def download(
+    file: FileIdentity,
+    part: BinaryIO,
+    cancelled: Callable[[], bool],
+    patience: Patience = PATIENCE,
+) -> None:
+    """Writes the bytes of a file that a URL names to `part`, going on behind those that are there.
+
+    `cancelled` is asked between pieces; Cancelled when it says so. Changed when the server has
+    another file by now, RunError when the network fails; what has come by then is in `part`.
+    OSError is of the disk.
+    """
+    url = file.path
+    here = part.seek(0, os.SEEK_END)
+    # without a version nobody could tell that the rest is of the same file
+    start = here if file.version and here < file.size else 0
+    with _errors_of(url, patience), _opened(url, patience, start, BLOCK) as answer:
+        if answer.version != file.version or answer.size not in (None, file.size):
+            raise Changed(url)
+        done = answer.start
+        _to_disk(lambda: (part.seek(done), part.truncate()))
+        while True:
+            if cancelled():
+                raise Cancelled(f"{shown(url)}: no longer wanted")
+            piece = answer.read(PIECE)
+            if not piece:
+                break
+            done += len(piece)
+            if done > file.size:
+                raise Changed(url)
+            _to_disk(lambda piece=piece: part.write(piece))  # type: ignore[misc]
+        _to_disk(part.flush)
+    if done != file.size:
+        raise _ended(url, done, file.size)
+
+
+class _DiskError(KatzError):
+    """Carries an error of the disk through the `with` statements that are for those of networks."""
+
+
+def _to_disk(write: Callable[[], Any]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise _DiskError from error
+
+
+@contextmanager
+def _errors_of(url: str, patience: Patience) -> Iterator[None]:
+    """Tells what goes wrong with a URL in one line, without its secrets."""
+    try:
+        yield
+    except _DiskError as error:
+        assert isinstance(error.__cause__, OSError)
+        raise error.__cause__ from None
+    except KatzError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{shown(url)}: there is no such file") from None
+    except TimeoutError:
+        raise RunError(
+            f"{shown(url)}: could not be fetched: the server did not answer within "
+            f"{patience.connecting:g} s, or was silent for {patience.silence:g} s"
+        ) from None
     # a protocol that nothing here knows, or whose library is missing
     except (ImportError, ValueError) as error:
         raise InputError(f"{shown(url)}: cannot be fetched: {_reason(error)}") from None
-    except OSError:
-        raise
     except Exception as error:  # network libraries of fsspec's protocols have errors of their own
         raise RunError(f"{shown(url)}: could not be fetched: {_reason(error)}") from None
-    size = partial.stat().st_size
-    if progress.size is not None and progress.size != size:
-        raise RunError(
-            f"{shown(url)}: the connection ended after {size:,} of {progress.size:,} bytes: "
-            "run it again"
-        )
 
 
-def _options(url: str) -> dict[str, Any]:
-    """Limits silence, but not the whole time that a large file takes; asks for it uncompressed, so
-    that its length is known.
+@contextmanager
+def _opened(
+    url: str, patience: Patience, start: int, block: int, stop: int | None = None
+) -> Iterator[Answer]:
+    """Asks for a file from byte `start` on, and for no more than up to `stop`. Who has no parts of
+    files, sends all of it.
     """
-    if urlsplit(url).scheme.lower() not in ("http", "https"):
-        return {}
+    if urlsplit(url).scheme.lower() in ("http", "https"):
+        with _stream(url, patience, start, stop) as answer:
+            yield answer
+        return
+    from fsspec.core import url_to_fs
+
+    files, path = url_to_fs(address(url))
+    told = files.info(path)
+    with files.open(path, "rb", block_size=block) as file:
+        file.seek(start)
+        yield Answer(file.read, start, told["size"], _version(told))
+
+
+@contextmanager
+def _stream(url: str, patience: Patience, start: int, stop: int | None) -> Iterator[Answer]:
+    """Asks a web server once. Uncompressed, so that the length is known; limits silence, but not
+    the whole time that a large file takes.
+    """
     from aiohttp import ClientTimeout
+    from fsspec.implementations.http import HTTPFileSystem
 
-    timeout = ClientTimeout(total=None, sock_connect=CONNECTING, sock_read=SILENCE)
-    return {
-        "client_kwargs": {"timeout": timeout, "trust_env": True},
-        "headers": {"Accept-Encoding": "identity"},
-    }
-
-
-def _check(url: str, partial: Path) -> None:
-    """Raises InputError when what came is a web page, a pickle, or cut off."""
+    timeout = ClientTimeout(
+        total=None, sock_connect=patience.connecting, sock_read=patience.silence
+    )
+    files = HTTPFileSystem(
+        skip_instance_cache=True, client_kwargs={"timeout": timeout, "trust_env": True}
+    )
+    headers = {"Accept-Encoding": "identity"}
+    if start or stop is not None:
+        headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
     try:
-        read_header(partial)
-    except InputError as problem:
-        raise InputError(f"{shown(url)}: {str(problem).removeprefix(f'{partial}: ')}") from None
+        # a block size of 0: one stream; a size of any kind: it need not be asked for
+        stream = files.open(address(url), block_size=0, size=1, headers=headers)
+    except Exception as error:
+        if start and getattr(error, "status", None) == NO_SUCH_RANGE:
+            raise Changed(url) from None
+        raise
+    with stream:
+        said = stream.r.headers
+        if stream.r.status == PART_OF_FILE:  # Content-Range: bytes 0-99/1234
+            begins, size = start, said.get("Content-Range", "").rpartition("/")[2]
+        else:
+            begins, size = 0, said.get("Content-Length", "")
+        known = size.isdecimal() and not said.get("Content-Encoding")
+        yield Answer(stream.read, begins, int(size) if known else None, _version(said))
+
+
+def _version(said: Any) -> str:
+    return next((str(said[word]) for word in VERSIONS if said.get(word)), "")
+
+
+def _read(url: str, answer: Answer, start: int, stop: int) -> bytes:
+    """Reads the bytes of a file between the place that was reached and another; fewer at its end.
+    RunError when the connection ends before.
+    """
+    pieces, done = [], start
+    while done < stop and (piece := answer.read(stop - done)):
+        pieces.append(piece)
+        done += len(piece)
+    if answer.size is not None and done < min(stop, answer.size):
+        raise _ended(url, done, answer.size)
+    return b"".join(pieces)
+
+
+def _ended(url: str, done: int, size: int) -> RunError:
+    return RunError(
+        f"{shown(url)}: the connection ended after {done:,} of {size:,} bytes: run it again"
+    )
 
 
 def _reason(error: BaseException) -> str:
@@ -111,5 +251,6 @@ def _reason(error: BaseException) -> str:
     # of aiohttp's answers; the rest of their text is the address, keys included
     status = getattr(error, "status", None)
     if isinstance(status, int):
-        return f"the server answered {status} {getattr(error, 'message', '')}".rstrip()
+        said = str(getattr(error, "message", "")).strip().partition("\n")[0]
+        return f"the server answered {status} {one_line(shorten(said))}".rstrip()
     return SECRET.sub("", one_line(first_line(error)))

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ FOREIGN = {
     b"GGUF": "a GGUF file, which is not read: take the .safetensors file of the same model",
 }  # how files begin that people have in place of a model
 LONGEST_SIGN = 64  # bytes
+LENGTH_BYTES = 8  # of the number before a header
 WEIGHTS_STEM: dict[Kind, str] = {
     "network": "diffusion_pytorch_model",
     "controlnet": "diffusion_pytorch_model",
@@ -205,43 +206,68 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or not 2 <= length <= min(size - 8, LONGEST_HEADER):
-                file.seek(0)
-                start = file.read(LONGEST_SIGN).lstrip()
-                if (
-                    foreign := next(
-                        (words for sign, words in FOREIGN.items() if start.startswith(sign)), None
-                    )
-                ) is not None:
-                    raise InputError(f"{path}: {foreign}")
-                raise InputError(
-                    f"{path}: not a safetensors file, or cut off: it says its header has "
-                    f"{length:,} bytes, the file has {size:,}"
-                )
-            header = file.read(length)
+            return read_header_of(str(path), file.read, size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_header_of(
+    name: str, read: Callable[[int], bytes], size: int | None
+) -> tuple[bytes, dict[str, Any]]:
+    """Reads the header of a safetensors file from its beginning on. `read`: returns the next bytes,
+    as many as asked for unless there are no more; `size`: of the file, None where that is not
+    known.
+    """
+    start = read(LENGTH_BYTES)
+    length = int.from_bytes(start, "little")
+    most = LONGEST_HEADER if size is None else min(size - LENGTH_BYTES, LONGEST_HEADER)
+    if len(start) < LENGTH_BYTES or not 2 <= length <= most:
+        start = (start + read(LONGEST_SIGN - len(start))).lstrip()
+        if (
+            foreign := next(
+                (words for sign, words in FOREIGN.items() if start.startswith(sign)), None
+            )
+        ) is not None:
+            raise InputError(f"{name}: {foreign}")
+        has = "is shorter" if size is None else f"has {size:,}"
+        raise InputError(
+            f"{name}: not a safetensors file, or cut off: it says its header has "
+            f"{length:,} bytes, the file {has}"
+        )
+    header = read(length)
+    return header, parse_header(name, header, size)
+
+
+def parse_header(name: str, header: bytes, size: int | None = None) -> dict[str, Any]:
+    """Returns the entries of a safetensors header. InputError when it contradicts itself, or the
+    size of the file, where that is given.
+    """
     try:
         entries = json.loads(header)
     except (ValueError, RecursionError):
-        raise InputError(f"{path}: not a safetensors file: its header is not JSON") from None
+        raise InputError(f"{name}: not a safetensors file: its header is not JSON") from None
     if not isinstance(entries, dict):
         raise InputError(
-            f"{path}: not a safetensors file: its header is a {type(entries).__name__}, "
+            f"{name}: not a safetensors file: its header is a {type(entries).__name__}, "
             "expected an object"
         )
-    _check_layout(path, entries, size - 8 - length)
-    return header, entries
+    _check_layout(name, entries, None if size is None else size - LENGTH_BYTES - len(header))
+    return entries
 
 
-def _check_layout(path: Path, entries: dict[str, Any], available: int) -> None:
+def size_by_header(header: bytes, entries: Mapping[str, Any]) -> int:
+    """Returns the bytes of the file that a header describes."""
+    ends = (entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")
+    return LENGTH_BYTES + len(header) + max(ends, default=0)
+
+
+def _check_layout(file: str, entries: dict[str, Any], available: int | None) -> None:
     metadata = entries.get("__metadata__", {})
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) for value in metadata.values()
     ):
         raise InputError(
-            f"{path}: not a safetensors file: its __metadata__ is not an object of texts"
+            f"{file}: not a safetensors file: its __metadata__ is not an object of texts"
         )
     spans = []
     for name, entry in entries.items():
@@ -261,7 +287,7 @@ def _check_layout(path: Path, entries: dict[str, Any], available: int) -> None:
             sound = False
         if not sound:
             raise InputError(
-                f"{path}: the header contradicts itself at {name!r} (type, shape and offsets do "
+                f"{file}: the header contradicts itself at {name!r} (type, shape and offsets do "
                 "not agree): download the file again"
             )
         spans.append((start, end, name))
@@ -269,16 +295,16 @@ def _check_layout(path: Path, entries: dict[str, Any], available: int) -> None:
     for start, end, name in sorted(spans):
         if start != reached:
             raise InputError(
-                f"{path}: the header contradicts itself: {name!r} begins at byte {start:,}, "
+                f"{file}: the header contradicts itself: {name!r} begins at byte {start:,}, "
                 f"expected {reached:,}: download the file again"
             )
         reached = end
-    if reached != available:
+    if available is not None and reached != available:
         problem = (
             "truncated" if reached > available else "followed by bytes that belong to no tensor"
         )
         raise InputError(
-            f"{path}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: "
+            f"{file}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: "
             "download it again"
         )
 

@@ -10,17 +10,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Ref
-from katz_graph.planner.queries import weight_sets
-from katz_graph.planner.report.explain import predict
+from katz_graph.planner.queries import adapters, weight_sets
+from katz_graph.planner.report.explain import predict, reading_notes
 from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
 def emit(program: Program) -> Program:
-    """Fills `instructions`, for the devices that have something to do, and `prediction`."""
-    return replace(program, instructions=_Lists(program).written(), prediction=predict(program))
+    """Fills `instructions`, for the devices that have something to do, and `prediction`, and adds
+    to `notes` how long LoRAs are waited for.
+    """
+    prediction = predict(program)
+    return replace(
+        program,
+        instructions=_Lists(program).written(),
+        prediction=prediction,
+        notes=(*program.notes, *reading_notes(program, prediction)),
+    )
 
 
 class _Lists:
@@ -62,6 +71,8 @@ class _Lists:
     def _list(self, device: str) -> Iterator[Instruction]:
         here: dict[Instance, None] = {}
         weights = _Weights(weight_sets(self._program, device))
+        for file in adapters(self._program, device):
+            yield Instruction("fetch", shown(file.path))
         yield from self._told(device, None)
         yield from weights.first()
         for call in (call for call in self._program.before_calls if call.device == device):

@@ -13,7 +13,7 @@ from katz_graph.adapters.recipes import LoraUse, loras_of
 from katz_graph.approximations import lora_bound
 from katz_graph.ir.program import EvaluationPoint, LateLoras, Program
 from katz_graph.ir.region import Operation
-from katz_graph.planner.queries import adapters
+from katz_graph.planner.queries import lora_strengths
 from katz_graph.recipe import FileIdentity, ModelRecipe
 
 Profiled = Callable[[ModelRecipe, LoraUse, float], float | None]
@@ -36,7 +36,7 @@ def late(program: Program, profiled: Profiled) -> Program:
     model: ModelRecipe = program.region.begin.inputs["model"]
     waits = {
         file: _waits(program, steps, profiled(model, use, program.schedule[0].sigma))
-        for file, use in adapters(program).items()
+        for file, use in lora_strengths(program).items()
     }
     files = tuple(file for file, evaluation in waits.items() if evaluation > 0)
     if not files:

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import PurePath
 
+from katz_graph.files.urls import shown
 from katz_graph.ir.program import Prediction, Program
 from katz_graph.models.family import family_of
+from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.placement_rules import PlacementRules
@@ -81,6 +84,28 @@ def binding(program: Program, simulation: Simulation) -> str:
 def notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> tuple[str, ...]:
     """Explains the choice in sentences; `others` are the alternatives, the fastest first."""
     return tuple(_notes(program, simulation, others))
+
+
+def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
+    """Says of each LoRA how long reading it takes, as measured, and whether steps hide that."""
+    late = program.late
+    waits = {} if late is None else dict(zip(late.files, late.waits, strict=True))
+    owner = program.target.device(program.owner)
+    for file in adapters(program):
+        seconds = owner.measured.get((reading_key(file), 0, False))
+        took = "a time not known yet" if seconds is None else f"{seconds:.3f} s"
+        name = f"LoRA {PurePath(shown(file.path)).name} ({file.size / 1e6:.3g} MB)"
+        if file not in waits:
+            yield f"{name}: read before the first step unless it is in memory, in {took}"
+            continue
+        hides = waits[file] * prediction.period
+        without = f"the {waits[file]} evaluations that may run without it take {hides:.3f} s"
+        hidden = (
+            ""
+            if seconds is None
+            else (": hidden" if seconds <= hides else ": not all of it hidden")
+        )
+        yield f"{name}: read in {took}, {without}{hidden}"
 
 
 def _notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:

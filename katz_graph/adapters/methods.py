@@ -1,0 +1,427 @@
+"""Computes what the methods of adapter files add to a weight or bias: LoRA (Hu et al. 2021), LoHa
+(Hyeon-Woo et al. 2022), LoKr (Yeh et al. 2024), all of them also in Tucker form, whole differences,
+and DoRA (Liu et al. 2024) over any of them.
+
+Knows tensors only: not the names in files, nor modules.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALL = slice(None)
+MAGNITUDES = ("dora_scale", "lora_magnitude_vector")
+Scaling = Callable[[int], float]
+"""Returns the factor of a product by its rank, which is 0 where all factors are whole."""
+
+
+class Method(ABC):
+    """What one file adds to one weight or bias of a module. Frozen; shares its tensors."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Returns what people call the method."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """Returns the rank, 0 where there is none."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> list[int]:
+        """Returns the shape of the weight or bias that it was made for; [out, n] may stand for a
+        weight [out, ...] of n values each.
+        """
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Returns all that it holds."""
+        return _tensors(self)
+
+    @property
+    def by_rows(self) -> bool:
+        """Tells whether rows of the weight (its first axis) can be computed alone."""
+        return True
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Tells whether it was made for a weight of this shape. In one family a layer may be linear
+        or a 1x1 convolution.
+        """
+        flat = [shape[0], math.prod(shape[1:])]
+        return _without_ones(self.shape) == _without_ones(shape) or self.shape == flat
+
+    @abstractmethod
+    def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
+        """Changes `total` in place: the weight as it is so far, contiguous, float32, on the device
+        that computes; the original plus what others before did. Where `rows` are given, `total`
+        is only those.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """Holds a matrix of low rank by its factors; with a core, a convolution in Tucker form."""
+
+    left: Tensor  # [out, r]
+    right: Tensor  # [r, in] or [r, in, kh, kw]
+    core: Tensor | None = None  # [r, r, kh, kw]; `right` is [r, in] then
+
+    def __post_init__(self) -> None:
+        sound = (
+            self.left.ndim == 2
+            and self.right.ndim in (2, 4)
+            and self.left.shape[1] == self.right.shape[0] != 0
+        )
+        if self.core is not None:
+            square = self.core.ndim == 4 and self.core.shape[0] == self.core.shape[1]
+            sound &= square and self.right.ndim == 2 and self.core.shape[0] == self.rank
+        if not sound:
+            shapes = " and ".join(str(list(tensor.shape)) for tensor in _tensors(self))
+            raise ValueError(f"has factors of shape {shapes} that do not make a weight")
+
+    @property
+    def rank(self) -> int:
+        return self.right.shape[0]
+
+    @property
+    def shape(self) -> list[int]:
+        kernel = self.right.shape[2:] if self.core is None else self.core.shape[2:]
+        return [self.left.shape[0], self.right.shape[1], *kernel]
+
+    def factors(self, device: torch.device, rows: slice = ALL) -> tuple[Tensor, Tensor]:
+        """Returns two matrices in float32, [rows, r] and [r, in · kh · kw]: their product is the
+        weight's rows, flattened.
+        """
+        left, right = _floats(self.left[rows], device), _floats(self.right, device)
+        if self.core is not None:
+            right = torch.einsum("ijk,jn->ink", _floats(self.core, device).flatten(2), right)
+        return left, right.flatten(1)
+
+
+Factor = Product | Tensor
+"""A matrix or convolution weight: by its factors, or whole."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lora(Method):
+    """Adds strength · scale · B A; as LoCon in Tucker form, the core between them."""
+
+    product: Product
+    scale: float  # alpha / rank
+
+    @property
+    def name(self) -> str:
+        return "LoRA" if self.product.core is None else "LoCon in Tucker form"
+
+    @property
+    def rank(self) -> int:
+        return self.product.rank
+
+    @property
+    def shape(self) -> list[int]:
+        return self.product.shape
+
+    def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
+        up, down = self.product.factors(total.device, rows)
+        _matrix(total).addmm_(up, down, alpha=strength * self.scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loha(Method):
+    """Adds strength · scale · (A₁ B₁) ⊙ (A₂ B₂)."""
+
+    first: Product
+    second: Product
+    scale: float
+
+    def __post_init__(self) -> None:
+        if self.first.shape != self.second.shape:
+            raise ValueError(
+                f"has factors of shape {self.first.shape} and {self.second.shape} that do not make "
+                "a weight"
+            )
+
+    @property
+    def name(self) -> str:
+        return "LoHa"
+
+    @property
+    def rank(self) -> int:
+        return self.first.rank
+
+    @property
+    def shape(self) -> list[int]:
+        return self.first.shape
+
+    def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
+        first, second = (
+            torch.mm(*product.factors(total.device, rows)) for product in (self.first, self.second)
+        )
+        _matrix(total).addcmul_(first, second, value=strength * self.scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lokr(Method):
+    """Adds strength · scale · W₁ ⊗ W₂, the Kronecker product; only W₂ has a kernel."""
+
+    first: Factor  # [a, c]
+    second: Factor  # [b, d] or [b, d, kh, kw]: the weight is [a · b, c · d, kh, kw]
+    scale: float
+
+    def __post_init__(self) -> None:
+        first, second = list(self.first.shape), list(self.second.shape)
+        if len(first) != 2 or len(second) not in (2, 4) or 0 in (*first, *second):
+            raise ValueError(f"has factors of shape {first} and {second} that do not make a weight")
+
+    @property
+    def name(self) -> str:
+        return "LoKr"
+
+    @property
+    def rank(self) -> int:
+        return next(
+            (part.rank for part in (self.second, self.first) if isinstance(part, Product)), 0
+        )
+
+    @property
+    def shape(self) -> list[int]:
+        (a, c), (b, d, *kernel) = self.first.shape, self.second.shape
+        return [a * b, c * d, *kernel]
+
+    def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
+        first, second = (_whole(part, total.device) for part in (self.first, self.second))
+        row = torch.arange(self.shape[0], device=total.device)[rows]
+        left, right = first[row // len(second)], second[row % len(second)]
+        total.view(len(row), first.shape[1], second.shape[1]).addcmul_(
+            left[:, :, None], right[:, None], value=strength * self.scale
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Difference(Method):
+    """Adds strength · scale · a whole difference, of a weight or a bias."""
+
+    difference: Tensor
+    scale: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return "difference"
+
+    @property
+    def rank(self) -> int:
+        return 0
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self.difference.shape)
+
+    def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
+        difference = _floats(self.difference[rows], total.device)
+        total.add_(difference.view_as(total), alpha=strength * self.scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dora(Method):
+    """Moves the weight W by strength · (m · V / ‖V‖ − W), where V is W plus what the inner method
+    adds at strength 1: section 4.1 of the paper at strength 1, and nothing at strength 0.
+
+    Norms are over all axes but the one of the magnitude m.
+    """
+
+    inner: Method
+    magnitude: Tensor  # [out] or [in]
+    of_outputs: bool
+
+    def __post_init__(self) -> None:
+        axis, values = self._axis(), len(self.magnitude)
+        # a convolution may be flattened, and then has its kernel along with the inputs
+        whole = values and len(self.shape) > axis and self.shape[axis] % values == 0
+        if not whole or (self.of_outputs and self.shape[0] != values):
+            raise ValueError(
+                f"has a magnitude of {values} values for a weight of shape {self.shape}"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"DoRA over {self.inner.name}"
+
+    @property
+    def rank(self) -> int:
+        return self.inner.rank
+
+    @property
+    def shape(self) -> list[int]:
+        return self.inner.shape
+
+    @property
+    def by_rows(self) -> bool:
+        return self.of_outputs and self.inner.by_rows
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        return self.inner.fits(shape) and len(self.magnitude) == shape[self._axis()]
+
+    def _axis(self) -> int:
+        return 0 if self.of_outputs else 1
+
+    def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
+        axis, moved = self._axis(), total.clone()
+        self.inner.add_to(moved, 1.0, rows)
+        others = [other for other in range(total.ndim) if other != axis]
+        norms = torch.linalg.vector_norm(moved, dim=others, keepdim=True)
+        magnitude = self.magnitude[rows] if self.of_outputs else self.magnitude
+        factors = _floats(magnitude, total.device).view(norms.shape)
+        # what is zero has no direction, and stays zero
+        moved *= factors / norms.clamp_min(torch.finfo(norms.dtype).tiny)
+        total.lerp_(moved, strength)
+
+
+def methods(entry: Mapping[str, Tensor], scaling: Scaling) -> dict[str, Method]:
+    """Makes the methods that a file has for one module, by the parameter that they are for:
+    `weight`, `bias`. `entry`: its tensors, by the names of `FORMS`, a magnitude beside them.
+
+    ValueError for tensors that are no method, or belong to several.
+    """
+    magnitude = next((name for name in MAGNITUDES if name in entry), None)
+    made = {}
+    for parameter, forms in FORMS.items():
+        given = frozenset(name for form in forms for name in form if name in entry)
+        if given or (parameter == "weight" and magnitude is not None):
+            made[parameter] = _form(forms, given)(entry, scaling)
+    if magnitude is not None:
+        made["weight"] = _dora(made["weight"], entry[magnitude], magnitude)
+    return made
+
+
+Make = Callable[[Mapping[str, Tensor], Scaling], Method]
+
+
+def _form(forms: Mapping[frozenset[str], Make], given: frozenset[str]) -> Make:
+    """Returns what makes the method whose tensors are exactly the given ones."""
+    if given in forms:
+        return forms[given]
+    whole = next((form for form in forms if given < form), None)
+    if whole is None:
+        raise ValueError(f"has tensors of several methods: {', '.join(sorted(given))}")
+    raise ValueError(f"has no {min(whole - given)}: the file is incomplete")
+
+
+def _lora(entry: Mapping[str, Tensor], scaling: Scaling) -> Method:
+    left, right, core = _bare(entry["lora_B"]), entry["lora_A"], entry.get("lora_mid")
+    product = Product(left, right if core is None else _bare(right), core)
+    return Lora(product, scaling(product.rank))
+
+
+def _loha(entry: Mapping[str, Tensor], scaling: Scaling) -> Method:
+    first, second = (
+        _product(entry, f"hada_w{half}_a", f"hada_w{half}_b", f"hada_t{half}") for half in (1, 2)
+    )
+    return Loha(first, second, scaling(first.rank))
+
+
+def _lokr(entry: Mapping[str, Tensor], scaling: Scaling) -> Method:
+    first, second = (
+        entry[f"lokr_w{half}"]
+        if f"lokr_w{half}" in entry
+        else _product(entry, f"lokr_w{half}_a", f"lokr_w{half}_b", f"lokr_t{half}")
+        for half in (1, 2)
+    )
+    unscaled = Lokr(first, second, 1.0)
+    return Lokr(first, second, scaling(unscaled.rank))
+
+
+def _lora_bias(entry: Mapping[str, Tensor], scaling: Scaling) -> Method:
+    if "lora_B" not in entry:
+        raise ValueError("has no lora_B: the file is incomplete")
+    return Difference(entry["lora_B.bias"], scaling(entry["lora_B"].shape[1]))
+
+
+def _whole_difference(name: str) -> Make:
+    return lambda entry, scaling: Difference(entry[name])
+
+
+def _product(entry: Mapping[str, Tensor], left: str, right: str, core: str) -> Product:
+    """Makes a product of LyCORIS' factors: in Tucker form the left one is [r, out]."""
+    a, b = entry[left], entry[right]
+    return Product(a.transpose(0, -1), b, entry[core]) if core in entry else Product(a, b)
+
+
+def _dora(inner: Method, magnitude: Tensor, name: str) -> Method:
+    """PEFT's magnitudes are those of outputs; of others, their shape says it."""
+    outputs = name == "lora_magnitude_vector" or magnitude.shape[:1] == (inner.shape[0],)
+    return Dora(inner, magnitude.flatten(), outputs)
+
+
+FORMS: Mapping[str, Mapping[frozenset[str], Make]] = {
+    "weight": {
+        frozenset({"lora_A", "lora_B"}): _lora,
+        frozenset({"lora_A", "lora_B", "lora_mid"}): _lora,
+        frozenset({"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}): _loha,
+        frozenset(
+            {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"}
+        ): _loha,
+        **{
+            first | second: _lokr
+            for first in (frozenset({"lokr_w1"}), frozenset({"lokr_w1_a", "lokr_w1_b"}))
+            for second in (
+                frozenset({"lokr_w2"}),
+                frozenset({"lokr_w2_a", "lokr_w2_b"}),
+                frozenset({"lokr_w2_a", "lokr_w2_b", "lokr_t2"}),
+            )
+        },
+        frozenset({"diff"}): _whole_difference("diff"),
+        frozenset({"w_norm"}): _whole_difference("w_norm"),
+    },
+    "bias": {
+        frozenset({"lora_B.bias"}): _lora_bias,
+        frozenset({"diff_b"}): _whole_difference("diff_b"),
+        frozenset({"b_norm"}): _whole_difference("b_norm"),
+    },
+}
+"""By parameter, the tensors that make a method together, and what makes it of them."""
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    """Drops the kernel of a 1x1 convolution."""
+    return tensor.flatten(1) if tensor.ndim == 4 and tensor.shape[2:].numel() == 1 else tensor
+
+
+def _without_ones(shape: Sequence[int]) -> list[int]:
+    """Drops the kernel of a 1x1 convolution from its shape."""
+    return list(shape[:2] if all(side == 1 for side in shape[2:]) else shape)
+
+
+def _matrix(total: Tensor) -> Tensor:
+    return total.view(len(total), math.prod(total.shape[1:]))
+
+
+def _whole(part: Factor, device: torch.device) -> Tensor:
+    if isinstance(part, Product):
+        return torch.mm(*part.factors(device))
+    return _floats(part, device).flatten(1)
+
+
+def _floats(tensor: Tensor, device: torch.device) -> Tensor:
+    """Sends a tensor in its own format, which is smaller, and converts it there."""
+    return tensor.to(device, non_blocking=True).to(torch.float32)
+
+
+def _tensors(holder: Any) -> tuple[Tensor, ...]:
+    values = [getattr(holder, field.name) for field in fields(holder)]
+    return tuple(
+        tensor
+        for value in values
+        if isinstance(value, (Tensor, Product, Method))
+        for tensor in ((value,) if isinstance(value, Tensor) else _tensors(value))
+    )

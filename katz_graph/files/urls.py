@@ -1,0 +1,118 @@
+"""Recognises URLs, writes them without their secrets, and says which of them may be fetched. Must
+not know what is at them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import unquote, urldefrag, urlsplit, urlunsplit
+
+from katz_graph.errors import InputError
+from katz_graph.messages import one_line
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
+SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s'\"]+")  # in an address: user and password, query
+CHECKSUM = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
+CHAIN = "::"  # joins the protocols of one address in fsspec: zip://a::https://b
+
+
+def is_url(name: str) -> bool:
+    """Recognises a URL, which says how it is reached: `https://...`."""
+    return URL.fullmatch(name) is not None
+
+
+def is_remote(name: str) -> bool:
+    """Recognises a URL whose file has to be fetched; that of `file://...` is on this machine."""
+    return is_url(name) and _scheme(name) != "file"
+
+
+def shown(name: str) -> str:
+    """Formats a file's name for display; a URL without passwords and the keys in its query."""
+    return one_line(urldefrag(without_secrets(name)).url) if is_url(name) else name
+
+
+def without_secrets(url: str) -> str:
+    """Leaves out of a URL what may be a secret: user, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", parts.fragment)
+    )
+
+
+def address(url: str) -> str:
+    """Returns what is asked for: a URL without the checksum behind `#`."""
+    return urldefrag(url).url
+
+
+def checksum(url: str) -> str | None:
+    """Returns the SHA-256 that stands behind a URL: `https://...#sha256=<64 hex digits>`; None when
+    nothing does. InputError when it is written in another way.
+    """
+    fragment = urldefrag(url).fragment
+    if not fragment:
+        return None
+    told = CHECKSUM.fullmatch(fragment)
+    if told is None:
+        raise InputError(
+            f"{shown(url)}: got #{one_line(fragment)[:20]} at its end, expected #sha256= and "
+            "64 hexadecimal digits"
+        )
+    return told[1].lower()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRule:
+    """Says which URLs may be fetched: all of them, or those below one of `beginnings`."""
+
+    every: bool = False
+    beginnings: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Self:
+        """Reads `any`, `none`, or beginnings of URLs. InputError for anything else."""
+        if list(words) in (["any"], ["none"]):
+            return cls(words[0] == "any")
+        for word in words:
+            if not is_url(word) or CHAIN in word:
+                raise InputError(
+                    f"--fetch {shown(word)}: expected any, none, or beginnings of URLs: "
+                    "https://example.org/models/"
+                )
+        return cls(False, tuple(words))
+
+    def allows(self, url: str) -> bool:
+        """Compares scheme, host and port, and the folders of the path: `https://example.org/a` is
+        the beginning of `https://example.org/a/b`, not of `https://example.org.eu/a`, nor of
+        `https://example.org/a/../b`.
+        """
+        return self.every or any(_is_below(url, beginning) for beginning in self.beginnings)
+
+
+ANY, NONE = FetchRule(True), FetchRule()
+
+
+def _is_below(url: str, beginning: str) -> bool:
+    if CHAIN in url or "\\" in url or not url.isprintable():
+        return False  # addresses that others may read in another way
+    try:
+        same_place = _place(url) == _place(beginning)
+    except ValueError:  # a port that is no number
+        return False
+    path, above = (_folders(each) for each in (url, beginning))
+    return same_place and ".." not in path and path[: len(above)] == above
+
+
+def _place(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.hostname, parts.port
+
+
+def _folders(url: str) -> list[str]:
+    return [part for part in unquote(urlsplit(url).path).split("/") if part]
+
+
+def _scheme(url: str) -> str:
+    return urlsplit(url).scheme.lower()

@@ -1,0 +1,35 @@
+"""Takes the secrets of URLs out of workflows that others will read: those inside of pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from katz_graph.files.urls import is_url, without_secrets
+from katz_graph.node import NodeType
+
+
+def hide_secrets(
+    texts: Mapping[str, str], prompt: Mapping[str, Any], types: Mapping[str, NodeType]
+) -> dict[str, str]:
+    """Replaces URLs that name model files by what is no secret of them: without user, password and
+    query. `texts`: JSON of a graph in any format, by name; `prompt`: that graph in API format.
+    """
+    hidden = dict(texts)
+    for url in _model_urls(prompt, types):
+        for as_ascii in (True, False):
+            written, safe = (
+                json.dumps(text, ensure_ascii=as_ascii) for text in (url, without_secrets(url))
+            )
+            hidden = {name: text.replace(written, safe) for name, text in hidden.items()}
+    return hidden
+
+
+def _model_urls(prompt: Mapping[str, Any], types: Mapping[str, NodeType]) -> Iterator[str]:
+    for call in prompt.values():
+        kind = types.get(call.get("class_type", ""))
+        for name, value in call.get("inputs", {}).items():
+            expected = kind.inputs.get(name) if kind else None
+            if expected and expected.folder and isinstance(value, str) and is_url(value):
+                yield value

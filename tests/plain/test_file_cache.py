@@ -1,0 +1,561 @@
+"""Files that URLs name: known before they are fetched, fetched once, whole or not at all, kept within
+a budget, with one line for whatever goes wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+from file_server import FileServer, file_server, safetensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.files.locks import never
+from katz_graph.models.loading.fetch import Patience
+from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.recipe import FileIdentity
+
+FILE, OTHER = safetensors(fill=1), safetensors(fill=2)
+LARGE = safetensors(50_000)  # that a throttled server takes some time for
+SOON = 10.0  # seconds in which other threads and processes surely get on
+# fetches sys.argv[1] into sys.argv[2] and prints where it is
+FETCH = """
+import sys
+from pathlib import Path
+from katz_graph.models.loading.file_cache import FileCache
+cache = FileCache(Path(sys.argv[2]), float("inf"))
+print(cache.local_file(cache.identity(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with file_server() as server:
+        yield server
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> FileCache:
+    return FileCache(tmp_path / "fetched", float("inf"), fresh=0.0)
+
+
+def get(cache: FileCache, url: str, cancelled: Callable[[], bool] = never) -> Path:
+    return cache.local_file(cache.identity(url), cancelled)
+
+
+def weights(cache: FileCache) -> list[str]:
+    """Files, or parts of them, that lie in the cache."""
+    names = sorted(path.name for path in cache.folder.iterdir()) if cache.folder.exists() else []
+    return [name for name in names if ".safetensors" in name]
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + SOON
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Fetching(threading.Thread):
+    """Gets a file in a thread; keeps its path or its error."""
+
+    def __init__(self, cache: FileCache, file: FileIdentity) -> None:
+        super().__init__()
+        self.stop = threading.Event()
+        self.path: Path | None = None
+        self.error: KatzError | None = None
+        self._cache, self._file = cache, file
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.path = self._cache.local_file(self._file, self.stop.is_set)
+        except KatzError as error:
+            self.error = error
+
+
+# before a file is fetched
+
+
+@pytest.mark.parametrize("manners", [{}, {"ranges": False}, {"length": False}, {"etag": None}])
+def test_a_file_is_known_by_its_header_alone(
+    server: FileServer, cache: FileCache, manners: dict[str, object]
+) -> None:
+    content = safetensors(16_000_000)
+    url = server.put("large.safetensors", content, **manners)
+    file = cache.identity(url)
+    length = int.from_bytes(content[:8], "little")
+    assert file.size == len(content)
+    assert file.header == hashlib.sha256(content[8 : 8 + length]).hexdigest()
+    assert file.version == ("" if "etag" in manners else '"1"')
+    # without ranges: what buffers take of a stream that is closed
+    assert server.sent() < (len(content) / 2 if "ranges" in manners else 2**20)
+    assert weights(cache) == []
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_long_header(server: FileServer, cache: FileCache, ranges: bool) -> None:
+    content = safetensors(16_000_000, name="w" * 1_500_000)
+    file = cache.identity(server.put("large.safetensors", content, ranges=ranges))
+    length = int.from_bytes(content[:8], "little")
+    assert file.header == hashlib.sha256(content[8 : 8 + length]).hexdigest()
+    assert not ranges or server.sent() == 8 + length
+
+
+def test_what_is_in_a_file_is_told_without_the_file(server: FileServer, cache: FileCache) -> None:
+    file = cache.identity(server.put("a.safetensors", FILE))
+    asked = len(server.requests)
+    assert cache.entries(file)["weight"]["shape"] == [1_000]
+    assert len(server.requests) == asked
+    elsewhere = replace(cache, folder=cache.folder / "of another machine")
+    assert elsewhere.entries(file) == cache.entries(file)
+    assert weights(cache) == weights(elsewhere) == []
+
+
+def test_a_server_is_not_asked_again_at_once(server: FileServer, cache: FileCache) -> None:
+    url = server.put("a.safetensors", FILE)
+    first = replace(cache, fresh=60.0).identity(url)
+    assert replace(cache, fresh=60.0).identity(url) == first
+    assert len(server.requests) == 1
+    assert cache.identity(url) == first
+    assert len(server.requests) == 2
+
+
+def test_without_its_server_a_file_is_what_it_was(
+    cache: FileCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    with file_server() as server:
+        url, other = (server.put(name, FILE) for name in ("a.safetensors", "b.safetensors"))
+        place = get(cache, url)
+        cache.identity(other)
+    assert get(cache, url) == place
+    (line,) = caplog.messages
+    assert line.startswith(f"{url}: could not be fetched: ")
+    assert line.endswith("what was fetched before is used")
+    with pytest.raises(RunError, match="could not be fetched"):  # which was never fetched
+        cache.identity(other)
+
+
+# fetched once
+
+
+def test_a_file_is_fetched_once(server: FileServer, cache: FileCache) -> None:
+    server.moved["moved.safetensors"] = server.put("canny_shuffle.safetensors", FILE)
+    for path in ("canny_shuffle.safetensors", "moved.safetensors", "moved.safetensors?token=key"):
+        file = cache.identity(server.url(path))
+        assert not cache.holds(file)
+        place = cache.local_file(file)
+        assert place.read_bytes() == FILE
+        asked = len(server.requests)
+        assert cache.local_file(file) == place
+        assert len(server.requests) == asked
+    # a name that ends so means something, and equal names of different places are different files
+    assert get(cache, server.url("canny_shuffle.safetensors")).stem.endswith("canny_shuffle")
+    assert len(weights(cache)) == 3
+
+
+def test_any_protocol_that_fsspec_has(cache: FileCache) -> None:
+    fsspec.filesystem("memory").pipe("/models/depth.safetensors", FILE)
+    assert get(cache, "memory://models/depth.safetensors").read_bytes() == FILE
+    for url, words in (
+        ("memory://models/none.safetensors", "there is no such file"),
+        ("carrier-pigeon://a/b.safetensors", "cannot be fetched: Protocol not known"),
+    ):
+        with pytest.raises(InputError, match=f"^{url}: {words}"):
+            cache.identity(url)
+
+
+def test_a_local_file_is_itself(cache: FileCache, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(FILE)
+    state = path.stat()
+    file = FileIdentity(str(path), state.st_size, state.st_mtime_ns, "")
+    assert cache.local_file(file) == path
+    assert cache.entries(file)["weight"]["shape"] == [1_000]
+    path.write_bytes(OTHER)
+    for ask in (cache.local_file, cache.entries):
+        with pytest.raises(InputError, match="changed since the workflow began"):
+            ask(replace(file, modified_ns=1))
+
+
+def test_of_several_threads_one_fetches(server: FileServer, cache: FileCache) -> None:
+    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.002))
+    several = [Fetching(cache, file) for _ in range(5)]
+    for each in several:
+        each.join(SOON)
+    assert {each.path for each in several} == {cache.place(file)}
+    assert len(server.requests) == 2
+    assert weights(cache) == [cache.place(file).name]
+
+
+def test_of_two_processes_one_fetches(server: FileServer, cache: FileCache) -> None:
+    url = server.put("a.safetensors", LARGE, pause=0.02)
+    command = [sys.executable, "-c", FETCH, url, str(cache.folder)]
+    several = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = {each.communicate(timeout=60)[0].strip() for each in several}
+    assert told == {str(cache.place(cache.identity(url)))}
+    assert server.sent() < 1.9 * len(LARGE)
+
+
+def test_several_files_are_fetched_at_the_same_time(server: FileServer, cache: FileCache) -> None:
+    files = [cache.identity(server.put(name, LARGE, pause=0.01)) for name in "ab"]
+    both = [Fetching(cache, file) for file in files]
+    eventually(lambda: len(server.requests) == 4 and all(each.sent for each in server.requests))
+    assert weights(cache) == sorted(f"{cache.place(file).name}.part" for file in files)
+    for each, file in zip(both, files, strict=True):
+        each.join(SOON)
+        assert each.path == cache.place(file)
+
+
+# given up
+
+
+def test_who_no_longer_wants_a_file_stops_nobody_else(server: FileServer, cache: FileCache) -> None:
+    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01))
+    known = server.sent()
+    first = Fetching(cache, file)
+    eventually(lambda: weights(cache) and server.sent() > known + len(LARGE) / 3)
+    second, third = Fetching(cache, file), Fetching(cache, file)
+    third.stop.set()
+    third.join(SOON)
+    assert isinstance(third.error, Cancelled)
+    assert first.is_alive() and second.is_alive()
+    first.stop.set()
+    first.join(SOON)
+    assert isinstance(first.error, Cancelled)
+    second.join(SOON)
+    assert second.path is not None and second.path.read_bytes() == LARGE
+    assert server.sent() - known < 1.5 * len(LARGE)  # who goes on, goes on with what has come
+    assert weights(cache) == [second.path.name]
+
+
+def test_a_file_that_nobody_wants_is_fetched_no_further(
+    server: FileServer, cache: FileCache
+) -> None:
+    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01))
+    only = Fetching(cache, file)
+    eventually(lambda: len(server.requests) == 2 and server.requests[1].sent)
+    only.stop.set()
+    only.join(SOON)
+    sent = server.sent()
+    time.sleep(0.1)
+    assert server.sent() - sent <= 3 * 4096  # until the server hears of it
+    assert isinstance(only.error, Cancelled)
+    assert not cache.holds(file)
+
+
+def test_without_a_version_a_file_is_begun_again(server: FileServer, cache: FileCache) -> None:
+    """Nobody could tell that the rest is of the same file."""
+    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01, etag=None))
+    only = Fetching(cache, file)
+    eventually(lambda: len(server.requests) == 2 and server.requests[1].sent)
+    only.stop.set()
+    only.join(SOON)
+    assert weights(cache) == []
+    server.files["a.safetensors"].pause = 0.0
+    assert cache.local_file(file).read_bytes() == LARGE
+    assert [request.range for request in server.requests[1:]] == [None, None]
+
+
+def test_a_silent_server_is_given_up(server: FileServer, cache: FileCache) -> None:
+    cache = replace(cache, patience=Patience(silence=0.3))
+    for sent in (0, 5_000):  # before the header, and after it
+        server.put("a.safetensors", LARGE, sent=sent, hangs=True)
+        begin = time.monotonic()
+        with pytest.raises(RunError) as caught:
+            get(cache, server.url("a.safetensors?token=secret"))
+        assert time.monotonic() - begin < 3.0
+        assert str(caught.value) == (
+            f"{server.url('a.safetensors')}: could not be fetched: the server did not answer "
+            "within 30 s, or was silent for 0.3 s"
+        )
+    server.put("a.safetensors", LARGE)
+    assert get(cache, server.url("a.safetensors?token=secret")).read_bytes() == LARGE
+    assert server.requests[-1].range == "bytes=5000-"
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_killed_process_leaves_nothing_that_is_taken_for_whole(
+    server: FileServer, cache: FileCache, ranges: bool
+) -> None:
+    url = server.put("a.safetensors", LARGE, pause=0.01, ranges=ranges)
+    command = [sys.executable, "-c", FETCH, url, str(cache.folder)]
+    with subprocess.Popen(command) as process:
+        part = cache.folder / "none"
+        eventually(lambda: len(server.requests) == 2 and server.requests[1].sent > len(LARGE) / 3)
+        process.send_signal(signal.SIGKILL)
+    (part,) = cache.folder.glob("*.part")
+    came = part.stat().st_size
+    assert 0 < came < len(LARGE)
+    server.files["a.safetensors"].pause = 0.0
+    file = cache.identity(url)
+    assert not cache.holds(file)
+    assert cache.local_file(file).read_bytes() == LARGE
+    assert server.requests[-1].range == f"bytes={came}-"
+    assert weights(cache) == [cache.place(file).name]
+
+
+def test_what_was_left_behind_long_ago_goes(server: FileServer, cache: FileCache) -> None:
+    cache.folder.mkdir(parents=True)
+    old, young = (cache.folder / f"{name}-x.safetensors.part" for name in ("old", "young"))
+    for path in (old, young):
+        path.write_bytes(FILE[:100])
+    os.utime(old, (0, 0))
+    place = get(cache, server.put("a.safetensors", FILE))
+    assert weights(cache) == sorted([place.name, young.name])
+
+
+# what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "words"),
+    [
+        ("missing", InputError, "there is no such file$"),
+        (
+            "broken",
+            RunError,
+            "could not be fetched: the server answered 500 Internal Server Error$",
+        ),
+        ("page", InputError, "a web page, not a model"),
+        ("pickle", InputError, "a pickle, which can run code"),
+        (
+            "bomb",
+            InputError,
+            "not a safetensors file, or cut off: it says its header has 50,000,000,",
+        ),
+        ("headless", RunError, "could not be fetched: |the connection ended after 20 of"),
+        ("cut", RunError, "could not be fetched: |the connection ended after 500 of"),
+        ("longer", InputError, "followed by bytes that belong to no tensor"),
+        ("shorter", InputError, "truncated"),
+        ("said-to-be-longer", KatzError, "could not be fetched: |followed by bytes that belong to"),
+        ("said-to-be-shorter", KatzError, "truncated|could not be fetched: "),
+    ],
+)
+def test_what_does_not_come_whole_is_not_taken(
+    server: FileServer, cache: FileCache, path: str, kind: type[KatzError], words: str
+) -> None:
+    server.statuses["broken"] = 500
+    server.put("page", b"<html>log in</html>")
+    server.put("pickle", b"PK\x03\x04" + bytes(500))
+    server.put("bomb", (50 * 10**9).to_bytes(8, "little") + bytes(10**6), told=10**11)
+    server.put("headless", FILE, sent=20)
+    server.put("cut", FILE, sent=500, etag=None)
+    server.put("longer", FILE + b"x")
+    server.put("shorter", FILE[:-1])
+    server.put("said-to-be-longer", FILE, told=len(FILE) + 1)
+    server.put("said-to-be-shorter", FILE, told=len(FILE) - 1)
+    with pytest.raises(kind, match=words) as caught:
+        get(cache, server.url(f"{path}?token=secret").replace("//", "//user:secret@"))
+    assert str(caught.value).startswith(server.url(path))
+    assert not any(part in str(caught.value) for part in ("\n", "secret"))
+    assert weights(cache) == []
+
+
+def test_no_server(cache: FileCache) -> None:
+    with file_server() as server:
+        port = server.port
+    with pytest.raises(
+        RunError,
+        match=rf"^http://127.0.0.1:{port}/a.safetensors: could not be fetched.*(refused|connect)",
+    ):
+        cache.identity(f"http://user:secret@127.0.0.1:{port}/a.safetensors")
+
+
+def test_a_connection_that_ends_early_is_gone_on_with(server: FileServer, cache: FileCache) -> None:
+    half = len(LARGE) // 2
+    url = server.put("a.safetensors", LARGE, sent=half, pause=0.001)
+    with pytest.raises(RunError):
+        get(cache, url)
+    (part,) = cache.folder.glob("*.part")
+    came = part.stat().st_size
+    server.put("a.safetensors", LARGE)
+    assert get(cache, url).read_bytes() == LARGE
+    assert 0 < came <= half
+    assert server.requests[-1].range == f"bytes={came}-"
+
+
+@pytest.mark.parametrize(
+    ("content", "etag"),
+    [
+        (OTHER, '"2"'),  # which only its version tells apart
+        (safetensors(2_000), None),
+        (safetensors(name="other1"), None),  # of the same size
+    ],
+)
+@pytest.mark.parametrize("come", [0, 500])
+def test_another_file_than_the_one_that_was_named(
+    server: FileServer, cache: FileCache, content: bytes, etag: str | None, come: int
+) -> None:
+    cache = replace(cache, fresh=60.0)
+    url = server.put("a.safetensors", FILE, etag='"1"' if etag else None)
+    file = cache.identity(url)
+    if come:  # what was fetched until somebody gave up
+        place = cache.place(file)
+        place.with_name(f"{place.name}.part").write_bytes(FILE[:come])
+    server.put("a.safetensors", content, etag=etag)
+    with pytest.raises(InputError, match=f"^{url}: changed since the workflow began to use it"):
+        cache.local_file(file)
+    assert weights(cache) == []
+    assert get(cache, url).read_bytes() == content  # when it is named again
+
+
+def test_a_checksum(server: FileServer, cache: FileCache) -> None:
+    url = server.put("a.safetensors", FILE)
+    right, wrong = (hashlib.sha256(content).hexdigest() for content in (FILE, OTHER))
+    get(cache, url)  # without one: what is there now was not compared with any
+    with pytest.raises(InputError, match=f"^{url}: its SHA-256 is {right}, expected {wrong}"):
+        get(cache, f"{url}#sha256={wrong}")
+    assert get(cache, f"{url}#sha256={right.upper()}").read_bytes() == FILE
+    asked = server.requests[-1].path
+    assert asked == "a.safetensors"
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-1], lambda whole: safetensors(name="w")])
+def test_a_damaged_file_is_fetched_again(
+    server: FileServer,
+    cache: FileCache,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    file = cache.identity(server.put("a.safetensors", FILE))
+    place = cache.local_file(file)
+    place.write_bytes(damage(FILE))
+    assert cache.local_file(file).read_bytes() == FILE
+    (line,) = caplog.messages
+    assert line.startswith(f"{file.path}: what was fetched before is damaged (")
+
+
+def test_a_full_disk(server: FileServer, cache: FileCache) -> None:
+    file = cache.identity(server.put("a.safetensors", FILE))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(RunError) as caught:
+            cache.local_file(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(caught.value) == (
+        f"{file.path}: could not be fetched to {cache.folder}: File too large"
+    )
+    assert weights(cache) == []
+    assert cache.local_file(file).read_bytes() == FILE
+
+
+def test_no_secret_is_kept_or_told(
+    server: FileServer, cache: FileCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "katz_graph")
+    server.put("a.safetensors", FILE)
+    url = server.url("a.safetensors?token=secret").replace("//", "//user:secret@")
+    place = get(cache, url)
+    place.write_bytes(FILE[:-1])
+    get(cache, url)
+    assert caplog.messages
+    kept = [text for path in cache.folder.iterdir() for text in (path.name, str(path.read_bytes()))]
+    assert not [text for text in (*kept, *caplog.messages) if "secret" in text]
+
+
+# the budget
+
+
+def test_what_was_used_longest_ago_goes_first(server: FileServer, cache: FileCache) -> None:
+    files = [cache.identity(server.put(name, FILE)) for name in "abc"]
+    cache = replace(cache, most_bytes=2 * len(FILE) + 2_000)  # and the small files beside them
+    for file in (files[0], files[1], files[0], files[2]):
+        cache.local_file(file)
+    assert [cache.holds(file) for file in files] == [True, False, True]
+
+
+def test_what_is_in_use_stays(server: FileServer, cache: FileCache) -> None:
+    files = [cache.identity(server.put(name, FILE)) for name in "abc"]
+    cache = replace(cache, most_bytes=0.0)
+    with cache.using(files[0]) as path:
+        with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as seen:
+            cache.local_file(files[1])
+            assert seen[:] == FILE
+            assert path.read_bytes() == FILE
+        opened = path.open("rb")
+    with opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as seen:
+        cache.local_file(files[2])
+        assert not cache.holds(files[0])
+        assert seen[:] == FILE  # who has it open goes on with it
+
+
+def test_what_lies_deeper_counts_too(server: FileServer, cache: FileCache) -> None:
+    """So was fetched once: folders of their own."""
+    old = cache.folder / "0123456789abcdef" / "old.safetensors"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(FILE)
+    os.utime(old, (0, 0))
+    get(replace(cache, most_bytes=len(FILE) + 2_000), server.put("a", FILE))
+    assert not old.exists()
+
+
+def test_fetched_again_it_is_the_same_to_who_has_looked_at_it(
+    server: FileServer, cache: FileCache
+) -> None:
+    file = cache.identity(server.put("a.safetensors", FILE))
+    first = cache.local_file(file).stat()
+    cache.place(file).unlink()
+    again = cache.local_file(file).stat()
+    assert (first.st_size, first.st_mtime_ns) == (again.st_size, again.st_mtime_ns)
+
+
+SIZES = (0, 100, 1_000, 5_000)
+NAMES = range(2 * len(SIZES))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 30_000),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("use"), st.sampled_from(NAMES)),
+            st.tuples(st.just("get"), st.sampled_from(NAMES)),
+            st.tuples(st.just("release"), st.sampled_from(NAMES)),
+        ),
+        max_size=25,
+    ),
+)
+def test_a_budget_is_exceeded_by_no_more_than_what_is_in_use(
+    most: int, steps: list[tuple[str, int]]
+) -> None:
+    memory = fsspec.filesystem("memory")
+    urls = [f"memory://budget/{number}.safetensors" for number in NAMES]
+    for number, url in enumerate(urls):
+        memory.pipe(url, safetensors(SIZES[number % len(SIZES)], fill=number))
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as all_uses:
+        cache = FileCache(Path(folder), most)
+        uses: dict[int, ExitStack] = {}
+        for what, number in steps:
+            file = cache.identity(urls[number])
+            if what == "release":
+                uses.pop(number, ExitStack()).close()
+                continue
+            if what == "use" and number not in uses:
+                uses[number] = all_uses.enter_context(ExitStack())
+                path = uses[number].enter_context(cache.using(file))
+            else:
+                path = cache.local_file(file)
+            assert path.read_bytes() == memory.cat(urls[number])
+            in_use = sum(cache.identity(urls[each]).size for each in {*uses, number})
+            lies = sum(path.stat().st_size for path in cache.folder.iterdir())
+            assert lies <= most + in_use
