@@ -210,9 +210,11 @@ def test_a_moved_file_is_the_same_and_a_changed_one_is_another(
     moved = Path(shutil.move(path, tmp_path / "moved"))
     assert waits(planning, case(sd1, (moved, 1.0))) == 3
     before = file_identity(moved)
-    changed = Path(shutil.move(scaled(2.0), moved))
-    assert file_identity(changed).header == before.header  # which says nothing of its numbers
-    assert waits(planning, case(sd1, (changed, 1.0))) == 0
+    content = bytearray(moved.read_bytes())
+    content[-1] ^= 1
+    moved.write_bytes(content)
+    assert file_identity(moved).header == before.header  # which says nothing of its numbers
+    assert waits(planning, case(sd1, (moved, 1.0))) == 0
 
 
 @pytest.fixture
