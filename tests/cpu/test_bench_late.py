@@ -14,7 +14,9 @@ from katz_graph.bench.contact_sheet import contact_sheet
 
 
 def test_a_style_survives_a_lora_that_is_as_late_as_its_profile_allows() -> None:
-    """The bound of the bench for few pictures: none of them may lose its style."""
+    """The bound of the bench for few pictures: none of them may lose its style. Stripes keep it,
+    dusk does not (docs/log.md).
+    """
     result = late.run(3, ("stripes",), (0, 2), profiled=1)
     assert result.metrics["punctual"]
     figures = result.metrics["stripes"]
