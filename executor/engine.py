@@ -32,6 +32,7 @@ from katz_graph.executor.launch.entries import entry_for
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.measure.links import known_links
+from katz_graph.executor.measure.lora_levels import LoraLevels
 from katz_graph.executor.measure.stages import StageTime, profile_region
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice, survey
@@ -87,6 +88,7 @@ class DeviceEngine:
         self.choices = choices or Choices()
         self._store = CostStore(cache)
         self.counts = Counts(self._store)
+        self.lora_levels = LoraLevels(self._store)
         self._starting = threading.Lock()
         self._router = Router(
             names,
@@ -242,7 +244,7 @@ class DeviceEngine:
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
         """Compiles a region. RunError for a stage whose devices are gone."""
-        program = plan_region(region, target, self.counts, after)
+        program = plan_region(region, target, self.counts, after, self.lora_levels.level)
         check_reachable(
             (operation.stage for operation in (*region.operations, *program.before)),
             self.choices.stranded,

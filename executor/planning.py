@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from katz_graph.errors import RunError
 from katz_graph.ir.device import Target
@@ -16,6 +17,9 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import families
+
+if TYPE_CHECKING:
+    from katz_graph.planner.passes.late import Profiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,21 @@ def preload(counted: bool) -> None:
 
 
 def plan_region(
-    region: Region, target: Target, counts: Counts | None = None, after: str = "emit"
+    region: Region,
+    target: Target,
+    counts: Counts | None = None,
+    after: str = "emit",
+    profiled: Profiled | None = None,
 ) -> Program:
-    """Compiles a region without running it. `counts`: the known work of models. InputError for what
-    the passes find wrong in it.
+    """Compiles a region without running it. `counts`: the known work of models; `profiled`: how
+    long LoRAs may be missing. InputError for what the passes find wrong in it.
     """
     from katz_graph.models.text.recipe import length
     from katz_graph.models.text.tokens import prompt_length
     from katz_graph.planner.compile import Known, compile_region
     from katz_graph.planner.passes.cost import count_work
     from katz_graph.planner.passes.fit import fit
+    from katz_graph.planner.passes.late import nobody_looked
     from katz_graph.planner.sampling import decider, evaluations_of, sampling_of
 
     spec, table = sampling_of(region.begin)
@@ -93,6 +102,7 @@ def plan_region(
         ),
         fit=fit,
         length=lambda encoding: length(encoding, prompt_length),
+        profiled=profiled or nobody_looked,
     )
     return compile_region(region, known, target, after)
 

@@ -1,5 +1,5 @@
-"""Keeps measured costs of devices, stages and links, and counted work of models, in a SQLite file
-that processes share. Must know neither torch nor how to measure.
+"""Keeps measured costs of devices, stages and links, counted work of models, and how long LoRAs may
+be missing, in a SQLite file that processes share. Must know neither torch nor how to measure.
 
 The file only saves time: whatever is wrong with it, what was measured in this process holds here,
 and one warning is logged at most.
@@ -20,12 +20,12 @@ from typing import Any
 
 from katz_graph.ir.device import CostKey, Device, NetworkLink
 
-FILE = "costs-2.sqlite"  # another number when the tables change
+FILE = "costs-3.sqlite"  # another number when the tables change
 PATIENCE = 1.0  # seconds that another process may take to write
 # SQLITE_ERROR: other tables than ours
 DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 REMEMBERED = 20  # samples of earlier runs that weigh in when a stage is measured again
-TABLES = ("rates", "contention", "stages", "links", "formulas")
+TABLES = ("rates", "contention", "stages", "links", "formulas", "loras")
 SCHEMA = """
 create table if not exists rates (
     device text not null, flops real not null check (flops > 0 and flops < 1e30),
@@ -51,6 +51,14 @@ create table if not exists links (
     primary key (source, target, transport)
 );
 create table if not exists formulas (key text not null, formula text not null, primary key (key));
+create table if not exists loras (
+    model text not null, lora text not null,
+    network real not null check (network >= 0 and network < 1e30),
+    text real not null check (text >= 0 and text < 1e30),
+    begins real not null check (begins > 0 and begins < 1e30),
+    level real not null check (level > 0 and level <= begins),
+    primary key (model, lora, network, text, begins)
+);
 """  # the checks keep what a damaged file holds from being divided by
 
 
@@ -199,6 +207,25 @@ class CostStore:
     def keep_formula(self, key: str, text: str) -> None:
         self._write("insert or replace into formulas values (?, ?)", [(key, text)])
 
+    def lora_level(
+        self, model: str, lora: str, network: float, text: float, begins: float
+    ) -> float | None:
+        """Returns the lowest level that was kept of a LoRA for strengths at least as great, and a
+        sampler that begins at least as high; None if there is none.
+        """
+        query = (
+            "select min(level) from loras where model = ? and lora = ? and network >= ? and "
+            "text >= ? and begins >= ?"
+        )
+        ((level,),) = self._read(query, model, lora, network, text, begins)
+        return None if level is None else float(level)
+
+    def keep_lora_level(
+        self, model: str, lora: str, network: float, text: float, begins: float, level: float
+    ) -> None:
+        row = (model, lora, network, text, begins, level)
+        self._write("insert or replace into loras values (?, ?, ?, ?, ?, ?)", [row])
+
     def device(
         self,
         name: str,
@@ -231,7 +258,7 @@ class CostStore:
             bus_bytes_per_second=rates.bus_bytes_per_second,
         )
 
-    def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, *values: str | float) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._memory.execute(query, values).fetchall()
 

@@ -22,7 +22,6 @@ from katz_graph.executor.measure.links import way_between
 from katz_graph.executor.measure.store import CostStore, Rates
 from katz_graph.executor.planning import Choices
 from katz_graph.ir.device import Device, NetworkLink, Target
-from katz_graph.models.costs.counts import Counts
 
 Call = Callable[..., Any]
 """`call(device, service, *arguments)`: has one of `services` done on a device and gives its value.
@@ -136,8 +135,8 @@ def estimated(
     cache: Path | None,
     link: NetworkLink | None,
     choices: Choices,
-) -> tuple[Target, Counts]:
-    """Estimates devices and links without workers, and opens the counts that plans need.
+) -> tuple[Target, CostStore]:
+    """Estimates devices and links without workers, and opens the store of what else plans need.
 
     `devices`: names -> what torch calls them; all compute in `dtype`. `link` stands for all links;
     else shared memory, which where it was not measured holds at half the rate of the slower
@@ -153,7 +152,7 @@ def estimated(
         (one.name, other.name): link or _shared(store, host, devices, one, other)
         for one, other in itertools.permutations(found, 2)
     }
-    return Target(found, between, choices.pins, choices.allowed, choices.batching), Counts(store)
+    return Target(found, between, choices.pins, choices.allowed, choices.batching), store
 
 
 def _shared(

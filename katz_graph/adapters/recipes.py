@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from katz_graph.models.text.recipe import clips
 from katz_graph.recipe import (
     Averaged,
     ClipRecipe,
+    ConditioningEntry,
     FileIdentity,
     Given,
     Joined,
@@ -19,6 +20,17 @@ from katz_graph.recipe import (
     Prompt,
     Zeroed,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LoraUse:
+    """Holds how strong one LoRA file is in a sampler: the greatest magnitude of its strength in
+    networks, and in text encoders.
+    """
+
+    file: FileIdentity
+    network: float = 0.0
+    text: float = 0.0
 
 
 def loras_of(value: Any) -> tuple[Lora, ...]:
@@ -33,6 +45,26 @@ def loras_of(value: Any) -> tuple[Lora, ...]:
     return ()
 
 
+def lora_uses(values: Iterable[Any]) -> dict[FileIdentity, LoraUse]:
+    """Returns how the inputs of a sampler's operations use LoRAs, in the order in which they are
+    met.
+    """
+    found: dict[FileIdentity, LoraUse] = {}
+    for value in values:
+        of_network = isinstance(value, ModelRecipe)
+        sums: dict[FileIdentity, float] = {}  # a file may stand in a recipe twice
+        for lora in loras_of(value):
+            sums[lora.file] = sums.get(lora.file, 0.0) + abs(lora.strength)
+        for file, strength in sums.items():
+            use = found.get(file, LoraUse(file))
+            found[file] = (
+                replace(use, network=max(use.network, strength))
+                if of_network
+                else replace(use, text=max(use.text, strength))
+            )
+    return found
+
+
 def without(absent: Collection[FileIdentity], value: Any) -> Any:
     """Returns a recipe without the LoRAs of these files; what has none is returned as it is."""
     bare = partial(without, absent)
@@ -45,6 +77,8 @@ def without(absent: Collection[FileIdentity], value: Any) -> Any:
             return replace(value, clip=bare(value.clip))
         case Joined() | Averaged():
             return replace(value, first=bare(value.first), second=bare(value.second))
-        case Zeroed():
+        case Zeroed() | ConditioningEntry():
             return replace(value, encoding=bare(value.encoding))
+        case tuple():
+            return tuple(map(bare, value))
     return value

@@ -26,10 +26,10 @@ from katz_graph.planner.places import parse_places
 
 if TYPE_CHECKING:
     from katz_graph.executor.engine import DeviceEngine
+    from katz_graph.executor.measure.store import CostStore
     from katz_graph.executor.planning import Choices
     from katz_graph.executor.worker.config import WorkerConfig
     from katz_graph.ir.device import NetworkLink, Target
-    from katz_graph.models.costs.counts import Counts
 
 RUN_OPTIONS: dict[str, type] = {
     "seed": int,
@@ -117,7 +117,7 @@ class DeviceSetup:
             tells=tells,
         )
 
-    def estimate(self, settings: Settings) -> tuple[Target, Counts]:
+    def estimate(self, settings: Settings) -> tuple[Target, CostStore]:
         """Estimates devices and links as far as they are known without starting a worker.
 
         Devices of which nothing is known are measured, each alone.

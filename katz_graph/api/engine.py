@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -42,6 +42,7 @@ from katz_graph.packs import load_registry
 if TYPE_CHECKING:
     from katz_graph.context import Engine as ContextEngine
     from katz_graph.executor.engine import DeviceEngine
+    from katz_graph.executor.measure.lora_levels import LoraProfile
     from katz_graph.executor.measure.stages import StageTime
 
 log = logging.getLogger("katz_graph")
@@ -229,26 +230,72 @@ class Engine:
             times += engine.profile(program.region, self._quiet_context(engine))
         return times
 
+    def profile_loras(
+        self,
+        workflow: Source,
+        *,
+        set: Sequence[str] = (),
+        vary: Sequence[str] = (),
+        seeds: int = 4,
+    ) -> list[LoraProfile]:
+        """Finds out how long each LoRA of a workflow's samplers may be missing: samples with it
+        alone and without any, for several seeds, and compares the latents after every step.
+
+        `vary`: changes to the workflow (`NODE.INPUT=VALUE`), with each of which it is profiled as
+        well, such as other prompts. Later plans with `allow="async-lora"` know what was found.
+        InputError for several devices, and where no sampler has a LoRA.
+        """
+        from katz_graph.executor.measure.loras import LoraProfiler
+
+        variations = [
+            self._prepared(workflow, Changes(set=(*set, *change)), self._warn)
+            for change in ((), *((one,) for one in vary))
+        ]
+        setup = resolve(self._options, variations[0].workflow.run)
+        if setup.devices.several:
+            raise InputError("--devices: LoRAs are profiled on one device")
+        setup, engine = self._started(setup)
+        profiler = LoraProfiler(engine, seeds, self._say)
+        with setup.driving():
+            for prepared in variations:
+                self._run_unwritten(prepared, profiler)
+        if not profiler.profiles:
+            raise InputError(
+                f"{variations[0].named}no sampler of this workflow has a LoRA, and several steps"
+            )
+        # of two samplers with as much noise the one that needs it sooner
+        for profile in sorted(profiler.profiles, key=lambda profile: profile.level):
+            engine.lora_levels.keep(profile)
+        return profiler.profiles
+
     def _plan(self, prepared: PreparedRun, setup: DeviceSetup, after: str) -> Plan:
+        from katz_graph.executor.measure.lora_levels import LoraLevels
         from katz_graph.executor.planning import plan_region
         from katz_graph.executor.planning_engine import PlanningEngine
+        from katz_graph.models.costs.counts import Counts
 
-        machine, counts = setup.estimate(self.settings)
+        machine, store = setup.estimate(self.settings)
+        counts, levels = Counts(store), LoraLevels(store)
         engine = PlanningEngine(
-            machine.devices[0], lambda region: plan_region(region, machine, counts, after)
+            machine.devices[0],
+            lambda region: plan_region(region, machine, counts, after, levels.level),
         )
-        context = self._quiet_context(engine)
-        wanted: list[str] = []
-        for target in prepared.targets:
-            call = prepared.graph.nodes[target]
-            writes = self.types[call.type].is_output
-            wanted += [link.node for _, link in call.links()] if writes else [target]
-        run_graph(prepared.graph, context, ResultCache("none"), wanted).raise_failures()
+        self._run_unwritten(prepared, engine)
         if not engine.programs:
             raise InputError(
                 f"{prepared.named}there is no sampler in this workflow, so there is nothing to plan"
             )
         return Plan(tuple(engine.programs))
+
+    def _run_unwritten(self, prepared: PreparedRun, engine: ContextEngine) -> None:
+        """Runs what the targets need on an engine, but for the nodes that write."""
+        wanted: list[str] = []
+        for target in prepared.targets:
+            call = prepared.graph.nodes[target]
+            writes = self.types[call.type].is_output
+            wanted += [link.node for _, link in call.links()] if writes else [target]
+        context = self._quiet_context(engine)
+        run_graph(prepared.graph, context, ResultCache("none"), wanted).raise_failures()
 
     def _prepared(
         self, workflow: Source, changes: Changes, warn: Callable[[str], None], partial: bool = False

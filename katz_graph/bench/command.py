@@ -39,6 +39,7 @@ BENCHES = {
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
     "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, "
     "by the judge",
+    "late": "pictures whose LoRAs arrive after some steps against synchronous ones, by the judge",
 }
 
 

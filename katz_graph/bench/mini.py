@@ -17,7 +17,7 @@ from torch import Tensor
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.requests import bare_context, bind, local_engine
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.engine import DeviceEngine
+from katz_graph.context import Engine
 from katz_graph.files.folders import MINI
 from katz_graph.mini.evaluate import BOUNDS, evaluate, failures
 from katz_graph.mini.judge import load_judge
@@ -37,7 +37,7 @@ class EnginePaint:
     over all pictures.
     """
 
-    def __init__(self, engine: DeviceEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine, self.measured = engine, RunStats()
         self.model, self.clip, self.vae = pipeline_recipes(MINI / "pipeline")
 

@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 WIDTH, HEIGHT = 460, 320  # of a panel, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 34, 48  # margins
 TICKS = 5
+COLOURS = ("#1f6fb4", "#e8801a", "#3a923a", "#c03d3e", "#8a6bb1")  # of curves in one panel
 
 
 @dataclass(frozen=True, slots=True)

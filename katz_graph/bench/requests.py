@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case
-from katz_graph.context import Context
+from katz_graph.context import Context, Engine
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.planning import Choices
@@ -105,6 +105,6 @@ def local_engine(
     return start_here(config, Choices(batching=batching), cache)
 
 
-def bare_context(engine: DeviceEngine, **types: NodeType) -> RunContext:
+def bare_context(engine: Engine, **types: NodeType) -> RunContext:
     """Makes a context that writes nothing. `types`: of nodes besides the built-in ones."""
     return RunContext(engine, Folders(), Path(), types={**builtin_types(), **types})

@@ -8,7 +8,6 @@ ControlNet stand beside them, for what it does at all.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +15,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-import numpy
 import torch
-from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
+from katz_graph.bench.likeness import psnr, ssim
 from katz_graph.bench.mini import EnginePaint
 from katz_graph.bench.plot import Curve, Panel, line_chart
 from katz_graph.bench.result import BenchResult
@@ -58,8 +56,6 @@ WAYS = ("without", "synchronous", "stale")
 Similarities = Mapping[int, Sequence[float]]
 """By evaluation: of the residuals of every prompt and branch with those of the evaluation before.
 """
-DEVIATION, RADIUS = 1.5, 5  # of SSIM's Gaussian window of 11 × 11 pixels
-LUMINANCE, CONTRAST = 0.01**2, 0.03**2  # SSIM's constants for values in 0..1
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,34 +293,6 @@ def _picture(similarities: Mapping[str, Similarities]) -> str:
             )
         ]
     )
-
-
-def psnr(one: Tensor, other: Tensor) -> float:
-    """Computes the peak signal-to-noise ratio of two pictures [H, W, C] in 0..1, in decibels;
-    infinite when they are equal.
-    """
-    error = float((one.double() - other.double()).square().mean())
-    return -10 * math.log10(error) if error else math.inf
-
-
-def ssim(one: Tensor, other: Tensor) -> float:
-    """Computes the structural similarity of two pictures [H, W, C] in 0..1, mean over channels and
-    windows inside the picture (Wang et al. 2004).
-    """
-    a, b = (picture.double().cpu().numpy() for picture in (one, other))
-
-    def windowed(
-        values: numpy.typing.NDArray[numpy.float64],
-    ) -> numpy.typing.NDArray[numpy.float64]:
-        blurred = gaussian_filter(values, DEVIATION, axes=(0, 1), radius=RADIUS)
-        return numpy.asarray(blurred[RADIUS:-RADIUS, RADIUS:-RADIUS])
-
-    mean_a, mean_b = windowed(a), windowed(b)
-    variance_a, variance_b = windowed(a * a) - mean_a**2, windowed(b * b) - mean_b**2
-    covariance = windowed(a * b) - mean_a * mean_b
-    alike = (2 * mean_a * mean_b + LUMINANCE) / (mean_a**2 + mean_b**2 + LUMINANCE)
-    alike *= (2 * covariance + CONTRAST) / (variance_a + variance_b + CONTRAST)
-    return float(alike.mean())
 
 
 def cosine_similarity(one: Residuals, other: Residuals) -> float:

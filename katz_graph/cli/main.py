@@ -15,10 +15,10 @@ from katz_graph.cli.command import command
 from katz_graph.cli.options import (
     ConvertOptions,
     PlanOptions,
+    ProfileOptions,
     RunOptions,
     ServeAliases,
     SubmitOptions,
-    WorkflowOptions,
 )
 from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.files.settings import prepare_to_compute
@@ -104,20 +104,21 @@ def models(folders: FolderOptions, as_json: Json = False) -> None:
     without=("seed", "place", "link", "allow", "output", "model_bytes", "lora_bytes", "targets"),
 )
 def profile(
-    options: WorkflowOptions,
+    options: ProfileOptions,
     workflow: Annotated[
         Path | None,
         typer.Argument(help="measure every stage of its samplers too", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure devices, or a workflow's stages on them, anew: what the planner's predictions rest
-    on.
-    """
-    from katz_graph.cli.profile import profile_devices, profile_workflow
+    """Measure devices, or a workflow's stages or LoRAs on them, anew: what planning rests on."""
+    from katz_graph.cli.profile import check, profile_devices, profile_loras, profile_workflow
 
+    check(workflow, options)
     if workflow is None:
         profile_devices(options, as_json)
+    elif options.loras:
+        profile_loras(workflow, options, as_json)
     else:
         profile_workflow(workflow, options, as_json)
 

@@ -40,10 +40,22 @@ class RunOptions(WorkflowOptions):
 class PlanOptions(WorkflowOptions):
     after: str = option(
         "stop behind this pass: "  # one of planner.compile.PASSES
-        "expand, variants, fit, hoist, decompose, cost, search, segment, emit",
+        "expand, variants, fit, hoist, late, decompose, cost, search, segment, emit",
         "emit",
     )
     svg: Path | None = option("draw two evaluations")
+
+
+@dataclass(frozen=True)
+class ProfileOptions(WorkflowOptions):
+    loras: bool = option(
+        "find out how many steps may begin without each LoRA, in place of measuring stages", False
+    )
+    vary: tuple[str, ...] = option(
+        "NODE.INPUT=VALUE: a further prompt (or other change) to find that out with", ()
+    )
+    seeds: int = option("to find that out with, the workflow's own first", 4, min=1)
+    svg: Path | None = option("draw how alike pictures with and without each LoRA are")
 
 
 @dataclass(frozen=True)

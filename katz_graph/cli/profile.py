@@ -1,11 +1,12 @@
-"""Runs `katz profile`: measures devices, and a workflow's stages on them, and stores the costs that
-the planner predicts with.
+"""Runs `katz profile`: measures devices, and a workflow's stages or LoRAs on them, and stores what
+the planner decides by.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,15 +15,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.api.devices import torch_threads
-from katz_graph.cli.options import WorkflowOptions
-from katz_graph.cli.session import TerminalLines, open_engine
+from katz_graph.cli.options import ProfileOptions, WorkflowOptions
+from katz_graph.cli.session import TerminalLines, check_writable, open_engine
 from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, threads_for
+from katz_graph.errors import InputError
 from katz_graph.files.settings import Settings
 from katz_graph.options import DeviceOptions
 
 if TYPE_CHECKING:
+    from katz_graph.executor.measure.lora_levels import LoraProfile
     from katz_graph.executor.measure.stages import StageTime
     from katz_graph.ir.device import Device, NetworkLink
+
+
+def check(workflow: Path | None, options: ProfileOptions) -> None:
+    """Raises InputError for options that do not go together, and a picture that cannot be
+    written.
+    """
+    if options.loras and workflow is None:
+        raise InputError("--loras: name the workflow whose LoRAs are meant")
+    for option, value in (("--vary", options.vary), ("--svg", options.svg)):
+        if value and not options.loras:
+            raise InputError(f"{option} goes with --loras")
+    if options.svg is not None:
+        check_writable(options.svg.absolute().parent, "--svg")
 
 
 def profile_devices(options: DeviceOptions, as_json: bool) -> None:
@@ -64,6 +80,21 @@ def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) ->
         print(json.dumps([asdict(time) for time in times]))
     else:
         _print_table(times)
+
+
+def profile_loras(workflow: Path, options: ProfileOptions, as_json: bool) -> None:
+    """Finds out how many steps of a workflow's samplers may begin without each LoRA."""
+    # what packs print
+    with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):
+        found = engine.profile_loras(
+            workflow, set=options.sets, vary=options.vary, seeds=options.seeds
+        )
+    if options.svg is not None:
+        options.svg.write_text(_curves(found))
+    if as_json:
+        print(json.dumps([_figures(profile) for profile in found]))
+    else:
+        _print_profiles(found)
 
 
 def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Device, ...]:
@@ -150,3 +181,75 @@ def _print_table(times: Sequence[StageTime]) -> None:
         )
         table.add_row(time.stage, str(time.members), time.device, alone, busy, roofline)
     Console(highlight=False).print(table)
+
+
+def _figures(profile: LoraProfile) -> dict[str, Any]:
+    """Returns a profile for scripts."""
+    return {
+        "sampler": profile.sampler,
+        "lora": profile.use.file.path,
+        "network_strength": profile.use.network,
+        "text_strength": profile.use.text,
+        "first_noise_level": profile.begins,
+        "noise_levels": profile.levels,
+        "similarities": profile.similarities,
+        "steps": profile.steps,
+        "down_to": profile.level,
+    }
+
+
+def _print_profiles(profiles: Sequence[LoraProfile]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    for profile in profiles:
+        table = Table(title=f"sampler {profile.sampler}, {_name(profile)}", title_justify="left")
+        for column in ("after step", "noise level", "similarity"):
+            table.add_column(column, justify="right")
+        pairs = zip(profile.levels, profile.similarities, strict=True)
+        for step, (level, similarity) in enumerate(pairs, start=1):
+            table.add_row(str(step), f"{level:.3f}", f"{similarity:.4f}")
+        console.print(table)
+        console.print(
+            f"K = {profile.steps} of {len(profile.levels)} steps may begin without it, "
+            f"at noise levels down to {profile.level:.3f}"
+            if profile.steps
+            else "K = 0: no step may begin without it",
+            soft_wrap=True,
+        )
+
+
+def _name(profile: LoraProfile) -> str:
+    """Names a LoRA with its strengths as people do."""
+    use = profile.use
+    text = "" if use.text == use.network else f", text {use.text:g}"
+    return f"{Path(use.file.path).stem} at {use.network:g}{text}"
+
+
+def _curves(profiles: Sequence[LoraProfile]) -> str:
+    """Draws a panel for each sampler and a curve for each LoRA, as SVG (Katz, Figure 12)."""
+    from katz_graph.bench.plot import COLOURS, Curve, Panel, line_chart
+
+    panels = []
+    for sampler in dict.fromkeys(profile.sampler for profile in profiles):
+        mine = [profile for profile in profiles if profile.sampler == sampler]
+        curves = [
+            Curve(
+                f"{_name(profile)}: K = {profile.steps}",
+                [*enumerate(map(float, profile.similarities), start=1)],
+                colour,
+            )
+            for profile, colour in zip(mine, itertools.cycle(COLOURS), strict=False)
+        ]
+        panels.append(
+            Panel(
+                f"sampler {sampler}: latents with and without a LoRA",
+                "step",
+                "cosine similarity",
+                curves,
+                logarithmic=False,
+                bottom=min(y for curve in curves for _, y in curve.points),
+            )
+        )
+    return line_chart(panels)

@@ -15,7 +15,7 @@ from katz_graph.planner.passes.cost import Count, Length, cost
 from katz_graph.planner.passes.decompose import decompose
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.passes.hoist import hoist
-from katz_graph.planner.passes.late import Profiled, late
+from katz_graph.planner.passes.late import Profiled, late, nobody_looked
 from katz_graph.planner.passes.segment import segment
 from katz_graph.planner.passes.variants import Decide, variants
 from katz_graph.planner.searching.search import search
@@ -46,7 +46,7 @@ class Known:
     count: Count
     length: Length  # of a prompt, in tokens
     fit: Callable[[Program], Program]  # raises when models do not fit each other
-    profiled: Profiled = lambda model, lora: None
+    profiled: Profiled = nobody_looked
 
 
 def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from katz_graph.adapters.recipes import loras_of
+from katz_graph.adapters.recipes import LoraUse, lora_uses, loras_of
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.patches import opaque_patches
@@ -75,6 +75,12 @@ def adapters(program: Program, device: str | None = None) -> tuple[FileIdentity,
         lora.file for op in operations for value in op.inputs.values() for lora in loras_of(value)
     )
     return tuple(dict.fromkeys((*used, *late)))
+
+
+def lora_strengths(program: Program) -> dict[FileIdentity, LoraUse]:
+    """Returns how strong the LoRA files are that a program's networks and text encoders take."""
+    looped = (op for variant in program.variants for op in variant.operations)
+    return lora_uses(value for op in (*looped, *program.before) for value in op.inputs.values())
 
 
 def reading_key(file: FileIdentity) -> str:

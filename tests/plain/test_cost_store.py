@@ -40,8 +40,11 @@ def test_everything_that_was_kept_is_there_for_the_next_process(
     store.keep_contention("host", "cpu", 2, Contention(1.1, 1.9))
     store.keep_link("a", "b", "pair", NetworkLink(1e9, 0.0))
     store.record("cpu", {UNET: [0.5, 0.7, 0.6]})
+    store.keep_lora_level("base", "style", 1.0, 0.5, 14.6, 7.8)
     later = CostStore(tmp_path / "cache")
     assert later.rates("cpu") == RATES
+    assert later.lora_level("base", "style", 1.0, 0.5, 14.6) == 7.8
+    assert later.lora_level("base", "other", 1.0, 0.5, 14.6) is None
     assert (
         later.contention("host", "cpu", 2) == Contention(1.1, 1.9)
         and later.contention("host", "cpu", 4) is None
@@ -84,6 +87,19 @@ def test_a_later_run_weighs_in_by_its_samples_and_a_profile_replaces() -> None:
     assert store.stages("cpu")[*UNET, False] == pytest.approx(3.0, rel=0.01)
     store.record("cpu", {UNET: [7.0]}, replace=True)
     assert store.stages("cpu")[*UNET, False] == 7.0
+
+
+def test_a_lora_may_be_missing_as_long_as_it_was_at_least_as_strong() -> None:
+    store = CostStore(None)
+    store.keep_lora_level("base", "style", 1.0, 1.0, 14.6, 3.0)
+    store.keep_lora_level("base", "style", 2.0, 1.0, 14.6, 8.0)
+    asked = [(0.5, 0.0, 14.6), (1.0, 1.0, 3.5), (1.5, 1.0, 14.6), (2.5, 0.0, 14.6)]
+    found = [store.lora_level("base", "style", *one) for one in asked]
+    assert found == [3.0, 3.0, 8.0, None]
+    assert store.lora_level("base", "style", 1.0, 1.5, 14.6) is None
+    assert store.lora_level("base", "style", 1.0, 1.0, 80.0) is None
+    store.keep_lora_level("base", "style", 1.0, 1.0, 14.6, 5.0)  # measured again
+    assert store.lora_level("base", "style", 1.0, 1.0, 14.6) == 5.0
 
 
 def test_a_device_knows_what_was_measured_beside_as_many_neighbours() -> None:

@@ -6,18 +6,24 @@ steps run while the files are still being read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from katz_graph.adapters.recipes import loras_of
+from katz_graph.adapters.recipes import LoraUse, loras_of
 from katz_graph.approximations import lora_bound
-from katz_graph.ir.program import LateLoras, Program
+from katz_graph.ir.program import EvaluationPoint, LateLoras, Program
 from katz_graph.ir.region import Operation
-from katz_graph.planner.queries import adapters
+from katz_graph.planner.queries import lora_strengths
 from katz_graph.recipe import FileIdentity, ModelRecipe
 
-Profiled = Callable[[ModelRecipe, FileIdentity], float | None]
-"""Returns the noise level down to which a LoRA changes little on a model; None if nobody looked."""
+Profiled = Callable[[ModelRecipe, LoraUse, float], float | None]
+"""Returns the noise level down to which a LoRA changes little on a model, for a sampler that begins
+at a level; None if nobody looked.
+"""
+
+
+def nobody_looked(model: ModelRecipe, use: LoraUse, begins: float) -> None:
+    """Knows no level of any LoRA."""
 
 
 def late(program: Program, profiled: Profiled) -> Program:
@@ -28,7 +34,10 @@ def late(program: Program, profiled: Profiled) -> Program:
     if not allowed or not program.schedule:
         return program
     model: ModelRecipe = program.region.begin.inputs["model"]
-    waits = {file: _waits(program, steps, profiled(model, file)) for file in adapters(program)}
+    waits = {
+        file: _waits(program, steps, profiled(model, use, program.schedule[0].sigma))
+        for file, use in lora_strengths(program).items()
+    }
     files = tuple(file for file, evaluation in waits.items() if evaluation > 0)
     if not files:
         return program
@@ -42,15 +51,27 @@ def late(program: Program, profiled: Profiled) -> Program:
     )
 
 
-def _waits(program: Program, steps: int | None, sigma: float | None) -> int:
-    """Returns the first evaluation that has to have a LoRA."""
-    last = program.schedule[-1].step
+def _waits(program: Program, steps: int | None, level: float | None) -> int:
+    """Returns the first evaluation that has to have a LoRA. `level`: where the last step without it
+    may end.
+    """
+    ends = step_ends(program.schedule)
     for point in program.schedule:
-        profiled = sigma is not None and point.sigma >= sigma
+        profiled = level is not None and ends.get(point.step, 0.0) >= level
         needs = not profiled if steps is None else point.step >= steps
-        if needs or point.step == last:
+        if needs or point.step not in ends:
             return point.index
     raise AssertionError  # the last point is of the last step
+
+
+def step_ends(schedule: Sequence[EvaluationPoint]) -> dict[int, float]:
+    """Returns the noise level at which each step ends, but for the last one: where the next one
+    begins.
+    """
+    begins: dict[int, float] = {}
+    for point in schedule:
+        begins.setdefault(point.step, point.sigma)
+    return dict(zip(begins, [*begins.values()][1:], strict=False))
 
 
 def _taking(file: FileIdentity, before: Iterable[Operation]) -> tuple[str, ...]:

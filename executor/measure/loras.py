@@ -1,0 +1,185 @@
+"""Profiles LoRAs: samples with and without each of them, and compares the latents after every step
+(Katz, section 6 and Figure 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.adapters.recipes import LoraUse, without
+from katz_graph.context import Context
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.measure.lora_levels import LoraProfile
+from katz_graph.executor.planning import plan_region
+from katz_graph.ir.device import Device, Target
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Operation, Ref, Region
+from katz_graph.ir.values import Step, TextEncoding
+from katz_graph.models.stages import NODE
+from katz_graph.node import NodeType, Output
+from katz_graph.planner.passes.late import step_ends
+from katz_graph.planner.queries import lora_strengths
+from katz_graph.planner.sampling import sampling_of
+from katz_graph.recipe import (
+    Encoding,
+    FileIdentity,
+    ModelRecipe,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
+from katz_graph.sampling.spec import SamplingSpec
+from katz_graph.wires import LatentSamples
+
+SEEDS = 2**64
+LISTENER = "latents:heard"
+"""Names the operation that hears the latents, and its type."""
+
+Sampled = tuple[str, ModelRecipe, LoraUse, float, tuple[float, ...]]
+"""Names what was sampled: sampler, model, LoRA, the first noise level and that after each step."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """Hears the latent of each evaluation, and passes its prediction on."""
+
+    latents: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, _: Context, inputs: Mapping[str, Any]) -> tuple[Any]:
+        step: Step = inputs["step"]
+        self.latents.append(step.x.float().cpu())
+        return (inputs["prediction"],)
+
+
+class LoraProfiler:
+    """Implements `katz_graph.context.Engine`: does what another engine does, whose device is in
+    this process, and before it samples, profiles the sampler's LoRAs for this many seeds. Samplers
+    of one step, and those that add noise, have none that could be missing.
+    """
+
+    def __init__(
+        self, engine: DeviceEngine, seeds: int, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._engine, self._seeds, self._say = engine, seeds, say
+        self._curves: dict[Sampled, list[list[float]]] = {}
+
+    @property
+    def profiles(self) -> list[LoraProfile]:
+        """Returns what was found: means over all seeds, pictures and runs of a sampler."""
+        return [
+            LoraProfile(*key, tuple(fmean(values) for values in zip(*curves, strict=True)))
+            for key, curves in self._curves.items()
+        ]
+
+    @property
+    def device(self) -> Device:
+        return self._engine.device
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        assert isinstance(context, RunContext)  # of a graph run
+        program = self._planned(region, "hoist")
+        uses, ends = lora_strengths(program), step_ends(program.schedule)
+        if not uses or not ends:
+            return self._engine.sample(region, context)
+        begins, levels = program.schedule[0].sigma, (*ends.values(), _last_level(region))
+        if [begins, *levels] == sorted((begins, *levels), reverse=True):
+            self._say(f"sampler {region.name}: LoRAs: {len(uses)}, seeds: {self._seeds}")
+            bare = self._runs(region, uses, context)
+            for file, use in uses.items():
+                alone = self._runs(region, uses.keys() - {file}, context)
+                key = (region.name, region.begin.inputs["model"], use, begins, levels)
+                self._curves.setdefault(key, []).extend(map(similarities, bare, alone))
+        return self._engine.sample(region, context)
+
+    def _planned(self, region: Region, after: str = "emit") -> Program:
+        """Compiles a region without approximations, whatever is allowed."""
+        target = Target((self._engine.device,), batching=self._engine.choices.batching)
+        return plan_region(region, target, self._engine.counts, after)
+
+    def _runs(
+        self, region: Region, absent: Collection[FileIdentity], context: RunContext
+    ) -> list[list[Tensor]]:
+        """Samples without some LoRAs; returns the latents after each step, by seed."""
+        return [
+            self._latents(_changed(region, absent, number), context)
+            for number in range(self._seeds)
+        ]
+
+    def _latents(self, region: Region, context: RunContext) -> list[Tensor]:
+        listener = Listener()
+        kind = NodeType(
+            LISTENER, LISTENER, "", "", {}, (Output("heard", "PREDICTION"),), False, listener
+        )
+        program = self._planned(_heard(region))
+        outcome = self._engine.cluster.run(
+            program, replace(context, types={**context.types, LISTENER: kind})
+        )
+        begins: dict[int, Tensor] = {}  # by step
+        for point, latent in zip(program.schedule, listener.latents, strict=True):
+            begins.setdefault(point.step, latent)
+        model: ModelRecipe = region.begin.inputs["model"]
+        return [*list(begins.values())[1:], model.latent.normalised(outcome.samples)]
+
+    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
+        return self._engine.encode_text(encoding, context)
+
+    def encode_image(
+        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        return self._engine.encode_image(vae, pixels, context, tile)
+
+    def decode_latent(
+        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        return self._engine.decode_latent(vae, samples, context, tile)
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        return self._engine.upscale(model, picture, context)
+
+
+def similarities(one: list[Tensor], other: list[Tensor]) -> list[float]:
+    """Computes the cosine similarity of latents [B, C, h, w], whole pictures each, mean over B."""
+    return [
+        float(torch.cosine_similarity(a.double().flatten(1), b.double().flatten(1)).mean())
+        for a, b in zip(one, other, strict=True)
+    ]
+
+
+def _changed(region: Region, absent: Collection[FileIdentity], number: int) -> Region:
+    """Returns a region without some LoRAs, with the seed `number` behind its own."""
+
+    def bare(operation: Operation) -> Operation:
+        inputs = {name: without(absent, value) for name, value in operation.inputs.items()}
+        return replace(operation, inputs=inputs)
+
+    begin = bare(region.begin)
+    seed = (begin.inputs["seed"] + number) % SEEDS
+    return replace(
+        region,
+        begin=replace(begin, inputs={**begin.inputs, "seed": seed}),
+        operations=tuple(map(bare, region.operations)),
+    )
+
+
+def _heard(region: Region) -> Region:
+    """Puts a listener in front of the region's end."""
+    inputs = {"step": Ref(region.begin.id), "prediction": region.end.inputs["prediction"]}
+    end = {**region.end.inputs, "prediction": Ref(LISTENER)}
+    return replace(
+        region,
+        operations=(*region.operations, Operation(LISTENER, NODE, LISTENER, inputs)),
+        end=replace(region.end, inputs=end),
+    )
+
+
+def _last_level(region: Region) -> float:
+    """Returns the noise level that sampling ends with; diffusers' schedulers leave none."""
+    spec, _ = sampling_of(region.begin)
+    return spec.sigmas[-1] if isinstance(spec, SamplingSpec) else 0.0
