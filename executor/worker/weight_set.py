@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import LoraFile, read_lora
-from katz_graph.adapters.methods import Method
+from katz_graph.adapters.methods import ALL, Method
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.errors import RunError
 from katz_graph.eviction import POLICIES
@@ -119,6 +119,11 @@ class WeightSets:
         return self._resident
 
     @property
+    def touched(self) -> frozenset[str]:
+        """Returns the names of the weights that the resident set changes."""
+        return self._touched
+
+    @property
     def originals(self) -> Collection[Tensor]:
         """Returns the originals of the weights that some set has touched, on the CPU."""
         return self._originals.values()
@@ -142,8 +147,7 @@ class WeightSets:
             made, touched = {}, frozenset(kept)
         try:
             self._restore(self._touched - touched)
-            for name, weight in {} if kept is None else kept.items():
-                self._weights[name].copy_(weight, non_blocking=True)
+            self._copy(kept or {})
             for name in sorted(made):
                 self._keep(name)
                 self._write(name, made[name])
@@ -183,24 +187,37 @@ class WeightSets:
                 self._digests[name] = tensor_digest(self._originals[name])
 
     def _restore(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._weights[name].copy_(self._originals[name], non_blocking=True)
-            if self._checks and tensor_digest(self._weights[name]) != self._digests[name]:
+        originals = {name: self._originals[name] for name in names}
+        self._copy(originals)
+        for name in originals if self._checks else ():
+            if tensor_digest(self._weights[name]) != self._digests[name]:
                 raise RunError(f"{name} is not what it was before LoRAs were added to it")
+
+    def _copy(self, values: Mapping[str, Tensor]) -> None:
+        """Copies values into the weights of these names."""
+        if values:
+            weights = [self._weights[name] for name in values]
+            torch._foreach_copy_(weights, list(values.values()), non_blocking=True)
 
     def _write(self, name: str, deltas: list[tuple[Method, float]]) -> None:
         """Adds deltas to the original in float32 on the device: factors and originals cross the bus
         in their own format.
         """
         weight, original = self._weights[name], self._originals[name]
-        for rows in _blocks(weight, all(method.by_rows for method, _ in deltas)):
-            target = weight[rows]
-            if name in self._touched:  # else it is the original
-                target.copy_(original[rows], non_blocking=True)
-            total = target.to(torch.float32)  # the target itself, if it is of that format
-            for method, strength in deltas:
+        if weight.device != original.device:
+            # to a device it goes in its own format, unless it is there
+            if name in self._touched:
+                weight.copy_(original, non_blocking=True)
+            original = weight
+        in_place = weight.dtype == torch.float32
+        for rows in _blocks(weight, deltas):
+            target, source = (weight, original) if rows is ALL else (weight[rows], original[rows])
+            total = target if in_place else torch.empty_like(target, dtype=torch.float32)
+            (first, strength), *others = deltas
+            first.write(total, source if in_place else source.to(torch.float32), strength, rows)
+            for method, strength in others:
                 method.add_to(total, strength, rows)
-            if total is not target:
+            if not in_place:
                 target.copy_(total)
 
 
@@ -208,17 +225,16 @@ def _on_host(weight: Tensor) -> Tensor:
     return torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
 
 
-def _blocks(weight: Tensor, by_rows: bool) -> Iterator[slice]:
-    """Yields the rows of a weight to compute at a time: on a processor as many as its cache holds,
+def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:
+    """Returns the rows of a weight to compute at a time: on a processor as many as its cache holds,
     where rows can be computed alone.
     """
-    rows = len(weight)
-    height = max(1, BLOCK * rows // weight.numel())
-    if not by_rows or weight.device.type != "cpu" or height >= rows:
-        yield slice(None)
-        return
-    for first in range(0, rows, height):
-        yield slice(first, min(first + height, rows))
+    rows, values = weight.shape[0], weight.numel()
+    whole = values <= BLOCK or weight.device.type != "cpu"
+    if whole or not all(method.by_rows for method, _ in deltas):
+        return (ALL,)
+    height = max(1, BLOCK * rows // values)
+    return (slice(first, min(first + height, rows)) for first in range(0, rows, height))
 
 
 MERGING_BYTES = 8  # bytes for each weight, while two modules in float32 are at hand

@@ -68,6 +68,11 @@ class Method(ABC):
         is only those.
         """
 
+    def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
+        """Writes into `target` what `add_to` makes of `source`; both are as `total` there."""
+        target.copy_(source)
+        self.add_to(target, strength, rows)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
@@ -103,10 +108,11 @@ class Product:
         """Returns two matrices in float32, [rows, r] and [r, in · kh · kw]: their product is the
         weight's rows, flattened.
         """
-        left, right = _floats(self.left[rows], device), _floats(self.right, device)
+        left = self.left if rows is ALL else self.left[rows]
+        left, right = _floats(left, device), _floats(self.right, device)
         if self.core is not None:
             right = torch.einsum("ijk,jn->ink", _floats(self.core, device).flatten(2), right)
-        return left, right.flatten(1)
+        return left, right if right.ndim == 2 else right.flatten(1)
 
 
 Factor = Product | Tensor
@@ -133,8 +139,12 @@ class Lora(Method):
         return self.product.shape
 
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
-        up, down = self.product.factors(total.device, rows)
-        _matrix(total).addmm_(up, down, alpha=strength * self.scale)
+        self.write(total, total, strength, rows)
+
+    def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
+        up, down = self.product.factors(target.device, rows)
+        scale = strength * self.scale
+        torch.addmm(_matrix(source), up, down, alpha=scale, out=_matrix(target))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -403,7 +413,7 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
 
 
 def _matrix(total: Tensor) -> Tensor:
-    return total.view(len(total), math.prod(total.shape[1:]))
+    return total if total.ndim == 2 else total.view(len(total), math.prod(total.shape[1:]))
 
 
 def _whole(part: Factor, device: torch.device) -> Tensor:
@@ -414,6 +424,8 @@ def _whole(part: Factor, device: torch.device) -> Tensor:
 
 def _floats(tensor: Tensor, device: torch.device) -> Tensor:
     """Sends a tensor in its own format, which is smaller, and converts it there."""
+    if tensor.dtype == torch.float32 and tensor.device == device:
+        return tensor
     return tensor.to(device, non_blocking=True).to(torch.float32)
 
 

@@ -34,6 +34,7 @@ BENCHES = {
     "crash": "jobs in the queue of a server that is killed again and again",
     "alternate": "two checkpoints and a refiner in a server whose budget of memory "
     "holds one of them",
+    "lora": "what patching and restoring weights costs against a memory copy and against PEFT",
     "switching": "two requests with different LoRAs at a time on one worker: time spent switching, "
     "and what each waits",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",

@@ -23,6 +23,8 @@ from diffusers import (
 )
 from torch import Tensor
 
+from katz_graph.recipe import FileIdentity
+
 Denoiser = Callable[[Tensor, float], Tensor]
 
 
@@ -54,7 +56,7 @@ class Case:
         default_factory=lambda: torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(5))
     )
     controls: tuple[ControlCase, ...] = ()
-    loras: tuple[tuple[Path, float], ...] = ()
+    loras: tuple[tuple[Path | FileIdentity, float], ...] = ()
     prompt: str = "a red circle above sand"
     negative: str = "grey, blurred"
 

@@ -27,7 +27,7 @@ from katz_graph.node import NodeType
 from katz_graph.packs import builtin_types
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes
-from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prompt
+from katz_graph.recipe import ConditioningEntry, ControlUse, FileIdentity, Lora, Picture, Prompt
 
 
 def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
@@ -36,7 +36,7 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
     """
     model, clip, _ = pipeline_recipes(case.pipeline)
     for path, strength in case.loras:
-        lora = Lora(file_identity(path), strength)
+        lora = Lora(path if isinstance(path, FileIdentity) else file_identity(path), strength)
         model, clip = model.with_lora(lora), clip.with_lora(lora)
     uses = tuple(
         ControlUse(

@@ -321,6 +321,10 @@ class Bus(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if function is torch.ops.aten._foreach_copy_.default:
+            for target, source in zip(*args[:2], strict=True):
+                self.copied(source, target)
+            return None
         if function is torch.ops.aten.copy_.default:
             return (
                 self.copied(args[1], args[0])

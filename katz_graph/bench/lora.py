@@ -1,0 +1,180 @@
+"""`katz bench lora`: what it costs to merge LoRAs into a network and to take them out, against one
+memory copy of the weights that they touch, and against PEFT on the same files.
+
+All are done in turns on one network; figures are medians of a round's ratio.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.placed import Scale
+from katz_graph.bench.random_models import make_lora, make_pipeline
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.worker.adapters import AdapterStore
+from katz_graph.executor.worker.weight_set import KeptSets, WeightSets
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.recipe import Lora
+
+RANKS = (4, 8, 16, 64)
+RANK = 8  # that bounds are for
+FORMATS = (torch.float32, torch.float16, torch.bfloat16)
+BOUNDS = {
+    "patch_and_restore_of_copy": (3.0, "<="),
+    "strength_of_patch": (1.2, "<="),
+    "kept_of_copy": (1.5, "<="),
+    "peft_of_patch_and_restore": (5.0, ">="),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of each round: of a memory copy of the touched weights, of patching them, of another
+    strength, of restoring them, of going back to a set that was kept; of PEFT's way.
+    """
+
+    copy: list[float]
+    patch: list[float]
+    strength: list[float]
+    restore: list[float]
+    kept: list[float]
+    peft: list[float]
+
+    def of(
+        self, over: Callable[[Costs, int], float], under: Callable[[Costs, int], float]
+    ) -> float:
+        return median(over(self, n) / under(self, n) for n in range(len(self.copy)))
+
+
+def run(scale: Scale | None = None) -> BenchResult:
+    scale = scale or Scale(runs=15)
+    with tempfile.TemporaryDirectory() as name, quiet(), torch.inference_mode():
+        folder = Path(name)
+        make_pipeline(folder / "pipeline", "sdxl", seed=1, channels=scale.channels)
+        found = {
+            (rank, torch.float32): _costs(
+                folder, scale, rank, torch.float32, with_peft=rank == RANK
+            )
+            for rank in RANKS
+        } | {(RANK, dtype): _costs(folder, scale, RANK, dtype) for dtype in FORMATS[1:]}
+    main = found[RANK, torch.float32]
+    metrics = _ratios(main) | {
+        "peft_of_patch_and_restore": main.of(
+            lambda costs, n: costs.peft[n], lambda costs, n: costs.patch[n] + costs.restore[n]
+        ),
+        "patch_seconds": median(main.patch),
+        "restore_seconds": median(main.restore),
+        "copy_seconds": median(main.copy),
+        "peft_seconds": median(main.peft),
+    }
+    ok = all(
+        metrics[name] <= bound if sign == "<=" else metrics[name] >= bound
+        for name, (bound, sign) in BOUNDS.items()
+    )
+    rows = [
+        [
+            f"rank {rank}, {str(dtype).removeprefix('torch.')}",
+            *(median(times) * 1e3 for times in (one.copy, one.patch, one.restore)),
+            *_ratios(one).values(),
+        ]
+        for (rank, dtype), one in found.items()
+    ]
+    columns = ("", "copy ms", "patch ms", "restore ms", *_ratios(main))
+    bounds = {name: f"{sign} {bound}" for name, (bound, sign) in BOUNDS.items()}
+    return BenchResult("lora", ok, metrics, bounds, columns, rows)
+
+
+def _ratios(costs: Costs) -> dict[str, float]:
+    return {
+        "patch_and_restore_of_copy": costs.of(
+            lambda one, n: one.patch[n] + one.restore[n], lambda one, n: one.copy[n]
+        ),
+        "strength_of_patch": costs.of(lambda one, n: one.strength[n], lambda one, n: one.patch[n]),
+        "kept_of_copy": costs.of(lambda one, n: one.kept[n], lambda one, n: one.copy[n]),
+    }
+
+
+def _costs(
+    folder: Path, scale: Scale, rank: int, dtype: torch.dtype, with_peft: bool = False
+) -> Costs:
+    paths = [folder / f"{rank}-{number}.safetensors" for number in range(2)]
+    for number, path in enumerate(paths):
+        make_lora(path, "sdxl", rank, rank, "peft", 20 + number, False, scale.channels)
+    files = [file_identity(path) for path in paths]
+    recipe = pipeline_recipes(folder / "pipeline")[0]
+    module = ModelStore().network(recipe.network, "cpu", dtype)
+    store = AdapterStore()
+    wanted = store.want(files)
+    for file in files:
+        wanted.get(file)
+    sets, keeping = WeightSets(module, store.get), WeightSets(module, store.get, KeptSets())
+    first, second = ((Lora(file, 0.8),) for file in files)
+    weights = dict(module.named_parameters())
+    _use(sets, first)
+    scratch = {name: torch.empty_like(weights[name]) for name in sets.touched}
+    _use(sets, ())
+    peft = _Peft(folder, paths[0], dtype) if with_peft else None
+    for chosen in (first, second, first, second):
+        _use(keeping, chosen)
+    _use(keeping, ())
+    costs = Costs([], [], [], [], [], [])
+    for _ in range(scale.runs):
+        costs.copy.append(_seconds(lambda: _copied(scratch, weights)))
+        costs.patch.append(_use(sets, first))
+        costs.strength.append(_use(sets, (Lora(files[0], 0.5),)))
+        costs.restore.append(_use(sets, ()))
+        _use(keeping, second)
+        costs.kept.append(_use(keeping, first))
+        _use(keeping, ())
+        if peft is not None:
+            costs.peft.append(_seconds(peft.once))
+    wanted.release()
+    return costs
+
+
+class _Peft:
+    """Does what diffusers does with PEFT: loads a LoRA, fuses it, takes it out again."""
+
+    def __init__(self, folder: Path, path: Path, dtype: torch.dtype) -> None:
+        from diffusers import UNet2DConditionModel
+
+        self._unet: Any = UNet2DConditionModel.from_pretrained(
+            folder / "pipeline" / "unet", torch_dtype=dtype
+        )
+        self._path = path
+        self.once()
+
+    def once(self) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            self._unet.load_lora_adapter(
+                self._path.parent, weight_name=self._path.name, prefix="unet", adapter_name="one"
+            )
+            self._unet.fuse_lora(lora_scale=0.8)
+            self._unet.unfuse_lora()
+            self._unet.unload_lora()
+
+
+def _copied(target: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
+
+
+def _use(sets: WeightSets, loras: tuple[Lora, ...]) -> float:
+    return _seconds(lambda: sets.use(loras, "unet"))
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
