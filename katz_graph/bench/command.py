@@ -35,6 +35,7 @@ BENCHES = {
     "alternate": "two checkpoints and a refiner in a server whose budget of memory "
     "holds one of them",
     "lora": "what patching and restoring weights costs against a memory copy and against PEFT",
+    "loading": "LoRAs that are fetched from a slow store while the first steps run",
     "switching": "two requests with different LoRAs at a time on one worker: time spent switching, "
     "and what each waits",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",

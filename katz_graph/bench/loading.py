@@ -1,0 +1,240 @@
+"""`katz bench loading`: requests whose LoRAs come from a slow store while the first K steps run,
+against the same requests without LoRAs plus what patching and restoring take.
+
+The store is an HTTP server with a byte rate, so that loading takes 0.3, 0.6 and 1.5 times as long
+as K steps; every request finds its file under an address of its own, in no cache. Requests take
+turns: a plain one, one with LoRAs, and a plain one that restores the weights, which is charged to
+the second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from katz_graph.adapters.recipes import loras_of
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.parity import mini_models
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.placed import Scale
+from katz_graph.bench.random_models import make_lora, make_pipeline
+from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import Choices
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.file_cache import remote_identity
+
+SHARES = (0.3, 0.6, 1.5)  # of the time of K steps, that loading takes
+HIDDEN_BOUND, WAITED_BOUND = 1.05, 1.05
+RESAMPLED = 2000  # medians that an interval is made of
+RANK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One kind of request: a pipeline with LoRA files, on so many workers."""
+
+    name: str
+    pipeline: Path
+    loras: tuple[Path, ...]
+    side: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Seconds of one round: without LoRAs, with them, of patching and of restoring, of reading the
+    slowest file; and before which evaluation the last one came.
+    """
+
+    without: float
+    with_them: float
+    patch: float
+    restore: float
+    read: float
+    arrived: int
+
+    @property
+    def ratio(self) -> float:
+        return (self.with_them + self.restore) / (self.without + self.patch + self.restore)
+
+    def waited(self, hidden: float) -> float:
+        """Returns the time over what it has to be where `hidden` seconds of reading are hidden."""
+        due = self.without + self.patch + self.restore + max(0.0, self.read - hidden)
+        return (self.with_them + self.restore) / due
+
+
+def run(scale: Scale | None = None, workers: Sequence[int] = (1, 2)) -> BenchResult:
+    scale = scale or Scale(side=16, steps=10, runs=15)
+    metrics: dict[str, Any] = {}
+    rows = []
+    with tempfile.TemporaryDirectory() as name, quiet():
+        folder = Path(name)
+        for setting in _settings(folder, scale, workers):
+            for share in SHARES:
+                pairs = _pairs(folder, setting, scale, share)
+                key = f"{setting.name}_{share}"
+                if share < 1:
+                    metrics[f"{key}_upper"] = upper = _upper([pair.ratio for pair in pairs])
+                else:
+                    hidden = scale.steps // 2 * median(pair.without for pair in pairs) / scale.steps
+                    metrics[f"{key}_waited"] = upper = median(pair.waited(hidden) for pair in pairs)
+                metrics[f"{key}_arrived"] = median(pair.arrived for pair in pairs)
+                rows.append(
+                    [
+                        f"{setting.name.replace('_', ' ')}, {share} of K steps",
+                        *(
+                            median(getattr(pair, part) for pair in pairs)
+                            for part in ("without", "with_them", "patch", "restore", "read")
+                        ),
+                        metrics[f"{key}_arrived"],
+                        median(pair.ratio for pair in pairs),
+                        upper,
+                    ]
+                )
+    bounds = {
+        name: f"< {HIDDEN_BOUND}" if name.endswith("upper") else f"<= {WAITED_BOUND}"
+        for name in metrics
+        if not name.endswith("arrived")
+    }
+    late = all(value > 0 for name, value in metrics.items() if name.endswith("arrived"))
+    ok = late and all(metrics[name] < HIDDEN_BOUND for name in bounds)
+    columns = (
+        "",
+        "without s",
+        "with s",
+        "patch s",
+        "restore s",
+        "read s",
+        "came at",
+        "ratio",
+        "upper",
+    )
+    return BenchResult("loading", ok, metrics, bounds, columns, rows)
+
+
+def _settings(folder: Path, scale: Scale, workers: Sequence[int]) -> Iterator[Setting]:
+    make_pipeline(folder / "pipeline", "sdxl", seed=1, channels=scale.channels)
+    own = tuple(folder / f"own-{number}.safetensors" for number in range(2))
+    for number, path in enumerate(own):
+        make_lora(path, "sdxl", RANK, RANK, "kohya", 20 + number, False, scale.channels)
+    mini = mini_models()
+    for number, loras in itertools.product(workers, (1, 2)):
+        words = f"{number}_worker{'s' * (number > 1)}_{loras}_lora{'s' * (loras > 1)}"
+        yield Setting(f"mini_{words}", mini.pipeline, mini.loras[:loras], 16, number)
+        yield Setting(f"random_{words}", folder / "pipeline", own[:loras], scale.side, number)
+
+
+def _pairs(folder: Path, setting: Setting, scale: Scale, share: float) -> list[Pair]:
+    configs = [WorkerConfig(f"cpu:{number}") for number in range(setting.workers)]
+    bound = scale.steps // 2
+    with ExitStack() as opened:
+        port = opened.enter_context(_store(setting.loras))
+        opened.enter_context(_cache(folder / "cache"))
+        engine = opened.enter_context(
+            DeviceEngine(configs, Choices(allowed=frozenset({f"async-lora={bound}"})), folder)
+        )
+        plain = _region(setting, scale, ())
+        local = _region(setting, scale, setting.loras)
+        for region in (plain, local, plain):  # loads, and has the originals kept
+            _run(engine, region)
+        step = median(_run(engine, plain)[0] for _ in range(3)) / scale.steps
+        rate = max(path.stat().st_size for path in setting.loras) / (share * bound * step)
+        pairs = []
+        for number in range(scale.runs):
+            without, _, _, _ = _run(engine, plain)
+            files = tuple(
+                remote_identity(f"http://127.0.0.1:{port}/{rate:.0f}/{share}-{number}/{path.name}")
+                for path in setting.loras
+            )
+            region = _region(setting, scale, files)
+            with_them, patch, read, arrived = _run(engine, region)
+            _, restore, _, _ = _run(engine, plain)
+            pairs.append(Pair(without, with_them, patch, restore, read, arrived))
+        return pairs
+
+
+def _region(setting: Setting, scale: Scale, loras: Sequence[Any]) -> Region:
+    return sampler_region(
+        Case(
+            setting.name,
+            setting.pipeline,
+            True,
+            "euler",
+            scale.steps,
+            latent=torch.zeros(1, 4, setting.side, setting.side),
+            loras=tuple((lora, 0.7) for lora in loras),
+        )
+    )
+
+
+def _run(engine: DeviceEngine, region: Region) -> tuple[float, float, float, int]:
+    """Plans and runs a request. Returns its seconds, and of those the most that a worker switched
+    its weights and its slowest file was read; and when the last LoRA came.
+    """
+    before = _switching(engine)
+    began = time.perf_counter()
+    program = engine.plan(region)
+    outcome = engine.cluster.run(program, bare_context(engine))
+    seconds = time.perf_counter() - began
+    switched = max(after - then for after, then in zip(_switching(engine), before, strict=True))
+    timing = outcome.timings[program.owner]
+    wanted = loras_of(region.begin.inputs["model"])
+    arrived = max(timing.arrivals.values(), default=0) if wanted else 0
+    return seconds, switched, max(timing.reads.values(), default=0.0), arrived
+
+
+def _switching(engine: DeviceEngine) -> list[float]:
+    """Returns the seconds that each worker has spent on switching between LoRAs."""
+    return [engine.cluster.call(name, "lora_use").value[1] for name in engine.cluster.assignments]
+
+
+@contextmanager
+def _store(files: Sequence[Path]) -> Iterator[int]:
+    """Starts the slow store, in a process of its own; yields its port."""
+    command = [sys.executable, "-m", "katz_graph.bench.slow_store", str(files[0].parent)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _cache(folder: Path) -> Iterator[None]:
+    """Has files be fetched to a folder of the bench, by this process and those that it starts."""
+    before: Mapping[str, str | None] = {"KATZ_CACHE": os.environ.get("KATZ_CACHE")}
+    os.environ["KATZ_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _upper(ratios: Sequence[float]) -> float:
+    """Returns the upper end of the 95 % interval of the median, by bootstrap."""
+    draw = random.Random(0)
+    medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))
+    return medians[int(0.975 * RESAMPLED)]

@@ -1,0 +1,55 @@
+"""`python -m katz_graph.bench.slow_store FOLDER`: serves the files of a folder by HTTP at a byte
+rate, under as many addresses as are asked for. A part of `katz bench loading`.
+
+`/RATE/ANYTHING/NAME` is the file NAME at RATE bytes a second, or at once if somebody asks only for
+its beginning. The port is printed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+PIECE = 2**14  # bytes at once
+
+
+class Shelf(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    folder: Path
+
+    def do_GET(self) -> None:
+        _, rate, *_, name = self.path.split("/")
+        content, asked = (self.folder / name).read_bytes(), self.headers.get("Range")
+        first, last = 0, len(content) - 1
+        if asked is not None:
+            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            first, last = int(begin), min(int(end), last) if end else last
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        else:
+            self.send_response(200)
+        self.send_header("ETag", f'"{len(content)}"')
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        began = time.perf_counter()
+        for start in range(first, last + 1, PIECE):
+            self.wfile.write(content[start : min(start + PIECE, last + 1)])
+            if asked is None:
+                ends = began + (start + PIECE - first) / float(rate)
+                time.sleep(max(0.0, ends - time.perf_counter()))
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def main(folder: str) -> None:
+    Shelf.folder = Path(folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Shelf) as server:
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
