@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from katz_graph.adapters.lora import LoraFile, read_lora
 from katz_graph.eviction import LeastRecentlyUsed
@@ -16,6 +17,7 @@ from katz_graph.recipe import FileIdentity
 
 FILE_BYTES = 2**30  # that LoRA files which were read may take, unless said otherwise
 
+Result = TypeVar("Result")
 Read = Callable[[FileIdentity, Callable[[], bool]], LoraFile]
 """Reads a file, which may take long; its second argument says when nobody wants it any longer."""
 
@@ -71,6 +73,19 @@ class AdapterStore:
             return entry.future.result()
         finally:
             self.give_back(file, entry)
+
+    def beside(self, work: Callable[[], Result]) -> Future[Result]:
+        """Does something in a thread of its own."""
+        done: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=run, name="katz-adapter", daemon=True).start()
+        return done
 
     @property
     def resident_bytes(self) -> int:

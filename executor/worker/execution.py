@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.fit import check_loras
+from katz_graph.adapters.fit import check_loras, takes_loras
 from katz_graph.context import Context
 from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
@@ -32,7 +33,7 @@ from katz_graph.executor.worker.values import Values
 from katz_graph.executor.worker.weight_versions import WeightVersions
 from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import PRESENT, Call, Instance, Instruction
+from katz_graph.ir.program import PRESENT, Call, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
@@ -42,7 +43,13 @@ from katz_graph.picture.preview import LinearMap, latent_picture, linear_map
 from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of
-from katz_graph.recipe import Component, ControlNetRecipe, FileIdentity, ModelRecipe
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    ControlNetRecipe,
+    FileIdentity,
+    ModelRecipe,
+)
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.scope import running
 
@@ -114,6 +121,8 @@ class Execution:
         self._go_on_with(self._versions.late.everything)
         self._patched = self._unpatched()
         self._made_before = {*(op.id for op in program.before), PRESENT}
+        self._loop_models, self._text_encoders = _recipes(program)
+        self._checks = self._begun_checks(wake)
         files = adapters(program, portion.device)
         # that it may not begin without
         self._needed = [file for file in files if file not in self._versions.late.files]
@@ -156,11 +165,31 @@ class Execution:
         next is there.
         """
         if not self._loaded:
-            return self._adapters.have(self._needed)
+            # with late ones the first evaluations may run beside the checks
+            checked = self._versions.late.files or all(check.done() for check in self._checks)
+            return bool(checked) and self._adapters.have(self._needed)
         return not self._held and (
             self._next >= len(self._instructions)
             or not self._waits_for(self._instructions[self._next])
         )
+
+    def _begun_checks(self, wake: Callable[[], None]) -> list[Future[tuple[str, ...]]]:
+        """Begins to check, beside the thread that computes, that LoRAs fit their models."""
+        checks = [
+            self._models.adapters.beside(partial(_notes, recipe))
+            for recipe in (*self._loop_models, *self._text_encoders)
+            if not isinstance(recipe, ControlNetRecipe) and takes_loras(recipe)
+        ]
+        for check in checks:
+            check.add_done_callback(lambda _: wake())
+        return checks
+
+    def _heed_checks(self) -> None:
+        """Warns of what checks have found by now; raises what they raise."""
+        for check in [check for check in self._checks if check.done()]:
+            self._checks.remove(check)
+            for note in check.result():
+                self._context.warn(note)
 
     def _waits_for(self, instruction: Instruction) -> bool:
         match instruction.kind:
@@ -195,6 +224,7 @@ class Execution:
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
     def _step_on(self) -> bool:
+        self._heed_checks()
         self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
         # functions and nodes of packs in it may reach the run
@@ -369,24 +399,9 @@ class Execution:
         """Loads models that stay until `close`, text encoders until all is encoded. NoRoom when
         those of other requests take the room.
         """
-        operations = [op for variant in self.program.variants for op in variant.operations] + list(
-            self.program.before
-        )
-        models = dict.fromkeys(
-            value for op in operations for value in op.inputs.values() if isinstance(value, LOADED)
-        )
-        texts = [
-            op.inputs["encoding"]
-            for op in self.program.before
-            if stage_of(op).encodes_text and op.inputs
-        ]
-        encoders = dict.fromkeys(clip for encoding in texts for clip in clips(encoding))
-        for recipe in (*models, *encoders):
-            for note in () if isinstance(recipe, ControlNetRecipe) else check_loras(recipe):
-                self._context.warn(note)
-        for model in models:
+        for model in self._loop_models:
             self._held_models.enter_context(self._models.holding(model))
-        for clip in encoders:
+        for clip in self._text_encoders:
             self._held_texts.enter_context(self._models.holding(clip))
 
     def _let_go(self) -> None:
@@ -491,6 +506,23 @@ class Execution:
                 f"{point.step + 1} "
                 f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
             )
+
+
+def _recipes(
+    program: Program,
+) -> tuple[list[ModelRecipe | ControlNetRecipe], list[ClipRecipe]]:
+    """Returns the models of a program's loop and of what precedes it, and its text encoders."""
+    looped = [op for variant in program.variants for op in variant.operations]
+    values = (value for op in (*looped, *program.before) for value in op.inputs.values())
+    models = dict.fromkeys(value for value in values if isinstance(value, LOADED))
+    texts = [
+        op.inputs["encoding"] for op in program.before if stage_of(op).encodes_text and op.inputs
+    ]
+    return list(models), list(dict.fromkeys(clip for text in texts for clip in clips(text)))
+
+
+def _notes(recipe: ModelRecipe | ClipRecipe) -> tuple[str, ...]:
+    return tuple(check_loras(recipe))
 
 
 def _instance(instruction: Instruction) -> Instance:

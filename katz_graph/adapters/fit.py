@@ -111,6 +111,11 @@ def check_loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
                 yield f"{shown(lora.file.path)}: used without {what}: {_first(keys)}"
 
 
+def takes_loras(recipe: ModelRecipe | ClipRecipe) -> bool:
+    """Returns whether any LoRA is merged into a recipe's modules, so that there is one to check."""
+    return any(lora.strength for lora, _, _ in _uses(recipe))
+
+
 def _first(keys: Sequence[str]) -> str:
     more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     return f"{', '.join(keys[:SHOWN])}{more}"

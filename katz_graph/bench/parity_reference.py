@@ -105,6 +105,7 @@ def load(case: Case) -> Any:
     pipeline = kind.from_pretrained(case.pipeline, dtype=torch.float32, local_files_only=True)
     names = []
     for number, (path, _) in enumerate(case.loras):
+        assert isinstance(path, Path)  # a pipeline fetches nothing
         names.append(f"lora{number}")
         pipeline.load_lora_weights(path.parent, weight_name=path.name, adapter_name=names[-1])
     if names:

@@ -15,7 +15,7 @@ from katz_graph.planner.passes.cost import Count, Length, cost
 from katz_graph.planner.passes.decompose import decompose
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.passes.hoist import hoist
-from katz_graph.planner.passes.late import Profiled, late, nobody_looked
+from katz_graph.planner.passes.late import Profiled, TakenByTexts, late, nobody_looked
 from katz_graph.planner.passes.segment import segment
 from katz_graph.planner.passes.variants import Decide, variants
 from katz_graph.planner.searching.search import search
@@ -47,6 +47,7 @@ class Known:
     length: Length  # of a prompt, in tokens
     fit: Callable[[Program], Program]  # raises when models do not fit each other
     profiled: Profiled = nobody_looked
+    taken_by_texts: TakenByTexts = lambda file: True
 
 
 def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:
@@ -59,7 +60,7 @@ def compile_region(region: Region, known: Known, target: Target, after: str = "e
         "variants": lambda program: variants(program, known.decide),
         "fit": known.fit,
         "hoist": hoist,
-        "late": lambda program: late(program, known.profiled),
+        "late": lambda program: late(program, known.profiled, known.taken_by_texts),
         "decompose": decompose,
         "cost": lambda program: cost(program, known.shape, known.count, known.length),
         "search": search,

@@ -21,7 +21,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import CLIPTextModel
 
-from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
@@ -32,6 +31,7 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.host import WORK
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.weight_set import WeightSets
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -148,7 +148,7 @@ LOADS: dict[str, Place] = {
     for kind in (UNet2DConditionModel, CLIPTextModel, ControlNetModel, AutoencoderKL)
 } | {"load upscaler": (nn.Module, "load_state_dict", of(CompactNet))}
 COMPUTES: dict[str, Place] = {
-    "LoRAs": (LoraMethod, "add_to", ANY),
+    "LoRAs": (WeightSets, "_write", ANY),
     "text": (CLIPTextModel, "forward", ANY),
     "VAE decode": (AutoencoderKL, "decode", ANY),
     "VAE encode": (AutoencoderKL, "encode", ANY),

@@ -14,6 +14,7 @@ from katz_graph.approximations import lora_bound
 from katz_graph.ir.program import EvaluationPoint, LateLoras, Program
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import lora_strengths
+from katz_graph.planner.region import stage_of
 from katz_graph.recipe import FileIdentity, ModelRecipe
 
 Profiled = Callable[[ModelRecipe, LoraUse, float], float | None]
@@ -22,11 +23,15 @@ at a level; None if nobody looked.
 """
 
 
+TakenByTexts = Callable[[FileIdentity], bool]
+"""Returns whether a LoRA file may have something for text encoders."""
+
+
 def nobody_looked(model: ModelRecipe, use: LoraUse, begins: float) -> None:
     """Knows no level of any LoRA."""
 
 
-def late(program: Program, profiled: Profiled) -> Program:
+def late(program: Program, profiled: Profiled, taken_by_texts: TakenByTexts) -> Program:
     """Fills `late` with the LoRAs that steps may begin without: as many steps as a person said, or
     down to the noise level that was found for it. At least the last step has them all.
     """
@@ -46,7 +51,7 @@ def late(program: Program, profiled: Profiled) -> Program:
         late=LateLoras(
             files,
             tuple(waits[file] for file in files),
-            tuple(_taking(file, program.before) for file in files),
+            tuple(_taking(file, program.before, taken_by_texts(file)) for file in files),
         ),
     )
 
@@ -74,15 +79,16 @@ def step_ends(schedule: Sequence[EvaluationPoint]) -> dict[int, float]:
     return dict(zip(begins, [*begins.values()][1:], strict=False))
 
 
-def _taking(file: FileIdentity, before: Iterable[Operation]) -> tuple[str, ...]:
+def _taking(file: FileIdentity, before: Iterable[Operation], by_texts: bool) -> tuple[str, ...]:
     """Returns the operations before the loop that take a LoRA, themselves or from others; they are
-    in topological order.
+    in topological order. A text encoder takes none that has nothing for text encoders.
     """
     found: dict[str, None] = {}
     for operation in before:
         own = any(
             lora.file == file for value in operation.inputs.values() for lora in loras_of(value)
         )
+        own &= by_texts or not stage_of(operation).encodes_text
         if own or any(ref.operation in found for _, ref in operation.references()):
             found[operation.id] = None
     return tuple(found)
