@@ -1,0 +1,47 @@
+"""The benches of LoRAs, small: they measure what they say, whatever the figures are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from katz_graph.bench import loading, lora, switching
+from katz_graph.bench.parity import mini_models
+from katz_graph.bench.placed import Scale
+
+SMALL = Scale(channels=(32, 32, 64), side=8, steps=4, runs=2)
+
+
+def test_patching_is_measured_against_a_copy_and_against_peft() -> None:
+    result = lora.run(SMALL)
+    assert set(result.bounds) <= set(result.metrics)
+    assert min(result.metrics.values()) > 0
+    assert len(result.table) == len(lora.RANKS) + len(lora.FORMATS) - 1
+
+
+def test_two_requests_that_switch_give_the_pictures_that_they_give_alone() -> None:
+    result = switching.run(SMALL)
+    assert result.metrics["switches"] >= 2
+    assert result.metrics["difference"] <= 1e-5
+    assert 0 < result.metrics["switching_share"] < 5
+
+
+def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(1)
+    mini = mini_models()
+    setting = loading.Setting("mini", mini.pipeline, mini.loras[:1], 16, 1)
+    pairs = loading._pairs(tmp_path, setting, Scale(side=16, steps=6, runs=2), 1.5)
+    for pair in pairs:
+        assert pair.arrived == 3  # K: the run has waited
+        assert pair.read > 0 and pair.patch > 0 and pair.restore > 0
+        assert pair.with_them > pair.without
+
+
+def test_the_interval_of_a_median_holds_it() -> None:
+    ratios = [1.0, 1.01, 1.02, 1.03, 5.0]
+    assert 1.02 <= loading._upper(ratios) <= 5.0
+    assert loading._upper([1.0] * 9) == 1.0
