@@ -34,7 +34,7 @@ def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
     torch.set_num_threads(1)
     mini = mini_models()
     setting = loading.Setting("mini", mini.pipeline, mini.loras[:1], 16, 1)
-    pairs = loading._pairs(tmp_path, setting, Scale(side=16, steps=6, runs=2), 1.5)
+    pairs = loading._pairs(tmp_path, setting, Scale(side=16, steps=6, runs=2), 8)
     for pair in pairs:
         assert pair.arrived == 3  # K: the run has waited
         assert pair.read > 0 and pair.patch > 0 and pair.restore > 0

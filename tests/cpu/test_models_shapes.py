@@ -1,5 +1,6 @@
 """Costs from configurations: whole equals the sum of its blocks, and known sizes of known models."""
 
+import json
 import sqlite3
 from contextlib import closing
 
@@ -164,7 +165,7 @@ def test_another_process_counts_nothing_again(tmp_path, monkeypatch):
     settings = config(recipes("sdxl")[0].network)
     expected = stage_work(settings, "unet_mid", 2, 16, 24, 154)
     Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77)
-    monkeypatch.setattr(shapes, "_module", None)  # nothing can be counted any more
+    monkeypatch.setattr(shapes, "module_on_meta", None)  # nothing can be counted any more
     assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 2, 16, 24, 154) == expected
 
 
@@ -179,7 +180,7 @@ def test_counts_that_cannot_be_read_are_counted_anew(tmp_path):
 def test_an_engine_plans_a_new_size_from_what_another_one_counted(tmp_path, monkeypatch):
     with local_engine(cache=tmp_path) as engine:
         work = engine.plan(region(16)).work
-    monkeypatch.setattr(shapes, "_module", None)
+    monkeypatch.setattr(shapes, "module_on_meta", None)
     with local_engine(cache=tmp_path) as engine:
         larger = engine.plan(region(24)).work
     assert all(
@@ -202,3 +203,14 @@ def test_work_of_a_stage_that_nobody_counts_is_refused_and_never_free():
         InputError, match=r"node 5 \(Odd\): its stage 'odd' is unknown, so it cannot be planned"
     ):
         count_work(Operation("5", "odd", "Odd", {}), (1, 4, 8, 8), 77, 4, Counts())
+
+
+def test_a_module_without_memory_is_in_float32_whatever_another_thread_loads():
+    """A library that loads in half precision sets torch's format for all threads."""
+    described = json.dumps(dict(config(recipes("sd1")[0].network)) | {"sample_size": 77})
+    torch.set_default_dtype(torch.float16)
+    try:
+        module = shapes.module_on_meta(described)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {weight.dtype for weight in module.parameters()} == {torch.float32}

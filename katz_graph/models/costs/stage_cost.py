@@ -174,7 +174,9 @@ def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Form
 
 @lru_cache(maxsize=16)
 def module_on_meta(config: str) -> Any:
-    """Makes a module of a configuration (JSON) without memory; not to be changed."""
+    """Makes a module of a configuration (JSON) without memory, in float32 whatever another thread
+    loads meanwhile, for libraries set torch's format for all; not to be changed.
+    """
     values = json.loads(config)
     with torch.device("meta"):
         if "_class_name" not in values:
@@ -184,8 +186,8 @@ def module_on_meta(config: str) -> Any:
                 if projected
                 else transformers.CLIPTextModel
             )
-            return model(transformers.CLIPTextConfig(**values)).eval()
-        module = getattr(diffusers, values["_class_name"]).from_config(values).eval()
+            return model(transformers.CLIPTextConfig(**values)).float().eval()
+        module = getattr(diffusers, values["_class_name"]).from_config(values).float().eval()
     family = family_of_class(values["_class_name"])
     return module if family is None else family.prepared(module)
 
