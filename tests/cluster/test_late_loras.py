@@ -240,8 +240,8 @@ def test_cancelling_does_not_wait_for_a_lora(
 def test_whatever_happens_weights_are_those_of_the_files(
     models: Models, shelf: Shelf, costs: Path, dtype: torch.dtype
 ) -> None:
-    """20 requests, three at a time, with LoRAs that come late, fail, or are not waited for."""
-    draw = random.Random(str(dtype))
+    """Requests, three at a time, with LoRAs that come late, fail, or are not waited for."""
+    draw, requests = random.Random(str(dtype)), 20 if dtype == torch.float32 else 10
     config = WorkerConfig("cpu", "cpu", 1, dtype)
 
     def ask(seed: int) -> str:
@@ -255,8 +255,8 @@ def test_whatever_happens_weights_are_those_of_the_files(
         allowed = frozenset({f"async-lora={chance.randint(0, 3)}"})
         program = plan_region(region, Target(engine.cluster.devices, {}, {}, allowed))
         context = bare_context(engine)
-        if chance.random() < 0.3:
-            context = when(context, chance.randint(1, 3), lambda: context.cancel())
+        if chance.random() < 0.5:
+            context = when(context, chance.randint(1, 2), lambda: context.cancel())
         try:
             engine.cluster.run(program, context)
         except Cancelled:
@@ -274,8 +274,8 @@ def test_whatever_happens_weights_are_those_of_the_files(
     shelf.read_file = read
     with start_here(config, Choices(), costs) as engine, ThreadPoolExecutor(3) as pool:
         engine.models.adapters._budget = 0  # what nobody wants is read again
-        ended = list(pool.map(ask, (draw.randrange(10**9) for _ in range(20))))
-        assert min(map(ended.count, ("done", "failed", "cancelled"))) > 1, Counter(ended)
+        ended = list(pool.map(ask, (draw.randrange(10**9) for _ in range(requests))))
+        assert min(map(ended.count, ("done", "failed", "cancelled"))), Counter(ended)
         device_models = engine.models
         recipe = pipeline_recipes(models.pipeline)[0]
         patched = device_models.module(recipe)

@@ -18,11 +18,11 @@ from katz_graph.bench.parity import Models
 from katz_graph.bench.requests import bare_context, local_engine, sample
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.planning import Choices
+from katz_graph.executor.planning import Choices, plan_region
 from katz_graph.executor.recorded.call import Recorder
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.models.family import families, register
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
@@ -156,14 +156,10 @@ def test_its_network_is_loaded_and_sampled_as_a_whole(
         )
     workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
     launchers = {one.name: WorkerThreads() for one in workers}
-    with DeviceEngine(
-        workers,
-        Choices(batching=False),
-        cache=costs,
-        link=NetworkLink(1e9, 1e-4),
-        launchers=launchers,
-    ) as cluster:
-        program = cluster.plan(asked)
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, Choices(), cache=costs, link=link, launchers=launchers) as cluster:
+        devices = tuple(Device(name, 1e9, 1e9) for name in ("cpu:0", "cpu:1"))
+        program = plan_region(asked, Target(devices, cluster.cluster.links, {}, batching=False))
         assert {program.placement["positive.made"], program.placement["negative.made"]} == {
             "cpu:0",
             "cpu:1",

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import fsspec
 import pytest
 import torch
+from file_server import file_server
 from node_calls import call, context_in, registry
 from single_files import checkpoint, controlnet, save
 
@@ -16,7 +16,13 @@ from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 
 CPU = ("cpu", torch.float32)
-URL = "memory://served/canny.safetensors"
+NAME = "canny.safetensors"
+
+
+@pytest.fixture
+def server():
+    with file_server() as server:
+        yield server
 
 
 @pytest.fixture
@@ -27,43 +33,43 @@ def context(tmp_path, monkeypatch):
     return made
 
 
-def serve(tmp_path, weights):
+def serve(server, tmp_path, weights):
     save(tmp_path / "served.safetensors", weights)
-    fsspec.filesystem("memory").pipe(URL, (tmp_path / "served.safetensors").read_bytes())
+    return server.put(NAME, (tmp_path / "served.safetensors").read_bytes())
 
 
-def test_the_file_is_fetched_and_is_the_controlnet(tmp_path, context):
+def test_the_file_is_fetched_and_is_the_controlnet(tmp_path, server, context):
     expected = controlnet("sd1").state_dict()
-    serve(tmp_path, expected)
-    recipe = call("ControlNetLoader", context, control_net_name=URL)
+    url = serve(server, tmp_path, expected)
+    recipe = call("ControlNetLoader", context, control_net_name=url)
     (line,) = context.warnings
-    assert line.startswith(f"{URL} is fetched to {tmp_path / 'fetched'}")
+    assert line.startswith(f"{url} is fetched to {tmp_path / 'fetched'}")
     module = ModelStore().controlnet(recipe.control_net, *CPU)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in module.state_dict().items())
-    fsspec.filesystem("memory").rm(URL)
-    assert call("ControlNetLoader", context, control_net_name=URL) == recipe
+    server.files.clear()
+    assert call("ControlNetLoader", context, control_net_name=url) == recipe
     assert len(context.warnings) == 1
 
 
-def test_one_of_differences(tmp_path, context):
+def test_one_of_differences(tmp_path, server, context):
     weights = controlnet("sd1").state_dict()
-    serve(tmp_path, weights | {"difference": torch.tensor([])})
+    url = serve(server, tmp_path, weights | {"difference": torch.tensor([])})
     model, _, _ = pipeline_recipes(checkpoint("sd1"))
     assert (
-        call("DiffControlNetLoader", context, model=model, control_net_name=URL).base
+        call("DiffControlNetLoader", context, model=model, control_net_name=url).base
         == model.network
     )
 
 
-def test_what_is_no_controlnet_is_named(tmp_path, context):
-    serve(tmp_path, {"unrelated": torch.zeros(3)})
+def test_what_is_no_controlnet_is_named(tmp_path, server, context):
+    url = serve(server, tmp_path, {"unrelated": torch.zeros(3)})
     with pytest.raises(InputError, match=r"fetched/\w+-canny\.safetensors"):
-        call("ControlNetLoader", context, control_net_name=URL)
+        call("ControlNetLoader", context, control_net_name=url)
 
 
-def test_checking_a_workflow_fetches_nothing(tmp_path, context):
+def test_checking_a_workflow_fetches_nothing(tmp_path, server, context):
     """Nothing is at this address; that is found out when the node runs."""
-    absent = "memory://served/none.safetensors"
+    absent = server.url("none.safetensors")
     graph = from_api(
         {"1": {"class_type": "ControlNetLoader", "inputs": {"control_net_name": absent}}}
     )

@@ -29,18 +29,20 @@ from hypothesis import strategies as st
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.locks import never
 from katz_graph.models.loading.fetch import Patience
+from katz_graph.models.loading.fetcher import FETCHER, Fetcher
 from katz_graph.models.loading.file_cache import FileCache
 from katz_graph.recipe import FileIdentity
 
 FILE, OTHER = safetensors(fill=1), safetensors(fill=2)
 LARGE = safetensors(50_000)  # that a throttled server takes some time for
 SOON = 10.0  # seconds in which other threads and processes surely get on
-# fetches sys.argv[1] into sys.argv[2] and prints where it is
+# fetches sys.argv[1] into sys.argv[2] and prints where it is; with a third argument in a process
 FETCH = """
 import sys
 from pathlib import Path
+from katz_graph.models.loading.fetcher import FETCHER
 from katz_graph.models.loading.file_cache import FileCache
-cache = FileCache(Path(sys.argv[2]), float("inf"))
+cache = FileCache(Path(sys.argv[2]), float("inf"), fetcher=FETCHER if sys.argv[3:] else None)
 print(cache.local_file(cache.identity(sys.argv[1])))
 """
 
@@ -51,9 +53,9 @@ def server() -> Iterator[FileServer]:
         yield server
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> FileCache:
-    return FileCache(tmp_path / "fetched", float("inf"), fresh=0.0)
+@pytest.fixture(params=[None, FETCHER], ids=["here", "process"])
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> FileCache:
+    return FileCache(tmp_path / "fetched", float("inf"), fresh=0.0, fetcher=request.param)
 
 
 def get(cache: FileCache, url: str, cancelled: Callable[[], bool] = never) -> Path:
@@ -171,7 +173,8 @@ def test_a_file_is_fetched_once(server: FileServer, cache: FileCache) -> None:
     assert len(weights(cache)) == 3
 
 
-def test_any_protocol_that_fsspec_has(cache: FileCache) -> None:
+def test_any_protocol_that_fsspec_has(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, float("inf"))
     fsspec.filesystem("memory").pipe("/models/depth.safetensors", FILE)
     assert get(cache, "memory://models/depth.safetensors").read_bytes() == FILE
     for url, words in (
@@ -208,6 +211,7 @@ def test_of_several_threads_one_fetches(server: FileServer, cache: FileCache) ->
 def test_of_two_processes_one_fetches(server: FileServer, cache: FileCache) -> None:
     url = server.put("a.safetensors", LARGE, pause=0.02)
     command = [sys.executable, "-c", FETCH, url, str(cache.folder)]
+    command += ["process"] * (cache.fetcher is not None)
     several = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     told = {each.communicate(timeout=60)[0].strip() for each in several}
     assert told == {str(cache.place(cache.identity(url)))}
@@ -222,6 +226,37 @@ def test_several_files_are_fetched_at_the_same_time(server: FileServer, cache: F
     for each, file in zip(both, files, strict=True):
         each.join(SOON)
         assert each.path == cache.place(file)
+
+
+def test_a_lost_process_fails_what_it_fetched_and_another_goes_on(
+    server: FileServer, tmp_path: Path
+) -> None:
+    fetcher = Fetcher()
+    cache = FileCache(tmp_path, float("inf"), fetcher=fetcher)
+    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01))
+    only, known = Fetching(cache, file), server.sent()
+    eventually(lambda: server.sent() > known + len(LARGE) / 2)
+    assert fetcher._process is not None
+    fetcher._process.kill()
+    only.join(SOON)
+    assert isinstance(only.error, RunError)
+    assert "the process that fetches files was lost" in str(only.error)
+    known = server.sent()
+    assert cache.local_file(file).read_bytes() == LARGE
+    assert server.sent() < known + len(LARGE)  # what had come was kept
+
+
+def test_the_process_ends_with_the_one_that_began_it(server: FileServer, tmp_path: Path) -> None:
+    url = server.put("a.safetensors", LARGE, pause=0.1)
+    with subprocess.Popen([sys.executable, "-c", FETCH, url, str(tmp_path), "process"]) as parent:
+        eventually(lambda: children(parent.pid) and weights(FileCache(tmp_path, 0)))
+        (child,) = children(parent.pid)
+        parent.kill()
+    eventually(lambda: not Path(f"/proc/{child}").exists())
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 # given up
@@ -268,7 +303,7 @@ def test_without_a_version_a_file_is_begun_again(server: FileServer, cache: File
     eventually(lambda: len(server.requests) == 2 and server.requests[1].sent)
     only.stop.set()
     only.join(SOON)
-    assert weights(cache) == []
+    eventually(lambda: weights(cache) == [])
     server.files["a.safetensors"].pause = 0.0
     assert cache.local_file(file).read_bytes() == LARGE
     assert [request.range for request in server.requests[1:]] == [None, None]
@@ -445,11 +480,12 @@ def test_a_damaged_file_is_fetched_again(
 
 def test_a_full_disk(server: FileServer, cache: FileCache) -> None:
     file = cache.identity(server.put("a.safetensors", FILE))
+    narrow = cache if cache.fetcher is None else replace(cache, fetcher=Fetcher())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
     try:
         with pytest.raises(RunError) as caught:
-            cache.local_file(file)
+            narrow.local_file(file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(caught.value) == (

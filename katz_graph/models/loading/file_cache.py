@@ -36,6 +36,7 @@ from katz_graph.models.loading.fetch import (
     download,
     identify,
 )
+from katz_graph.models.loading.fetcher import FETCHER, Fetcher
 from katz_graph.models.loading.identity import check_unchanged, parse_header, read_header
 from katz_graph.recipe import FileIdentity
 
@@ -54,18 +55,20 @@ class FileCache:
     """The files of URLs below a folder, which together take `most_bytes`; beyond that those go that
     were used longest ago, except what is in use.
 
-    `fresh`: seconds for which a server is not asked again what its file is.
+    `fresh`: seconds for which a server is not asked again what its file is. `fetcher`: the process
+    that fetches files; None: this one does.
     """
 
     folder: Path
     most_bytes: float
     patience: Patience = PATIENCE
     fresh: float = FRESH
+    fetcher: Fetcher | None = None
 
     @classmethod
     def of_this_machine(cls) -> FileCache:
         """Returns the cache that the environment names (KATZ_CACHE, KATZ_FETCHED_GB)."""
-        return cls(*fetched_files())
+        return cls(*fetched_files(), fetcher=FETCHER)
 
     def identity(self, url: str) -> FileIdentity:
         """Returns the identity of the file at a URL. Of the file no more than its header is read.
@@ -163,7 +166,11 @@ class FileCache:
                         yield place
                         return
             try:
-                self._fetch(file, place, cancelled)
+                if self.fetcher is None:
+                    self.fetch_here(file, cancelled)
+                else:
+                    asked = self.folder, self.most_bytes, self.patience
+                    self.fetcher.fetch(*asked, file, cancelled)
             except Changed:
                 self._record(file.path).unlink(missing_ok=True)  # who asks again is told the news
                 raise
@@ -173,7 +180,11 @@ class FileCache:
                     f"{error.strerror or error}"
                 ) from None
 
-    def _fetch(self, file: FileIdentity, place: Path, cancelled: Callable[[], bool]) -> None:
+    def fetch_here(self, file: FileIdentity, cancelled: Callable[[], bool] = never) -> None:
+        """Fetches a file in this process, unless another one has meanwhile. Cancelled, InputError,
+        RunError as for `using`; OSError is of the disk.
+        """
+        place = self.place(file)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = place.with_name(f"{place.name}{PART}")
         with exclusive(part, cancelled) as opened:

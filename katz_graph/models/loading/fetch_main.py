@@ -1,0 +1,59 @@
+"""Runs the process that fetches files, each in a thread, until its parent is gone or lets it go."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from katz_graph.errors import KatzError
+from katz_graph.ipc.child_main import adopt, ignore_signals
+from katz_graph.ipc.packing import pack, unpack
+from katz_graph.models.loading.fetch import Changed, Patience
+from katz_graph.models.loading.fetcher import ERRORS, LONGEST
+from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.recipe import FileIdentity
+
+
+def main() -> None:
+    ignore_signals()
+    control = adopt(int(sys.argv[1]))
+    while True:
+        asked, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+        if not asked:
+            os._exit(0)  # what has come of files stays for those who go on with them
+        asker = socket.socket(fileno=descriptors[0])
+        threading.Thread(target=_answer, args=(unpack(asked), asker), daemon=True).start()
+
+
+def _answer(asked: Any, asker: socket.socket) -> None:
+    folder, most_bytes, patience, identity = asked
+    cache = FileCache(Path(folder), most_bytes, Patience(**patience))
+    told = "", "", 0
+    with asker:
+        gone = select.poll()
+        gone.register(asker, select.POLLRDHUP)
+        try:
+            cache.fetch_here(FileIdentity(**identity), lambda: bool(gone.poll(0)))
+        except Changed as error:
+            told = Changed.__name__, str(error), 0
+        except KatzError as error:
+            kind = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
+            told = kind, str(error), 0
+        except OSError as error:
+            told = OSError.__name__, str(error), error.errno or 0
+        except BaseException:
+            traceback.print_exc()
+            return
+        with suppress(OSError):  # nobody waits any longer
+            asker.send(pack(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Has files that URLs name be fetched by a process of its own: network libraries read a file in
+hundreds of pieces, and those that compute in this process would wait for the interpreter each time.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from katz_graph.errors import Cancelled, InputError, RunError
+from katz_graph.files.urls import shown
+from katz_graph.ipc.child import PYTHON, start_child
+from katz_graph.ipc.packing import pack, unpack
+from katz_graph.models.loading.fetch import Changed, Patience
+from katz_graph.recipe import FileIdentity
+
+MAIN = "katz_graph.models.loading.fetch_main"
+POLL = 0.02  # seconds between two looks at whether the file is still wanted
+LONGEST = 1 << 17  # bytes of a message
+ERRORS = {kind.__name__: kind for kind in (Cancelled, InputError, RunError)}
+
+
+class Fetcher:
+    """Starts the process when the first file is wanted, and anew when it was lost. It fetches
+    several at a time, and ends with this process. Any thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def fetch(
+        self,
+        folder: Path,
+        most_bytes: float,
+        patience: Patience,
+        file: FileIdentity,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        """Fetches a file to the cache of a folder, until `cancelled` says that nobody wants it.
+        Raises what `FileCache.fetch_here` raises, and RunError when the process is lost.
+        """
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with its:
+                asked = [str(folder), most_bytes, asdict(patience), asdict(file)]
+                self._ask(pack(asked), its.fileno())
+            while not select.select([ours], [], [], POLL)[0]:
+                if cancelled():
+                    raise Cancelled(f"{shown(file.path)}: no longer wanted")
+            told = ours.recv(LONGEST)
+        if not told:
+            raise RunError(
+                f"{shown(file.path)}: could not be fetched: the process that fetches files was "
+                "lost: run it again"
+            )
+        _raise(file, *unpack(told))
+
+    def _ask(self, message: bytes, descriptor: int) -> None:
+        with self._lock:
+            if self._control is not None:
+                with suppress(OSError):
+                    socket.send_fds(self._control, [message], [descriptor])
+                    return
+                self._control.close()
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            command = [*PYTHON, "-m", MAIN]
+            self._process, self._control = start_child(command, socket.SOCK_SEQPACKET)
+            socket.send_fds(self._control, [message], [descriptor])
+
+
+FETCHER = Fetcher()
+
+
+def _raise(file: FileIdentity, kind: str, message: str, number: int) -> None:
+    """Raises what the other process did, if it raised anything."""
+    if kind == Changed.__name__:
+        raise Changed(file.path)
+    if kind == OSError.__name__:
+        raise OSError(number, os.strerror(number))
+    if kind:
+        raise ERRORS[kind](message)
