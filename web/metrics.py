@@ -46,6 +46,12 @@ OF_DEVICES = (
     (CounterMetricFamily, "controlnet_misses", "ControlNets that had to be loaded"),
     (CounterMetricFamily, "controlnet_evictions", "ControlNets let go for others"),
     (CounterMetricFamily, "controlnet_load_seconds", "Seconds that loading ControlNets took"),
+    (GaugeMetricFamily, "lora_bytes", "Bytes of LoRA files in memory"),
+    (GaugeMetricFamily, "lora_budget_bytes", "Bytes that LoRA files may take"),
+    (CounterMetricFamily, "lora_hits", "LoRA files that were in memory when wanted"),
+    (CounterMetricFamily, "lora_misses", "LoRA files that had to be read"),
+    (CounterMetricFamily, "lora_evictions", "LoRA files let go for others"),
+    (CounterMetricFamily, "lora_load_seconds", "Seconds that reading LoRA files took"),
     (CounterMetricFamily, "lora_merges", "How often LoRAs were merged into a model"),
     (CounterMetricFamily, "lora_seconds", "Seconds that merging LoRAs took"),
 )

@@ -87,6 +87,7 @@ _CLASSES: tuple[type, ...] = (
     config.WorkerConfig,
     timing.Timing,
     DeviceProgram,
+    residency.AdapterUse,
     residency.ControlNetUse,
     residency.ModelUse,
     recipe.Tile,

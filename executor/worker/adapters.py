@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from katz_graph.adapters.lora import LoraFile, read_lora
 from katz_graph.eviction import LeastRecentlyUsed
+from katz_graph.models.loading.residency import AdapterUse
 from katz_graph.recipe import FileIdentity
 
 FILE_BYTES = 2**30  # that LoRA files which were read may take, unless said otherwise
@@ -43,7 +44,7 @@ class AdapterStore:
         self._entries: dict[FileIdentity, _Entry] = {}
         self._order = LeastRecentlyUsed()
         self._lock = threading.Lock()
-        self.hits = self.misses = 0
+        self.hits = self.misses = self.evictions = 0
         self.seconds = 0.0  # that reading took, all files together
 
     def want(
@@ -87,10 +88,22 @@ class AdapterStore:
         threading.Thread(target=run, name="katz-adapter", daemon=True).start()
         return done
 
-    @property
-    def resident_bytes(self) -> int:
+    def use(self, merges: int = 0, merge_seconds: float = 0.0) -> AdapterUse:
+        """Returns what is here, and what came and went; with how often what is here was merged."""
         with self._lock:
-            return sum(entry.size for entry in self._entries.values())
+            return AdapterUse(
+                self.hits,
+                self.misses,
+                self.evictions,
+                self.seconds,
+                self._held(),
+                self._budget,
+                merges,
+                merge_seconds,
+            )
+
+    def _held(self) -> int:
+        return sum(entry.size for entry in self._entries.values())
 
     def _taken(self, file: FileIdentity) -> _Entry:
         entry = self._entries.get(file)
@@ -138,13 +151,14 @@ class AdapterStore:
 
     def _trim(self) -> None:
         """Lets go of files that nobody wants until the rest is within the budget."""
-        held = sum(entry.size for entry in self._entries.values())
+        held = self._held()
         wanted = frozenset(file for file, entry in self._entries.items() if entry.users)
         while held > self._budget and isinstance(
             victim := self._order.victim(wanted), FileIdentity
         ):
             entry = self._entries[victim]
             held -= entry.size
+            self.evictions += 1
             self._forget(victim, entry)
 
 

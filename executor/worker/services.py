@@ -15,7 +15,7 @@ from katz_graph.executor.measure.device import device_key, measure
 from katz_graph.executor.worker.models import DeviceModels, Notes
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.loading.residency import ControlNetUse, ModelUse
+from katz_graph.models.loading.residency import AdapterUse, ControlNetUse, ModelUse
 from katz_graph.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 
 
@@ -104,9 +104,10 @@ def memory(worker: ServingWorker) -> Mapping[str, int]:
     }
 
 
-def lora_use(worker: ServingWorker) -> tuple[int, float]:
-    """Counts how often LoRAs were merged into a model anew, and the seconds that it took."""
-    return worker.models.lora_merges, worker.models.lora_seconds
+def adapter_use(worker: ServingWorker) -> AdapterUse:
+    """Returns what the worker's memory holds of LoRA files, and what came, went and was merged."""
+    models = worker.models
+    return models.adapters.use(models.lora_merges, models.lora_seconds)
 
 
 def unload(worker: ServingWorker) -> None:
@@ -128,7 +129,7 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
         control_net_use,
         model_use,
         memory,
-        lora_use,
+        adapter_use,
         unload,
     )
 }

@@ -201,7 +201,10 @@ def _run(engine: DeviceEngine, region: Region) -> tuple[float, float, float, int
 
 def _switching(engine: DeviceEngine) -> list[float]:
     """Returns the seconds that each worker has spent on switching between LoRAs."""
-    return [engine.cluster.call(name, "lora_use").value[1] for name in engine.cluster.assignments]
+    return [
+        engine.cluster.call(name, "adapter_use").value.merge_seconds
+        for name in engine.cluster.assignments
+    ]
 
 
 @contextmanager

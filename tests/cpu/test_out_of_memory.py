@@ -227,9 +227,9 @@ def test_what_runs_out_anywhere_else_in_a_worker_is_of_the_same_class(
     def fail(worker: object) -> None:
         raise ERRORS[error]()
 
-    monkeypatch.setitem(WORK, "lora_use", fail)
+    monkeypatch.setitem(WORK, "adapter_use", fail)
     with pytest.raises(OutOfMemory, match=rf"^out of memory{WAY_OUT}$"):
-        jobs.engine.cluster.call("cpu:0", "lora_use")
+        jobs.engine.cluster.call("cpu:0", "adapter_use")
 
 
 @pytest.mark.parametrize(

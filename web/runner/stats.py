@@ -51,7 +51,7 @@ class DeviceFigures:
         memory: Mapping[str, int] = self._cluster.call(name, "memory").value
         nets = self._cluster.call(name, "control_net_use").value
         models = self._cluster.call(name, "model_use").value
-        merges, seconds = self._cluster.call(name, "lora_use").value
+        loras = self._cluster.call(name, "adapter_use").value
         kind, _, index = self._cluster.assignments[name].device.partition(":")
         return DeviceStats(
             name,
@@ -71,6 +71,12 @@ class DeviceFigures:
             model_evictions=models.evictions,
             model_evicted_seconds=models.evicted_seconds,
             out_of_memory=models.short,
-            lora_merges=merges,
-            lora_seconds=seconds,
+            lora_hits=loras.hits,
+            lora_misses=loras.misses,
+            lora_evictions=loras.evictions,
+            lora_load_seconds=loras.read_seconds,
+            lora_bytes=loras.resident_bytes,
+            lora_budget_bytes=loras.budget_bytes,
+            lora_merges=loras.merges,
+            lora_seconds=loras.merge_seconds,
         )

@@ -39,8 +39,8 @@ class RunnerFacts:
 class DeviceStats:
     """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts
     are since the worker started: models loaded and evicted, with the seconds of loading; how often
-    memory ran out; ControlNet hits, loads and evictions; how often LoRAs were merged anew, and the
-    seconds of that.
+    memory ran out; ControlNet hits, loads and evictions; the same of LoRA files; how often LoRAs
+    were merged anew, and the seconds of that.
     """
 
     name: str
@@ -63,6 +63,12 @@ class DeviceStats:
     controlnet_evictions: int = 0
     controlnet_load_seconds: float = 0.0
     controlnet_bytes: int = 0
+    lora_hits: int = 0
+    lora_misses: int = 0
+    lora_evictions: int = 0
+    lora_load_seconds: float = 0.0
+    lora_bytes: int = 0
+    lora_budget_bytes: float = 0.0
     lora_merges: int = 0
     lora_seconds: float = 0.0
 

@@ -54,6 +54,23 @@ class ControlNetUse:
     resident_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """Counts LoRA files that were in memory when wanted (`hits`), or had to be read (`misses`), the
+    seconds of reading, what they take of their budget; and how often sets of them were merged into
+    models, with the seconds of that.
+    """
+
+    hits: int
+    misses: int
+    evictions: int
+    read_seconds: float
+    resident_bytes: int
+    budget_bytes: float
+    merges: int
+    merge_seconds: float
+
+
 class Residency:
     """Keeps the books of a budget: sizes of what is resident, what of it is pinned, hits and
     misses. It moves no bytes itself.
