@@ -122,7 +122,7 @@ class Execution:
         self._patched = self._unpatched()
         self._made_before = {*(op.id for op in program.before), PRESENT}
         self._loop_models, self._text_encoders = _recipes(program)
-        self._checks = self._begun_checks(wake)
+        self._check = self._begun_check(wake)
         files = adapters(program, portion.device)
         # that it may not begin without
         self._needed = [file for file in files if file not in self._versions.late.files]
@@ -166,28 +166,32 @@ class Execution:
         """
         if not self._loaded:
             # with late ones the first evaluations may run beside the checks
-            checked = self._versions.late.files or all(check.done() for check in self._checks)
+            checked = self._versions.late.files or self._check is None or self._check.done()
             return bool(checked) and self._adapters.have(self._needed)
         return not self._held and (
             self._next >= len(self._instructions)
             or not self._waits_for(self._instructions[self._next])
         )
 
-    def _begun_checks(self, wake: Callable[[], None]) -> list[Future[tuple[str, ...]]]:
+    def _begun_check(self, wake: Callable[[], None]) -> Future[list[str]] | None:
         """Begins to check, beside the thread that computes, that LoRAs fit their models."""
-        checks = [
-            self._models.adapters.beside(partial(_notes, recipe))
+        recipes = [
+            recipe
             for recipe in (*self._loop_models, *self._text_encoders)
             if not isinstance(recipe, ControlNetRecipe) and takes_loras(recipe)
         ]
-        for check in checks:
-            check.add_done_callback(lambda _: wake())
-        return checks
+        if not recipes:
+            return None
+        check = self._models.adapters.beside(
+            lambda: [note for recipe in recipes for note in check_loras(recipe)]
+        )
+        check.add_done_callback(lambda _: wake())
+        return check
 
-    def _heed_checks(self) -> None:
-        """Warns of what checks have found by now; raises what they raise."""
-        for check in [check for check in self._checks if check.done()]:
-            self._checks.remove(check)
+    def _heed_check(self) -> None:
+        """Warns of what the check has found, once it is done; raises what it raises."""
+        if self._check is not None and self._check.done():
+            check, self._check = self._check, None
             for note in check.result():
                 self._context.warn(note)
 
@@ -224,7 +228,7 @@ class Execution:
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
     def _step_on(self) -> bool:
-        self._heed_checks()
+        self._heed_check()
         self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
         # functions and nodes of packs in it may reach the run
@@ -519,10 +523,6 @@ def _recipes(
         op.inputs["encoding"] for op in program.before if stage_of(op).encodes_text and op.inputs
     ]
     return list(models), list(dict.fromkeys(clip for text in texts for clip in clips(text)))
-
-
-def _notes(recipe: ModelRecipe | ClipRecipe) -> tuple[str, ...]:
-    return tuple(check_loras(recipe))
 
 
 def _instance(instruction: Instruction) -> Instance:

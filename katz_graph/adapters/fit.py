@@ -32,6 +32,7 @@ from katz_graph.recipe import (
 SHOWN = 3  # names that a message has
 FITS_KNOWN = 256  # of files and modules, told without reading headers again
 MODULES_KNOWN = 16
+FILES_DESCRIBED = 4
 
 Shapes = Mapping[str, Sequence[int]]
 """Maps the names of a module's parameters to their shapes."""
@@ -53,7 +54,7 @@ def check_fits(lora: LoraFile, part: str, shapes: Shapes) -> Fitted:
     InputError naming the first that does not fit, and both shapes, or that stands for the same
     parameter as another; and when there is something for the part, but no layer of the module.
     """
-    names = parameter_names(shapes, part)
+    names = parameter_names(tuple(shapes), part)
     fitted: dict[str, Method] = {}
     lacking: dict[str, Method] = {}
     for given, method in lora.parts[part].items():
@@ -125,8 +126,12 @@ def _first(keys: Sequence[str]) -> str:
 def _left_out(
     file: FileIdentity, module: Component, part: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    lora = describe(file)
+    lora = _described(file)
     return lora.extras, check_fits(lora, part, parameter_shapes(module)).lacking
+
+
+# a model's network and its text encoders are checked one after the other
+_described = lru_cache(maxsize=FILES_DESCRIBED)(describe)
 
 
 @lru_cache(maxsize=MODULES_KNOWN)

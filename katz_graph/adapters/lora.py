@@ -156,7 +156,7 @@ def _parsed(name: str, entries: dict[str, Any], load: Load) -> LoraFile:
     metadata = entries.pop("__metadata__", {})
     if not entries:
         raise InputError(f"{name}: holds no tensors, expected a LoRA")
-    named, extras = unified(name, {key: key for key in entries})
+    named, extras = unified(name, tuple(entries))
     config = _adapter_config(name, metadata)
     parts: dict[str, dict[str, Method]] = {part: {} for part in named}
     for part, modules in named.items():

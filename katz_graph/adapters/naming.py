@@ -9,9 +9,9 @@ every name is looked up among those that a model's modules have.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import accumulate
 from pkgutil import resolve_name
-from typing import TypeVar
 
 from diffusers.utils.state_dict_utils import (
     DIFFUSERS_OLD_TO_PEFT,
@@ -74,23 +74,25 @@ ENDINGS = {
 LONGEST = max(ending.count(".") for ending in ENDINGS) + 2  # words, with the name of an adapter
 NAMED = ("lora_", "hada_", "lokr_")  # PEFT may put the name of an adapter behind these
 
-Value = TypeVar("Value")
-Named = dict[str, dict[str, dict[str, Value]]]
-"""Maps part -> module as the file names it -> what it is of those in `ENDINGS`."""
+FILES_KNOWN, MODULES_KNOWN = 8, 16
+
+Named = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""Maps part -> module as the file names it -> what it is of those in `ENDINGS` -> its key."""
 
 
-def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tuple[str, ...]]:
-    """Sorts the tensors of a LoRA file (or whatever stands for them) by part and module; those of
-    unknown names come second.
+# a file is described before it is read
+@lru_cache(maxsize=FILES_KNOWN)
+def unified(path: str, keys: tuple[str, ...]) -> tuple[Named, tuple[str, ...]]:
+    """Sorts the tensors of a LoRA file by part and module; those of unknown names come second.
 
     InputError for methods that are not supported, for a tensor that is given twice or stands beside
     a known method without being of it, and for a file without any known name.
     """
-    _refuse_others(path, tensors)
+    _refuse_others(path, keys)
     renamings = _renamings()
-    named: Named[Value] = {part: {} for part in renamings}
+    named: dict[str, dict[str, dict[str, str]]] = {part: {} for part in renamings}
     extras: dict[str, tuple[str, str]] = {}
-    for key, value in tensors.items():
+    for key in keys:
         part, name = _place(key, renamings)
         module, tensor = _split(name)
         if not part or not tensor:
@@ -101,12 +103,14 @@ def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tupl
             raise InputError(
                 f"{path}: says {part}.{module} twice ({key}), expected one LoRA in a file"
             )
-        entry[tensor] = value
+        entry[tensor] = key
     _check_known(path, named, extras)
     return named, tuple(extras)
 
 
-def parameter_names(parameters: Iterable[str], part: str) -> dict[str, str]:
+# a model has many LoRAs
+@lru_cache(maxsize=MODULES_KNOWN)
+def parameter_names(parameters: tuple[str, ...], part: str) -> Mapping[str, str]:
     """Maps every name that a LoRA file may have for the weight or bias of a module, which ends in
     `.weight` or `.bias`, to its name in the model, which is one of `parameters`.
     """
@@ -183,7 +187,7 @@ def _refuse_others(path: str, tensors: Iterable[str]) -> None:
             )
 
 
-def _check_known(path: str, named: Named[Value], extras: Mapping[str, tuple[str, str]]) -> None:
+def _check_known(path: str, named: Named, extras: Mapping[str, tuple[str, str]]) -> None:
     if not any(named.values()):
         raise InputError(
             f"{path}: no LoRA for {supported()} {NAMINGS}: {next(iter(extras))} is unknown"

@@ -38,6 +38,8 @@ BENCHES = {
     "loading": "LoRAs that are fetched from a slow store while the first steps run",
     "switching": "two requests with different LoRAs at a time on one worker: time spent switching, "
     "and what each waits",
+    "longtail": "hundreds of LoRAs, most of them rare, by URL through a server: memory, budgets, "
+    "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
     "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, "
     "by the judge",

@@ -144,7 +144,7 @@ def _pairs(folder: Path, setting: Setting, scale: Scale, share: float) -> list[P
     configs = [WorkerConfig(f"cpu:{number}") for number in range(setting.workers)]
     bound = scale.steps // 2
     with ExitStack() as opened:
-        port = opened.enter_context(_store(setting.loras))
+        port = opened.enter_context(slow_store(setting.loras))
         opened.enter_context(_cache(folder / "cache"))
         engine = opened.enter_context(
             DeviceEngine(configs, Choices(allowed=frozenset({f"async-lora={bound}"})), folder)
@@ -208,7 +208,7 @@ def _switching(engine: DeviceEngine) -> list[float]:
 
 
 @contextmanager
-def _store(files: Sequence[Path]) -> Iterator[int]:
+def slow_store(files: Sequence[Path]) -> Iterator[int]:
     """Starts the slow store, in a process of its own; yields its port."""
     command = [sys.executable, "-m", "katz_graph.bench.slow_store", str(files[0].parent)]
     with subprocess.Popen(

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from katz_graph.errors import RunError
 READY = 120.0  # seconds in which a server has to be ready
 ENDING = 60.0  # seconds in which it has to end
 POLL = 0.05  # seconds
+IN_QUEUE = 32  # jobs that wait at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,10 @@ class Served:
             for one in images
         ]
 
+    def fetched(self) -> list[Path]:
+        """Returns the files that it has fetched, whole or in part."""
+        return [path for path in (self._cache / "fetched").rglob("*") if path.is_file()]
+
     def family(self) -> list[int]:
         """Returns its process and all below it."""
         parents = {pid: _parent(pid) for pid in _processes()}
@@ -240,6 +245,29 @@ def descriptors(pids: Sequence[int]) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def shared_memory(pids: Sequence[int]) -> int:
+    """Counts descriptors of memory files, and entries of the machine's shared memory."""
+    return sum("memfd:" in target for target in descriptors(pids)) + sum(
+        1 for _ in Path("/dev/shm").iterdir()
+    )
+
+
+def carry_out(server: Served, prompts: Iterable[Mapping[str, Any]]) -> None:
+    """Submits jobs as fast as the queue takes them; all have ended afterwards, the last one
+    well.
+    """
+    ids: list[str] = []
+    for prompt in prompts:
+        while (answer := server.submit(prompt)).status == 429:
+            time.sleep(POLL)
+        ids.append(answer.data["prompt_id"])
+        if len(ids) % IN_QUEUE == 0:
+            server.drain(IN_QUEUE // 2)
+    server.drain()
+    last = server.get(f"/history/{ids[-1]}").data
+    assert last[ids[-1]]["status"]["status_str"] == "success", last
 
 
 def processor_seconds(pid: int) -> float:

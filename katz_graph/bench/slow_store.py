@@ -12,7 +12,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-PIECE = 2**14  # bytes at once
+LEAST = 2**14  # bytes at once
+APART = 0.01  # seconds between pieces
 
 
 class Shelf(BaseHTTPRequestHandler):
@@ -33,11 +34,11 @@ class Shelf(BaseHTTPRequestHandler):
         self.send_header("ETag", f'"{len(content)}"')
         self.send_header("Content-Length", str(last + 1 - first))
         self.end_headers()
-        began = time.perf_counter()
-        for start in range(first, last + 1, PIECE):
-            self.wfile.write(content[start : min(start + PIECE, last + 1)])
+        began, piece = time.perf_counter(), max(LEAST, int(APART * float(rate)))
+        for start in range(first, last + 1, piece):
+            self.wfile.write(content[start : min(start + piece, last + 1)])
             if asked is None:
-                ends = began + (start + PIECE - first) / float(rate)
+                ends = began + (start + piece - first) / float(rate)
                 time.sleep(max(0.0, ends - time.perf_counter()))
 
     def log_message(self, format: str, *arguments: object) -> None:

@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Served, alive, descriptors, painting, resident, serving
+from katz_graph.bench.served import (
+    alive,
+    carry_out,
+    descriptors,
+    painting,
+    resident,
+    serving,
+    shared_memory,
+)
 
 GROWTH_BOUND = 0.02
-IN_QUEUE = 32  # jobs that wait at once
 ROUND = 100  # jobs between looks at the memory
 
 
@@ -34,10 +41,11 @@ def run(scale: Scale | None = None) -> BenchResult:
         done = 0
         while done < scale.warm_up + scale.jobs:
             count = min(ROUND, scale.warm_up + scale.jobs - done)
-            _carry_out(server, range(done, done + count), scale)
+            seeds = range(done, done + count)
+            carry_out(server, (painting(seed, scale.steps, scale.side, "soak") for seed in seeds))
             done += count
             family = server.family()
-            looks.append((done, resident(family), len(descriptors(family)), _shared(family)))
+            looks.append((done, resident(family), len(descriptors(family)), shared_memory(family)))
         seconds = time.perf_counter() - started
         family = server.family()
         status, ending = server.stop()
@@ -67,27 +75,4 @@ def run(scale: Scale | None = None) -> BenchResult:
     rows = [[number, memory / 2**20, files, shared] for number, memory, files, shared in looks]
     return BenchResult(
         "soak", ok, metrics, bounds, ("jobs", "MiB", "descriptors", "shared memory"), rows
-    )
-
-
-def _carry_out(server: Served, seeds: range, scale: Scale) -> None:
-    """Submits jobs as fast as the queue takes them; all have ended well afterwards."""
-    ids = []
-    for seed in seeds:
-        while (
-            answer := server.submit(painting(seed, scale.steps, scale.side, "soak"))
-        ).status == 429:
-            time.sleep(0.05)
-        ids.append(answer.data["prompt_id"])
-        if len(ids) % IN_QUEUE == 0:
-            server.drain(IN_QUEUE // 2)
-    server.drain()
-    last = server.get(f"/history/{ids[-1]}").data
-    assert last[ids[-1]]["status"]["status_str"] == "success", last
-
-
-def _shared(family: list[int]) -> int:
-    """Counts descriptors of memory files, and entries of the machine's shared memory."""
-    return sum("memfd:" in target for target in descriptors(family)) + sum(
-        1 for _ in Path("/dev/shm").iterdir()
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
 
 from katz_graph.bench.plot import Curve, Panel, line_chart
 from katz_graph.bench.result import BenchResult
@@ -130,15 +132,23 @@ def replayed(
     changes = 1 + sum(items != before for before, items in pairwise(wanted))
     policies: dict[str, Callable[[], Policy]] = {**POLICIES, "optimum": lambda: Optimum(uses)}
     return {
-        name: {kept: _loads(uses, kept, policy()) / changes for kept in capacities}
+        name: {kept: misses(uses, kept, policy()) / changes for kept in capacities}
         for name, policy in policies.items()
     }
 
 
-def _loads(uses: Sequence[Hashable], kept: int, policy: Policy) -> int:
+def misses(
+    uses: Sequence[Hashable],
+    kept: int,
+    policy: Policy,
+    sizes: Mapping[Any, int] = MappingProxyType({}),
+) -> int:
+    """Counts the uses that a cache of size `kept` misses. `sizes`: of items, 1 where none is
+    given.
+    """
     cache = Residency(kept, policy)
     for item in uses:
-        cache.touch(item, 1)
+        cache.touch(item, sizes.get(item, 1))
     return cache.misses
 
 

@@ -351,7 +351,7 @@ def originally_named(family):
     """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of
     checkpoints has it.
     """
-    names = parameter_names(weights(unet(family)), "unet")
+    names = parameter_names(tuple(weights(unet(family))), "unet")
     checkpoint = {f"model.diffusion_model.{name}": name.rpartition(".")[0] for name in names}
     converted = convert_ldm_unet_checkpoint(checkpoint, unet(family).config)
     return {

@@ -1,0 +1,255 @@
+"""`katz bench longtail`: requests over hundreds of LoRAs, most of them rare, through a server with
+two workers, each of which has a part of the UNet and so every LoRA.
+
+LoRAs are fetched by URL; of all of them the disk keeps a fraction, and each worker's memory a
+smaller one. Memory, descriptors and shared memory have to stay what they were after the first
+requests, the caches within their budgets, and workers have to read as many files as a replay of the
+same requests through the same policy says.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from katz_graph.bench.loading import slow_store
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.served import (
+    Served,
+    alive,
+    carry_out,
+    descriptors,
+    painting,
+    resident,
+    serving,
+    shared_memory,
+)
+from katz_graph.bench.trace import misses
+from katz_graph.bench.trace_requests import Service, requests
+from katz_graph.eviction import POLICIES
+from katz_graph.files.folders import MINI
+from katz_graph.files.settings import FETCHED_GB, GB
+from katz_graph.models.loading.identity import read_header
+
+GROWTH_BOUND = 0.02  # of memory
+MISSES_BOUND = 0.05  # of all uses, between what is measured and the replay
+RANKS = (1, 2, 4, 8, 16, 32)
+ROUND = 50  # requests between looks
+ON_DISK, IN_MEMORY = 0.3, 0.1  # of all LoRAs
+RATE = 10**9  # bytes a second that the store sends
+STEPS, SIDE = 2, 64
+DEVICES = ("cpu:0", "cpu:1")
+PLACES = ("unet_encoder=cpu:0", "unet_mid=cpu:1", "unet_decoder=cpu:1")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Sets how many requests there are, how many of them come before the first look that counts,
+    and how many LoRAs they choose from.
+    """
+
+    requests: int = 500
+    warm_up: int = 200
+    loras: int = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a server takes after so many requests, in bytes and numbers; `read` and `files`: what
+    LoRAs take, the most that one worker keeps, and on the disk.
+    """
+
+    requests: int
+    memory: int
+    descriptors: int
+    shared: int
+    read: float
+    files: int
+
+
+def run(scale: Scale | None = None) -> BenchResult:
+    scale = scale or Scale()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        loras = make_loras(folder / "store", scale.loras)
+        total = sum(path.stat().st_size for path in loras)
+        on_disk, in_memory = int(ON_DISK * total), int(IN_MEMORY * total)
+        wanted = chosen(loras, scale.requests)
+        with (
+            slow_store(loras) as port,
+            _environment({FETCHED_GB: str(on_disk / GB)}),
+            serving(
+                folder / "server",
+                *("--devices", "cpu*2"),
+                *(word for place in PLACES for word in ("--place", place)),
+                *("--fetch", f"http://127.0.0.1:{port}/", "--lora-gb", str(in_memory / GB)),
+            ) as server,
+        ):
+            began = time.perf_counter()
+            looks = list(_looks(server, port, wanted, scale))
+            seconds = time.perf_counter() - began
+            used = [_figures(server, device) for device in DEVICES]
+            family = server.family()
+            status, _ = server.stop()
+            left = alive(family)
+    sizes = {path.name: _bytes(path) for path in loras}
+    uses = [path.name for paths in wanted for path in paths]
+    predicted = misses(uses, in_memory, POLICIES["lru"](), sizes) / len(uses)
+    found = [figures["misses"] / (figures["hits"] + figures["misses"]) for figures in used]
+    before = next(look for look in looks if look.requests >= scale.warm_up)
+    after = looks[-1]
+    metrics: dict[str, Any] = {
+        "requests_per_second": scale.requests / seconds,
+        "uses": len(uses),
+        "different": len(set(uses)),
+        "uses_told": min(figures["hits"] + figures["misses"] for figures in used) / len(uses),
+        "memory_growth": after.memory / before.memory - 1,
+        "descriptor_growth": after.descriptors - before.descriptors,
+        "shared_memory_growth": after.shared - before.shared,
+        "read_of_budget": max(look.read for look in looks) / in_memory,
+        "files_of_budget": max(look.files for look in looks) / on_disk,
+        "predicted_misses": predicted,
+        "misses_off": max(abs(share - predicted) for share in found),
+        **{f"misses_{device}": share for device, share in zip(DEVICES, found, strict=True)},
+        "processes_left": len(left),
+        "exit_status": status,
+    }
+    most = {
+        "memory_growth": GROWTH_BOUND,
+        "descriptor_growth": 0,
+        "shared_memory_growth": 0,
+        "read_of_budget": 1,
+        "files_of_budget": 1,
+        "misses_off": MISSES_BOUND,
+        "processes_left": 0,
+        "exit_status": 0,
+    }
+    return BenchResult(
+        "longtail",
+        metrics["uses_told"] == 1 and all(metrics[name] <= bound for name, bound in most.items()),
+        metrics,
+        {"uses_told": "1"} | {name: f"<= {bound}" for name, bound in most.items()},
+        ("requests", "MiB", "descriptors", "shared memory", "MiB of LoRAs read", "MiB fetched"),
+        [
+            [
+                look.requests,
+                look.memory / 2**20,
+                look.descriptors,
+                look.shared,
+                look.read / 2**20,
+                look.files / 2**20,
+            ]
+            for look in looks
+        ],
+    )
+
+
+def make_loras(folder: Path, number: int) -> list[Path]:
+    """Writes LoRAs for the miniature model, of ranks drawn by chance: the modules of its own one,
+    with values of no meaning.
+    """
+    folder.mkdir()
+    template = load_file(MINI / "loras" / "sticker.safetensors")
+    draw, made = random.Random(0), []
+    for index in range(number):
+        rank, generator = draw.choice(RANKS), torch.Generator().manual_seed(index)
+        made.append(folder / f"lora-{index}.safetensors")
+        save_file(
+            {
+                key: value if value.ndim < 2 else _of_rank(rank, key, value, generator)
+                for key, value in template.items()
+            },
+            made[-1],
+        )
+    return made
+
+
+def chosen(loras: Sequence[Path], number: int) -> list[list[Path]]:
+    """Draws which LoRAs requests use: as the trace's service B, from as many as there are."""
+    service = Service("B", 1, 1, 1.0, (1.0,), len(loras), 14, (0.072, 0.736, 0.192))
+    return [
+        [loras[int(name.rpartition("-")[2])] for name in request.loras]
+        for request in requests(service, number)
+    ]
+
+
+def _of_rank(rank: int, key: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    shape = list(value.shape)
+    shape[0 if "lora_A" in key or "down" in key else 1] = rank
+    return (torch.randn(shape, generator=generator) * 0.01).to(value.dtype)
+
+
+def _looks(
+    server: Served, port: int, wanted: Sequence[Sequence[Path]], scale: Scale
+) -> Iterator[Look]:
+    for first in range(0, scale.requests, ROUND):
+        last = min(first + ROUND, scale.requests)
+        carry_out(server, (_prompt(port, number, wanted[number]) for number in range(first, last)))
+        family = server.family()
+        yield Look(
+            last,
+            resident(family),
+            len(descriptors(family)),
+            shared_memory(family),
+            max(_figures(server, device)["bytes"] for device in DEVICES),
+            sum(path.stat().st_size for path in server.fetched()),
+        )
+
+
+def _prompt(port: int, number: int, loras: Sequence[Path]) -> dict[str, Any]:
+    prompt, model, clip = painting(number, STEPS, SIDE, "tail"), ["1", 0], ["1", 1]
+    for index, path in enumerate(loras):
+        name = f"lora-{index}"
+        prompt[name] = {
+            "class_type": "LoraLoader",
+            "inputs": {
+                "model": model,
+                "clip": clip,
+                "lora_name": f"http://127.0.0.1:{port}/{RATE}/{path.name}",
+                "strength_model": 0.5,
+                "strength_clip": 0.5,
+            },
+        }
+        model, clip = [name, 0], [name, 1]
+    prompt["5"]["inputs"]["model"] = model
+    for encoder in ("2", "3"):
+        prompt[encoder]["inputs"]["clip"] = clip
+    return prompt
+
+
+def _figures(server: Served, device: str) -> Mapping[str, float]:
+    """Reads what /metrics says of a device's LoRA files."""
+    said = server.get("/metrics").body.decode()
+    told = re.findall(rf'^katz_lora_(\w+?)(?:_total)?{{device="{device}"}} (\S+)$', said, re.M)
+    return {name: float(value) for name, value in told}
+
+
+def _bytes(path: Path) -> int:
+    """Returns the bytes of a file's tensors."""
+    return path.stat().st_size - 8 - len(read_header(path)[0])
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables for processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
