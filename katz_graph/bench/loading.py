@@ -80,7 +80,7 @@ class Pair:
 
 
 def run(scale: Scale | None = None, workers: Sequence[int] = (1, 2)) -> BenchResult:
-    scale = scale or Scale(side=16, steps=10, runs=15)
+    scale = scale or Scale(side=16, steps=20, runs=15)
     metrics: dict[str, Any] = {}
     rows = []
     with tempfile.TemporaryDirectory() as name, quiet():

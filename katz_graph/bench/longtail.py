@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -45,9 +46,10 @@ from katz_graph.models.loading.identity import read_header
 GROWTH_BOUND = 0.02  # of memory
 MISSES_BOUND = 0.05  # of all uses, between what is measured and the replay
 RANKS = (1, 2, 4, 8, 16, 32)
-ROUND = 50  # requests between looks
+ROUND = 50  # requests between looks, at most
 ON_DISK, IN_MEMORY = 0.3, 0.1  # of all LoRAs
 RATE = 10**9  # bytes a second that the store sends
+COMMON = 14  # LoRAs that are popular, as in the trace
 STEPS, SIDE = 2, 64
 DEVICES = ("cpu:0", "cpu:1")
 PLACES = ("unet_encoder=cpu:0", "unet_mid=cpu:1", "unet_decoder=cpu:1")
@@ -55,13 +57,17 @@ PLACES = ("unet_encoder=cpu:0", "unet_mid=cpu:1", "unet_decoder=cpu:1")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Sets how many requests there are, how many of them come before the first look that counts,
-    and how many LoRAs they choose from.
+    """Sets how many requests there are, how many come before them and fill the caches, and how many
+    LoRAs they choose from.
     """
 
     requests: int = 500
-    warm_up: int = 200
+    warm_up: int = 1250
     loras: int = 300
+
+    @property
+    def total(self) -> int:
+        return self.warm_up + self.requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ def run(scale: Scale | None = None) -> BenchResult:
         loras = make_loras(folder / "store", scale.loras)
         total = sum(path.stat().st_size for path in loras)
         on_disk, in_memory = int(ON_DISK * total), int(IN_MEMORY * total)
-        wanted = chosen(loras, scale.requests)
+        sizes = {path.name: _bytes(path) for path in loras}
+        wanted = chosen(loras, scale.total)
         with (
             slow_store(loras) as port,
             _environment({FETCHED_GB: str(on_disk / GB)}),
@@ -103,20 +110,22 @@ def run(scale: Scale | None = None) -> BenchResult:
             family = server.family()
             status, _ = server.stop()
             left = alive(family)
-    sizes = {path.name: _bytes(path) for path in loras}
     uses = [path.name for paths in wanted for path in paths]
     predicted = misses(uses, in_memory, POLICIES["lru"](), sizes) / len(uses)
     found = [figures["misses"] / (figures["hits"] + figures["misses"]) for figures in used]
-    before = next(look for look in looks if look.requests >= scale.warm_up)
-    after = looks[-1]
+    counted = [look for look in looks if look.requests >= scale.warm_up]
+    # of one look it depends on which LoRAs were there, and on what was just fetched
+    halves = counted[: len(counted) // 2], counted[len(counted) // 2 :]
+    earlier, later = (fmean(look.memory for look in half) for half in halves)
+    opened, left_open = (min(look.descriptors for look in half) for half in halves)
     metrics: dict[str, Any] = {
-        "requests_per_second": scale.requests / seconds,
+        "requests_per_second": scale.total / seconds,
         "uses": len(uses),
         "different": len(set(uses)),
         "uses_told": min(figures["hits"] + figures["misses"] for figures in used) / len(uses),
-        "memory_growth": after.memory / before.memory - 1,
-        "descriptor_growth": after.descriptors - before.descriptors,
-        "shared_memory_growth": after.shared - before.shared,
+        "memory_growth": later / earlier - 1,
+        "descriptor_growth": left_open - opened,
+        "shared_memory_growth": counted[-1].shared - counted[0].shared,
         "read_of_budget": max(look.read for look in looks) / in_memory,
         "files_of_budget": max(look.files for look in looks) / on_disk,
         "predicted_misses": predicted,
@@ -177,7 +186,9 @@ def make_loras(folder: Path, number: int) -> list[Path]:
 
 def chosen(loras: Sequence[Path], number: int) -> list[list[Path]]:
     """Draws which LoRAs requests use: as the trace's service B, from as many as there are."""
-    service = Service("B", 1, 1, 1.0, (1.0,), len(loras), 14, (0.072, 0.736, 0.192))
+    service = Service(
+        "B", 1, 1, 1.0, (1.0,), len(loras), min(COMMON, len(loras) // 2), (0.072, 0.736, 0.192)
+    )
     return [
         [loras[int(name.rpartition("-")[2])] for name in request.loras]
         for request in requests(service, number)
@@ -186,15 +197,15 @@ def chosen(loras: Sequence[Path], number: int) -> list[list[Path]]:
 
 def _of_rank(rank: int, key: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     shape = list(value.shape)
-    shape[0 if "lora_A" in key or "down" in key else 1] = rank
+    shape[0 if key.endswith("lora_A.weight") else 1] = rank
     return (torch.randn(shape, generator=generator) * 0.01).to(value.dtype)
 
 
 def _looks(
     server: Served, port: int, wanted: Sequence[Sequence[Path]], scale: Scale
 ) -> Iterator[Look]:
-    for first in range(0, scale.requests, ROUND):
-        last = min(first + ROUND, scale.requests)
+    for first in range(0, scale.total, ROUND):
+        last = min(first + ROUND, scale.total)
         carry_out(server, (_prompt(port, number, wanted[number]) for number in range(first, last)))
         family = server.family()
         yield Look(

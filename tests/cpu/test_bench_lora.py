@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from katz_graph.bench import loading, lora, switching
+from katz_graph.bench import loading, longtail, lora, switching
 from katz_graph.bench.parity import mini_models
 from katz_graph.bench.placed import Scale
 
@@ -39,6 +39,16 @@ def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
         assert pair.arrived == 3  # K: the run has waited
         assert pair.read > 0 and pair.patch > 0 and pair.restore > 0
         assert pair.with_them > pair.without
+
+
+def test_a_server_reads_as_many_loras_as_a_replay_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of so few requests says nothing."""
+    monkeypatch.setattr(longtail, "ROUND", 3)
+    metrics = longtail.run(longtail.Scale(requests=6, warm_up=6, loras=40)).metrics
+    assert metrics["uses_told"] == 1
+    assert metrics["different"] > 3
+    assert metrics["misses_off"] <= 1 / metrics["uses"]
+    assert metrics["read_of_budget"] <= 1 and metrics["files_of_budget"] <= 1
 
 
 def test_the_interval_of_a_median_holds_it() -> None:
