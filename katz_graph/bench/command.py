@@ -38,6 +38,7 @@ BENCHES = {
     "loading": "LoRAs that are fetched from a slow store while the first steps run",
     "switching": "two requests with different LoRAs at a time on one worker: time spent switching, "
     "and what each waits",
+    "restore": "random LoRAs, strengths, failures, cancellations: afterwards the files' weights",
     "longtail": "hundreds of LoRAs, most of them rare, by URL through a server: memory, budgets, "
     "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import random
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +15,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.lora import LoraFile, read_lora
+from katz_graph.bench import restore
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import (
@@ -32,14 +30,11 @@ from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.executor.planning import Choices, plan_region
-from katz_graph.executor.start import start_here
+from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker import adapters
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
-from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import stages
 from katz_graph.recipe import FileIdentity
 
@@ -236,54 +231,12 @@ def test_cancelling_does_not_wait_for_a_lora(
     assert difference(after.samples, by_parts(models, [(STEPS, [])])) <= 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", restore.FORMATS)
 def test_whatever_happens_weights_are_those_of_the_files(
-    models: Models, shelf: Shelf, costs: Path, dtype: torch.dtype
+    models: Models, costs: Path, kind: torch.dtype
 ) -> None:
-    """Requests, three at a time, with LoRAs that come late, fail, or are not waited for."""
-    draw, requests = random.Random(str(dtype)), 20 if dtype == torch.float32 else 10
-    config = WorkerConfig("cpu", "cpu", 1, dtype)
-
-    def ask(seed: int) -> str:
-        chance = random.Random(seed)
-        loras = tuple(
-            (path, chance.choice([-1.0, 0.3, 0.8, 1.0]))
-            for path in chance.sample(models.loras, chance.randint(0, 2))
-        )
-        case = replace(case_of(models, 0), loras=loras, steps=4)
-        region = sampler_region(case)
-        allowed = frozenset({f"async-lora={chance.randint(0, 3)}"})
-        program = plan_region(region, Target(engine.cluster.devices, {}, {}, allowed))
-        context = bare_context(engine)
-        if chance.random() < 0.5:
-            context = when(context, chance.randint(1, 2), lambda: context.cancel())
-        try:
-            engine.cluster.run(program, context)
-        except Cancelled:
-            return "cancelled"
-        except InputError:
-            return "failed"
-        return "done"
-
-    def read(file: FileIdentity) -> LoraFile:
-        time.sleep(draw.random() * 0.05)
-        if draw.random() < 0.5:
-            raise InputError(f"{file.path}: cut off")
-        return read_lora(file)
-
-    shelf.read_file = read
-    with start_here(config, Choices(), costs) as engine, ThreadPoolExecutor(3) as pool:
-        engine.models.adapters._budget = 0  # what nobody wants is read again
-        ended = list(pool.map(ask, (draw.randrange(10**9) for _ in range(requests))))
-        assert min(map(ended.count, ("done", "failed", "cancelled"))), Counter(ended)
-        device_models = engine.models
-        recipe = pipeline_recipes(models.pipeline)[0]
-        patched = device_models.module(recipe)
-        assert device_models._sets[patched].originals
-        with torch.inference_mode():  # as the device's thread
-            device_models.patch(recipe)
-        fresh = ModelStore().network(recipe.network, "cpu", dtype)
-        for (name, weight), (_, original) in zip(
-            patched.named_parameters(), fresh.named_parameters(), strict=True
-        ):
-            assert torch.equal(weight, original), name
+    number = 6 if kind == torch.float16 else 18  # slow on processors
+    ended, merges, different = restore.carried_out(models, number, kind, costs)
+    assert all(ended[ending] for ending in restore.ENDINGS), ended
+    assert merges
+    assert different == 0
