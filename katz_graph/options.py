@@ -102,6 +102,8 @@ class DeviceOptions:
         unit=GB,
     )
 
+    cuda_graphs: bool = option("record what stages compute on GPUs, and replay it", True)
+
     def device_list(self, otherwise: str | None = None) -> DeviceList:
         """Parses `devices`; if not given, `otherwise`; if neither is, the processor."""
         return parse_devices(self.devices or otherwise or "cpu")

@@ -54,6 +54,11 @@ OF_DEVICES = (
     (CounterMetricFamily, "lora_load_seconds", "Seconds that reading LoRA files took"),
     (CounterMetricFamily, "lora_merges", "How often LoRAs were merged into a model"),
     (CounterMetricFamily, "lora_seconds", "Seconds that merging LoRAs took"),
+    (CounterMetricFamily, "calls_recorded", "Calls of stages that were recorded"),
+    (CounterMetricFamily, "calls_replayed", "Calls of stages that were replayed"),
+    (CounterMetricFamily, "calls_eager", "Calls of stages that were computed as they are"),
+    (CounterMetricFamily, "recordings_dropped", "How often recordings were dropped for others"),
+    (GaugeMetricFamily, "recordings_bytes", "Bytes of recorded calls"),
 )
 # where the runner calls it otherwise
 ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"}

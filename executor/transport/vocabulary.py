@@ -15,6 +15,7 @@ from katz_graph import events, latent_space, patches, recipe
 from katz_graph.executor import messages
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker import config, timing
+from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.ir import device, program, region, values
 from katz_graph.models.loading import residency
@@ -87,6 +88,7 @@ _CLASSES: tuple[type, ...] = (
     config.WorkerConfig,
     timing.Timing,
     DeviceProgram,
+    ComputeUse,
     residency.AdapterUse,
     residency.ControlNetUse,
     residency.ModelUse,

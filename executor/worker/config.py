@@ -31,6 +31,7 @@ class WorkerConfig:
     tells: bool = False  # whether it prints which models it lets go for others
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
     policy: str = "lru"  # which of them goes first
+    cuda_graphs: bool = True  # whether a GPU's stages are recorded and replayed
 
 
 def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:

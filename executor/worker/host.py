@@ -41,12 +41,15 @@ from katz_graph.executor.messages import (
     Returned,
     Unusable,
 )
+from katz_graph.executor.recorded.cuda import CudaGraphs
+from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.transport.bulk import Bulk
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.worker.affinity import stay_on
+from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.executor.worker.execution import Exchange, Execution
@@ -69,6 +72,7 @@ Tell = Callable[[FromWorker], None]
 GiveUp = Callable[[Fault], None]
 """Tells the driver a fault, and ends this worker."""
 
+RECORDED = 1 / 8  # of a GPU's memory, that recorded calls may take
 AWAKE = 1.0  # seconds that a processor is kept busy while a request waits
 WORK = {**SERVICES, **PROBES}  # what can be called
 
@@ -315,12 +319,26 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
     store = ModelStore(
         assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
     )
-    models = DeviceModels(assignment.device, assignment.dtype, store, assignment.lora_bytes)
+    models = DeviceModels(
+        assignment.device,
+        assignment.dtype,
+        store,
+        assignment.lora_bytes,
+        computing_of(assignment, memory),
+    )
     if assignment.tells:
         models.residents.on_evicted = lambda line: print(
             f"{assignment.name}: {line}", file=sys.stderr, flush=True
         )
     return models
+
+
+def computing_of(assignment: WorkerConfig, memory: DeviceMemory) -> Computing:
+    """Makes what carries out the stages of a worker: on a GPU they are recorded."""
+    device = torch.device(assignment.device)
+    if device.type != "cuda" or not assignment.cuda_graphs:
+        return Eagerly()
+    return Recorder(CudaGraphs(device), RECORDED * memory.total)
 
 
 def _fault(device: torch.device) -> str | None:

@@ -4,7 +4,7 @@ asks for resident before it hands them out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.executor.worker.adapters import FILE_BYTES, AdapterStore
+from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.worker.weight_set import (
     MERGING_BYTES,
@@ -35,7 +36,7 @@ from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residents import Loadable
 from katz_graph.models.loading.store import ModelStore, loadable
-from katz_graph.models.stages import Outputs, Stage
+from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
 from katz_graph.models.text.evaluate import evaluate
 from katz_graph.models.text.recipe import clips
@@ -54,17 +55,8 @@ from katz_graph.recipe import (
 )
 from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
 
-Computing = Callable[[Stage, Any, Mapping[str, Any]], Outputs]
-"""Computes a stage with a live module from what it is given, see
-`katz_graph.models.stages.Compute`.
-"""
 Notes = tuple[str, ...]
 """Notes for the user on how a result came about."""
-
-
-def computed(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Computes a stage as it is declared, call by call."""
-    return stage.computed(module, given)
 
 
 class DeviceModels:
@@ -76,13 +68,15 @@ class DeviceModels:
         dtype: torch.dtype = torch.float32,
         store: ModelStore | None = None,
         lora_bytes: int | None = None,
+        compute: Computing | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
         self.store = store or ModelStore(memory=DeviceMemory(device))
         self.residents = self.store.residents
-        self.residents.also_free = self._originals
-        self.compute: Computing = computed  # how stages are carried out
+        self.residents.also_free = self._goes_with
+        self.compute: Computing = compute or Eagerly()
+        self.residents.on_short = lambda: self.compute.drop()
         # how often a model's LoRAs were not those that were wanted, and what that took
         self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # of those, in networks
@@ -95,8 +89,9 @@ class DeviceModels:
         """Lets go of all that is not in use."""
         self.residents.clear()
 
-    def _originals(self, module: Any) -> Iterable[Tensor]:
-        """Forgets the originals of a module that goes; returns them, which go too."""
+    def _goes_with(self, module: Any) -> Iterable[Tensor]:
+        """Forgets what is kept of a module that goes; returns its originals, which go too."""
+        self.compute.forget(module)
         sets = self._sets.pop(module, None)
         if sets is None:
             return ()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from katz_graph.devices import format_name
 from katz_graph.executor.measure.device import device_key, measure
+from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.models import DeviceModels, Notes
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.values import TextEncoding
@@ -110,6 +111,11 @@ def adapter_use(worker: ServingWorker) -> AdapterUse:
     return models.adapters.use(models.lora_merges, models.lora_seconds)
 
 
+def compute_use(worker: ServingWorker) -> ComputeUse:
+    """Returns how the worker's stages were computed."""
+    return worker.models.compute.use
+
+
 def unload(worker: ServingWorker) -> None:
     """Lets go of all models that are not in use, and of the memory that they took."""
     worker.models.unload()
@@ -130,6 +136,7 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
         model_use,
         memory,
         adapter_use,
+        compute_use,
         unload,
     )
 }

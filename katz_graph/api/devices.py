@@ -114,6 +114,7 @@ class DeviceSetup:
             packs=packs,
             model_bytes=self.options.model_bytes,
             lora_bytes=self.options.lora_bytes,
+            cuda_graphs=self.options.cuda_graphs,
             tells=tells,
         )
 

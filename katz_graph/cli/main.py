@@ -48,7 +48,7 @@ def run(workflow: Workflow, options: RunOptions, as_json: Json = False) -> None:
     run_workflow(workflow, options, as_json)
 
 
-@command(app, without=("output", "model_bytes", "lora_bytes", "targets"))
+@command(app, without=("output", "model_bytes", "lora_bytes", "cuda_graphs", "targets"))
 def plan(workflow: Workflow, options: PlanOptions, as_json: Json = False) -> None:
     """Show what a workflow compiles to, without running a model."""
     from katz_graph.cli.run import plan as plan_workflow

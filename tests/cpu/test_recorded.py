@@ -6,10 +6,11 @@ And stages of two requests as one call, which the same convention makes possible
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,22 +27,30 @@ from katz_graph.bench.requests import bare_context, bind, local_engine, sample, 
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
-from katz_graph.executor.recorded.call import Recorder, form_of
-from katz_graph.executor.recorded.tape import NotRecordable, Tape
+from katz_graph.executor.recorded.inputs import form_of
+from katz_graph.executor.recorded.recorder import (
+    NO_ROOM,
+    NOT_DECLARED,
+    TOO_LARGE,
+    WARMING_UP,
+    Recorder,
+)
+from katz_graph.executor.recorded.tape import Tapes
+from katz_graph.executor.worker import host
 from katz_graph.executor.worker.batching import merge, split, tensors_of
+from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.executor.worker.models import computed
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.models.stages import Outputs, Stage, stages
+from katz_graph.models.stages import Count, Outputs, Stage, stages, uncounted
 from katz_graph.node import Node
 from katz_graph.packs import builtin_types
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.planner.region import bind_region, region_nodes
+from katz_graph.planner.region import bind_region, region_nodes, stage_of
 from katz_graph.recipe import (
     Area,
     ClipRecipe,
@@ -72,8 +81,13 @@ def engines(
         local_engine(batching=batching, cache=costs) as plain,
         local_engine(batching=batching, cache=costs) as recorded,
     ):
-        recorded.models.compute = Recorder(strict=True)
+        recorded.models.compute = strict()
         yield plain, recorded
+
+
+def strict() -> Recorder:
+    """Records every call when it first comes."""
+    return Recorder(Tapes(strict=True), eager=0, strict=True)
 
 
 def recorder(engine: DeviceEngine) -> Recorder:
@@ -83,7 +97,9 @@ def recorder(engine: DeviceEngine) -> Recorder:
 
 def same(engines: tuple[DeviceEngine, DeviceEngine], region: Region) -> bool:
     plain, recorded = engines
-    return torch.equal(sample(recorded, region), sample(plain, region))
+    equal = torch.equal(sample(recorded, region), sample(plain, region))
+    assert recorder(recorded).use.eager.keys() <= {NOT_DECLARED}
+    return equal
 
 
 def case(models: Models, **changes: Any) -> Case:
@@ -99,7 +115,7 @@ def test_replayed_calls_paint_the_same_bytes(
     """
     for one in list(cases(request.getfixturevalue(family)))[::11]:
         assert same(engines, sampler_region(one)), one.name
-    assert recorder(engines[1]).replays > 2 * recorder(engines[1]).captures
+    assert recorder(engines[1]).use.replays > 2 * recorder(engines[1]).use.captures
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
@@ -108,7 +124,7 @@ def test_every_sampler_is_replayed(sampler: str, sd1: Models, costs: Path) -> No
         local_engine(batching=True, cache=costs) as plain,
         local_engine(batching=True, cache=costs) as recorded,
     ):
-        recorded.models.compute = Recorder(strict=True)
+        recorded.models.compute = strict()
         assert same((plain, recorded), sampler_region(case(sd1, sampler=sampler)))
 
 
@@ -117,7 +133,7 @@ def test_loras_strengths_prompts_and_seeds_record_nothing_anew(
 ) -> None:
     controls = (ControlCase(sd1.controls[0], 0.8, 0.0, 1.0),)
     assert same(engines, sampler_region(case(sd1, controls=controls)))
-    captures = recorder(engines[1]).captures
+    captures = recorder(engines[1]).use.captures
     for change in (
         {"seed": 7, "prompt": "another"},
         {"loras": ((sd1.loras[0], 0.7),)},
@@ -128,7 +144,7 @@ def test_loras_strengths_prompts_and_seeds_record_nothing_anew(
         assert same(engines, sampler_region(replace(case(sd1, controls=controls), **change))), (
             change
         )
-    assert recorder(engines[1]).captures == captures
+    assert recorder(engines[1]).use.captures == captures
 
 
 def test_two_requests_in_turn(sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
@@ -143,6 +159,89 @@ def test_two_requests_in_turn(sdxl: Models, engines: tuple[DeviceEngine, DeviceE
     with ThreadPoolExecutor(len(regions)) as pool:
         made = list(pool.map(lambda region: sample(recorded, region), regions))
     assert all(map(torch.equal, made, expected))
+
+
+def test_two_requests_in_turn_on_two_devices(
+    sdxl: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The devices wait for each other several times in an evaluation, and do the other request's
+    meanwhile: other LoRAs, ControlNets, prompts, samplers.
+    """
+    controls = tuple(ControlCase(one, 0.8, 0.0, 1.0) for one in sdxl.controls)
+    asked = [
+        case(sdxl, seed=1, controls=controls[:1], steps=4),
+        case(sdxl, seed=2, prompt="other", loras=((sdxl.loras[0], 0.5),), sampler="dpmpp_2m"),
+        case(sdxl, seed=3, controls=controls, loras=((sdxl.loras[1], -0.5),), sampler="heun"),
+        case(sdxl, seed=4, latent=torch.zeros(1, 4, 9, 7), steps=5),  # divides by nothing
+    ]
+    regions = [sampler_region(one) for one in asked]
+    with local_engine(batching=False, cache=costs) as plain:
+        expected = [sample(plain, region) for region in regions]
+    made: list[Recorder] = []
+    monkeypatch.setattr(host, "computing_of", lambda *_: made.append(strict()) or made[-1])
+    workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as cluster:
+        programs = [
+            plan_region(
+                region,
+                Target(
+                    cluster.cluster.devices,
+                    cluster.cluster.links,
+                    dict.fromkeys(alternate(region, number), ("cpu:1",)),
+                    batching=False,
+                ),
+            )
+            for number, region in enumerate(regions)
+        ]
+        for _ in range(2):
+            with ThreadPoolExecutor(len(programs)) as pool:
+                found = pool.map(
+                    lambda one: cluster.cluster.run(one, bare_context(cluster)).samples, programs
+                )
+                assert all(map(torch.equal, found, expected))
+    assert len(made) == 2 and all(one.use.replays > one.use.captures for one in made)
+    assert all(one.use.eager.keys() <= {NOT_DECLARED} for one in made)
+
+
+def alternate(region: Region, first: int) -> list[str]:
+    """Every second operation of a request that has a cost."""
+    costed = [one.id for one in region.operations if stage_of(one).costed]
+    return costed[first % 2 :: 2]
+
+
+def test_a_hundred_switches_record_nothing_anew(sd1: Models, costs: Path) -> None:
+    """LoRAs, their strengths, ControlNets, prompts and guidance, drawn by chance."""
+    chance = random.Random(1)
+
+    def drawn() -> Case:
+        controls = tuple(
+            ControlCase(one, chance.random(), 0.0, 1.0)
+            for one in chance.sample(sd1.controls, chance.randint(0, 2))
+        )
+        loras = tuple(
+            (one, chance.uniform(-1, 1)) for one in chance.sample(sd1.loras, chance.randint(0, 2))
+        )
+        return case(
+            sd1,
+            steps=1,
+            controls=controls,
+            loras=loras,
+            guidance=chance.uniform(2, 9),
+            prompt=str(chance.random()),
+        )
+
+    with (
+        local_engine(batching=True, cache=costs) as plain,
+        local_engine(batching=True, cache=costs) as recorded,
+    ):
+        compute = recorded.models.compute = strict()
+        for number in range(100):
+            assert same((plain, recorded), sampler_region(drawn())), number
+            if number == 50:
+                captures = compute.use.captures
+        assert compute.use.captures == captures
 
 
 def test_areas_and_changed_skips(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
@@ -203,39 +302,153 @@ class Scale(nn.Module):
         self.weight = nn.Parameter(torch.ones(3))
 
 
+def none(module: Any, given: Mapping[str, Any]) -> Tensor:
+    raise AssertionError
+
+
+@dataclass(frozen=True)
+class Computed(Stage):
+    """Is computed by a function rather than by the name of one."""
+
+    name: str = "test"
+    count: Count = uncounted
+    call: Callable[[Any, Mapping[str, Any]], Tensor] = none
+
+    def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
+        return (self.call(module, given),)
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (lambda given: given["x"] * float(given["x"].sum()), "waits for the device"),
+        (lambda module, given: given["x"] * float(given["x"].sum()), "waits for the device"),
         (
-            lambda given: given["x"] if bool(given["x"].sum() > 0) else -given["x"],
+            lambda module, given: given["x"] if bool(given["x"].sum() > 0) else -given["x"],
             "waits for the device",
         ),
         (
-            lambda given: given["x"] * torch.tensor([1.0, 2.0, 3.0]),
+            lambda module, given: given["x"] * torch.tensor([1.0, 2.0, 3.0]),
             "makes a tensor of Python values",
         ),
-        (lambda given: given["x"] + OUTSIDE, "neither an input, nor a weight"),
+        (lambda module, given: given["x"] + OUTSIDE, "neither an input, nor a weight"),
+        (lambda module, given: given["x"].add_(1), "writes into an input or a weight"),
+        (lambda module, given: module.weight.add_(given["x"]), "writes into an input or a weight"),
+        (
+            lambda module, given: torch.add(given["x"], 1, out=module.weight),
+            "writes into an input or a weight",
+        ),
     ],
 )
-def test_what_no_graph_could_hold_is_refused(call: Callable[[Any], Tensor], reason: str) -> None:
-    with torch.no_grad(), pytest.raises(NotRecordable, match=reason):
-        Tape(call, {"x": torch.ones(3)}, Scale())
+def test_what_no_graph_could_hold_is_computed_as_it_is(
+    call: Callable[[Any, Any], Tensor], reason: str
+) -> None:
+    compute, stage = Recorder(Tapes(), eager=0), Computed(call=call)
+    with torch.no_grad():
+        for number in (1.0, 2.0):
+            given = {"x": torch.full((3,), number)}
+            (made,) = compute(stage, Scale(), given)
+            (expected,) = stage.computed(Scale(), {"x": torch.full((3,), number)})
+            assert torch.equal(made, expected)
+    (refused,) = compute.use.eager
+    assert reason in refused and refused.startswith("test: ")
+    assert compute.use.captures == 0
+
+
+def test_the_first_calls_of_a_form_are_computed_as_they_are() -> None:
+    compute, scale = Recorder(Tapes()), Scale()
+    stage = Computed(call=lambda module, given: given["x"] * module.weight)
+    with torch.no_grad():
+        for number in range(5):
+            (made,) = compute(stage, scale, {"x": torch.full((2, 3), float(number))})
+            assert torch.equal(made, torch.full((2, 3), float(number)))
+    assert (compute.use.captures, compute.use.replays) == (1, 3)
+    assert compute.use.eager == {WARMING_UP: 2}
+    with torch.no_grad():
+        compute(stage, scale, {"x": torch.ones(4, 3)})  # another shape
+        compute(stage, Scale(), {"x": torch.ones(2, 3)})  # another module
+    assert compute.use.eager == {WARMING_UP: 4}
 
 
 def test_a_value_of_an_earlier_replay_is_seen() -> None:
     """A call that writes only a part of what it gives: eagerly the rest is by chance what it was."""
     kept = []
 
-    def call(given: Mapping[str, Tensor]) -> Tensor:
+    def call(module: Any, given: Mapping[str, Tensor]) -> Tensor:
         made = torch.empty_like(given["x"])
         made[0] = given["x"][0]
         kept.append(made)
         return made
 
     with torch.no_grad():
-        tape = Tape(call, {"x": torch.ones(3)}, Scale(), strict=True)
-        assert torch.isnan(tape.replay({"x": torch.ones(3)})[1:]).all()
+        (made,) = strict()(Computed(call=call), Scale(), {"x": torch.ones(3)})
+        assert torch.isnan(made[1:]).all()
+
+
+def test_a_weight_that_was_replaced_is_seen() -> None:
+    compute, scale = strict(), Scale()
+    stage = Computed(call=lambda module, given: given["x"] * module.weight)
+    with torch.no_grad():
+        for expected in (1.0, 2.0, 3.0):
+            (made,) = compute(stage, scale, {"x": torch.ones(3)})
+            assert made.tolist() == [expected] * 3
+            scale.weight.add_(1)  # as a patch does
+        scale.weight = nn.Parameter(torch.zeros(3))
+        with pytest.raises(RuntimeError, match="weight"):
+            compute(stage, scale, {"x": torch.ones(3)})
+
+
+def test_inputs_that_last_are_copied_where_others_lie() -> None:
+    """What is computed once a request, of two requests in turn, and of one that ends meanwhile."""
+    compute = strict()
+    stage = Computed(
+        hoists={"kept": "made before"},
+        call=lambda module, given: given["x"] * given["kept"]["layer"],
+    )
+    with torch.no_grad():
+        first, second = ({"layer": torch.full((3,), number)} for number in (2.0, 3.0))
+        for kept in (first, first, second, first, second, second):
+            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
+            assert torch.equal(made, kept["layer"])
+        del kept, second
+        for number in range(4, 40):  # one of them comes to lie where another was
+            kept = {"layer": torch.full((3,), float(number))}
+            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
+            assert torch.equal(made, torch.full((3,), float(number)))
+
+
+def test_a_model_that_is_evicted_takes_all_recordings_along(sd1: Models, costs: Path) -> None:
+    with local_engine(batching=True, cache=costs) as engine:
+        asked = sampler_region(case(sd1))
+        expected = sample(engine, asked)
+        compute = engine.models.compute = strict()
+        assert torch.equal(sample(engine, asked), expected)
+        before = compute.use.captures
+        engine.models.unload()
+        assert (compute.use.drops, compute.use.bytes) == (1, 0)
+        assert torch.equal(sample(engine, asked), expected)
+        assert compute.use.captures == 2 * before and compute.use.bytes > 0
+
+
+def test_recordings_keep_within_their_budget(sd1: Models, costs: Path) -> None:
+    """They are dropped together, come back, and change no picture; one that is too large alone is
+    not made.
+    """
+    first, second = (sampler_region(case(sd1, prompt=prompt)) for prompt in ("one", "two"))
+    with local_engine(batching=True, cache=costs) as engine:
+        expected = [sample(engine, region) for region in (first, second)]
+        engine.models.compute = whole = strict()
+        sample(engine, first)
+        size = whole.use.bytes
+        engine.models.compute = compute = Recorder(
+            Tapes(strict=True), 0.8 * size, eager=0, strict=True
+        )
+        made = [sample(engine, region) for region in (first, second)]
+        assert all(map(torch.equal, made, expected))
+        assert compute.use.drops > 0 and compute.use.eager[NO_ROOM] == compute.use.drops
+        assert compute.use.replays > 0 and compute.use.bytes <= 0.8 * size
+        engine.models.compute = compute = Recorder(Tapes(strict=True), 1000, eager=0, strict=True)
+        assert torch.equal(sample(engine, first), expected[0])
+        assert any(TOO_LARGE in reason for reason in compute.use.eager)
 
 
 def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Path) -> None:
@@ -290,13 +503,14 @@ def calls_of(wanted: Case, costs: Path) -> list[Called]:
     """What the stages of a request are given, and what they give."""
     found: list[Called] = []
 
-    def noted(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
-        outputs = computed(stage, module, given)
-        found.append((stage, module, given, outputs))
-        return outputs
+    class Noted(Eagerly):
+        def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+            outputs = super().__call__(stage, module, given)
+            found.append((stage, module, given, outputs))
+            return outputs
 
     with local_engine(batching=False, cache=costs) as engine, torch.no_grad():
-        engine.models.compute = noted
+        engine.models.compute = Noted()
         sample(engine, sampler_region(wanted))
     return found
 

@@ -52,6 +52,7 @@ class DeviceFigures:
         nets = self._cluster.call(name, "control_net_use").value
         models = self._cluster.call(name, "model_use").value
         loras = self._cluster.call(name, "adapter_use").value
+        computed = self._cluster.call(name, "compute_use").value
         kind, _, index = self._cluster.assignments[name].device.partition(":")
         return DeviceStats(
             name,
@@ -79,4 +80,9 @@ class DeviceFigures:
             lora_budget_bytes=loras.budget_bytes,
             lora_merges=loras.merges,
             lora_seconds=loras.merge_seconds,
+            calls_recorded=computed.captures,
+            calls_replayed=computed.replays,
+            calls_eager=sum(computed.eager.values()),
+            recordings_dropped=computed.drops,
+            recordings_bytes=computed.bytes,
         )

@@ -40,7 +40,8 @@ class DeviceStats:
     """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts
     are since the worker started: models loaded and evicted, with the seconds of loading; how often
     memory ran out; ControlNet hits, loads and evictions; the same of LoRA files; how often LoRAs
-    were merged anew, and the seconds of that.
+    were merged anew, and the seconds of that; calls of stages that were recorded, replayed, or
+    computed as they are.
     """
 
     name: str
@@ -71,6 +72,11 @@ class DeviceStats:
     lora_budget_bytes: float = 0.0
     lora_merges: int = 0
     lora_seconds: float = 0.0
+    calls_recorded: int = 0
+    calls_replayed: int = 0
+    calls_eager: int = 0
+    recordings_dropped: int = 0
+    recordings_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ class Residents:
         self.on_evicted: Callable[[str], None] = lambda line: None
         # what goes with a module besides its own weights
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
+        # gives back what is kept besides modules, when memory has run out
+        self.on_short: Callable[[], None] = lambda: None
         self._memory, self._model_bytes = memory, model_bytes
         self._lock = RLock()
         self._here: dict[Hashable, _Resident] = {}  # in the order of loading
@@ -150,6 +152,7 @@ class Residents:
         done = attempt(work)
         if isinstance(done, RanOut):
             self._short += 1
+            self.on_short()
             self.make_room(math.inf, what)
             self.collect()
             if again:

@@ -1,0 +1,52 @@
+"""Records calls as CUDA graphs, all in one pool of memory: since outputs are copied out, no
+recording needs what another one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.executor.recorded.trace import Trace
+
+
+class CudaGraphs:
+    """Implements `Backend` for one device. Other threads may use the device while it records."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        # nothing can be recorded on the default stream
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> CudaGraph:
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
+        with (
+            torch.cuda.device(self._device),
+            Trace(given),
+            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+        ):
+            outputs = call()
+        return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)
+
+    def drop(self) -> None:
+        """Begins a pool of its own for what is recorded from here on, as the library's memory that
+        recordings of one stream share lies in the pool of the first (pytorch#193402).
+        """
+        self._pool = torch.cuda.graph_pool_handle()
+
+
+class CudaGraph:
+    """Implements `Recording`."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, outputs: Any, size: int) -> None:
+        self._graph, self.outputs, self.size = graph, outputs, size
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    def taken(self) -> None:
+        """Does nothing: the next replay may overwrite the outputs, on the same stream."""

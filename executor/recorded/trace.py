@@ -1,0 +1,123 @@
+"""Watches the operations of a call, and refuses what no recording could hold: a wait for the
+device, a tensor made of Python values, a tensor that is neither an input, nor a weight, nor made on
+the way, and a write into an input or a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+ALLOCATES = {
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+}
+WAITS = {
+    aten._local_scalar_dense,
+    aten.nonzero,
+    aten.equal,
+    aten.is_nonzero,
+    aten.item,
+    aten.masked_select,
+    aten._unique2,
+}
+FROM_PYTHON = {aten.lift_fresh, aten.lift_fresh_copy, aten.lift}
+
+
+class NotRecordable(RuntimeError):
+    """Reports that a call does what no recorded call can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Holds one operation of a traced call. `made`: the tensors that it makes; none where it works
+    in place.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    made: tuple[Tensor, ...]
+
+
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lists the operations of what runs inside its `with` statement. Views of what is there are no
+    operations: they stay where they are. NotRecordable names the operation.
+    """
+
+    def __init__(self, given: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
+        self.allocated: list[Tensor] = []  # without being written
+        self._given = set(map(_storage, given))
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        options = kwargs or {}
+        self._check(function, args, options)
+        read = set(map(_storage, tensors_in((args, options))))
+        result = function(*args, **options)
+        results = tensors_in(result)
+        apart = {_storage(tensor) not in read for tensor in results}
+        if len(apart) > 1:
+            raise NotRecordable(f"{function} gives new tensors beside views")
+        if function._overloadpacket in ALLOCATES:
+            self.allocated += results
+        elif apart == {True} or function._schema.is_mutable:
+            made = tuple(results) if apart == {True} else ()
+            self.operations.append(Operation(function, args, options, made))
+        if apart == {True}:
+            self._made.update(map(_storage, results))
+        return result
+
+    def _check(self, function: Any, args: Any, options: Any) -> None:
+        if function._overloadpacket in WAITS:
+            raise NotRecordable(f"{function} waits for the device, to look at a tensor's value")
+        if function._overloadpacket in FROM_PYTHON:
+            raise NotRecordable(f"{function} makes a tensor of Python values")
+        if not self._there(tensors_in((args, options))):
+            raise NotRecordable(
+                f"{function} reads a tensor that is neither an input, nor a weight, nor "
+                "made by the call"
+            )
+        written = tensors_in(_written(function, args, options))
+        if any(_storage(tensor) in self._given for tensor in written):
+            raise NotRecordable(f"{function} writes into an input or a weight")
+
+    def _there(self, tensors: list[Tensor]) -> bool:
+        return all(
+            _storage(tensor) in self._given or _storage(tensor) in self._made for tensor in tensors
+        )
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _written(function: Any, args: Any, options: Any) -> list[Any]:
+    """Returns the arguments that an operation writes into."""
+    schema = function._schema
+    if not schema.is_mutable:
+        return []
+    by_place = {one.name: value for one, value in zip(schema.arguments, args, strict=False)}
+    return [
+        value
+        for one in schema.arguments
+        if one.is_write and (value := {**by_place, **options}.get(one.name)) is not None
+    ]
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

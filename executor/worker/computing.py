@@ -1,0 +1,61 @@
+"""Says what carries out stages on a device, and how it counts calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from katz_graph.models.stages import Outputs, Stage
+
+AS_DECLARED = "computed as declared"
+
+
+@dataclass(slots=True)
+class ComputeUse:
+    """Counts calls of stages since the worker started. `captures`: that were recorded, `replays`:
+    that a recording carried out, `drops`: how often all recordings were dropped for want of room,
+    `eager`: the others, by the reason; `bytes` that recordings take.
+    """
+
+    captures: int = 0
+    replays: int = 0
+    drops: int = 0
+    bytes: int = 0
+    eager: dict[str, int] = field(default_factory=dict)
+
+    def count_eager(self, reason: str) -> None:
+        self.eager[reason] = self.eager.get(reason, 0) + 1
+
+
+class Computing(Protocol):
+    """Computes a stage with a live module from what it is given, see
+    `katz_graph.models.stages.Compute`.
+    """
+
+    use: ComputeUse
+
+    def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs: ...
+
+    def drop(self) -> None:
+        """Gives back the memory that it keeps for the next calls."""
+
+    def forget(self, module: Any) -> None:
+        """Is told that a module goes."""
+
+
+class Eagerly:
+    """Implements `Computing`: call by call, as stages are declared."""
+
+    def __init__(self) -> None:
+        self.use = ComputeUse()
+
+    def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+        self.use.count_eager(AS_DECLARED)
+        return stage.computed(module, given)
+
+    def drop(self) -> None:
+        """Does nothing: it keeps no memory."""
+
+    def forget(self, module: Any) -> None:
+        """Does nothing: it keeps nothing of modules."""
