@@ -52,9 +52,9 @@ class Recorder:
     """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
 
     `budget`: bytes that recordings may hold; one that exceeds it drops all of them. None goes
-    alone, for those of one stream share memory of libraries (pytorch#193402). `eager`: calls of a key before it is recorded.
-    `strict`: inputs are overwritten with NaN once a call has read them, and a weight that does not
-    lie where it was recorded is an error (RuntimeError).
+    alone, for those of one stream share memory of libraries (pytorch#193402). `eager`: calls of a
+    key before it is recorded. `strict`: inputs are overwritten with NaN once a call has read them,
+    and a weight that does not lie where it was recorded is an error (RuntimeError).
     """
 
     def __init__(
