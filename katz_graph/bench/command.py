@@ -39,6 +39,7 @@ BENCHES = {
     "switching": "two requests with different LoRAs at a time on one worker: time spent switching, "
     "and what each waits",
     "restore": "random LoRAs, strengths, failures, cancellations: afterwards the files' weights",
+    "recorded": "stages as recorded calls: the same bytes, nothing recorded anew by a switch",
     "longtail": "hundreds of LoRAs, most of them rare, by URL through a server: memory, budgets, "
     "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
