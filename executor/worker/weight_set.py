@@ -209,12 +209,13 @@ class WeightSets:
             if name in self._touched:
                 weight.copy_(original, non_blocking=True)
             original = weight
-        in_place = weight.dtype == torch.float32
+        in_place = weight.dtype == torch.float32 and weight.is_contiguous()
         for rows in _blocks(weight, deltas):
             target, source = (weight, original) if rows is ALL else (weight[rows], original[rows])
-            total = target if in_place else torch.empty_like(target, dtype=torch.float32)
+            total = target if in_place else target.new_empty(target.shape, dtype=torch.float32)
             (first, strength), *others = deltas
-            first.write(total, source if in_place else source.to(torch.float32), strength, rows)
+            values = source if in_place else source.to(torch.float32).contiguous()
+            first.write(total, values, strength, rows)
             for method, strength in others:
                 method.add_to(total, strength, rows)
             if not in_place:

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from katz_graph.errors import InputError
 from katz_graph.host.memory import is_out_of_memory
+from katz_graph.kernels.dispatch import fused
 from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
 from katz_graph.models.family import families, family_of
@@ -27,6 +28,7 @@ from katz_graph.models.loading.identity import check_unchanged, count_values, va
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.residents import Loadable, Residents
+from katz_graph.models.prepare import prepare
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
 
@@ -180,14 +182,18 @@ def _called(part: Component) -> str:
 
 @torch.no_grad()
 def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -> Any:
-    """Moves the module to a device. On the host, weights that needed no conversion are the file's
-    own bytes, mapped: they are copied, as others are anyway, so that writing to the file changes no
-    live weight, and cutting it off ends no process.
+    """Moves the module to a device, its known blocks prepared for it. On the host, weights that
+    needed no conversion are the file's own bytes, mapped: they are copied, as others are anyway, so
+    that writing to the file changes no live weight, and cutting it off ends no process.
     """
     if place.type == "cpu" and VALUE_TYPES.get(dtype) in value_types(part):
         for weight in module.parameters():
             weight.data = weight.data.clone()
-    return module.to(place)
+    prepare(module)
+    module.to(place)
+    if fused(next(module.parameters())):  # convolutions of GPUs are fastest so, and norms ready
+        module.to(memory_format=torch.channels_last)
+    return module
 
 
 def _size(part: Component, dtype: torch.dtype) -> int:

@@ -1,0 +1,167 @@
+"""Gives known blocks of diffusers forwards that compute with our kernels, over the same parameters
+and buffers.
+
+On a processor the operations are diffusers' own, in their order, so results are bit-equal to it. On
+a GPU biases of convolutions are added by the kernels that follow, and norms, activations and
+residuals take one pass over the memory each. A block of another kind, or with options that these
+forwards do not know, keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from diffusers.models.activations import GEGLU
+from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.resnet import ResnetBlock2D
+from torch import Tensor, nn
+
+from katz_graph.kernels.bias_residual import bias_residual
+from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.geglu import geglu
+from katz_graph.kernels.group_norm_silu import group_norm_silu
+from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+
+
+class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
+    """Two norms, activations and convolutions beside a residual, with or without time."""
+
+    def forward(self, input_tensor: Tensor, temb: Tensor | None = None) -> Tensor:
+        hidden = _normalised(self.norm1, input_tensor)
+        hidden, bias = _convolved(self.conv1, hidden)
+        if self.time_emb_proj is not None:
+            time = self.time_emb_proj(temb if self.skip_time_act else F.silu(temb))
+            bias = time if bias is None else time + bias
+        elif bias is not None:
+            bias = bias.expand(len(hidden), -1)
+        hidden = _normalised(self.norm2, hidden, bias)
+        hidden, bias = _convolved(self.conv2, hidden)
+        residual = input_tensor
+        if self.conv_shortcut is not None:
+            residual, more = _convolved(self.conv_shortcut, input_tensor)
+            bias = bias if more is None else more if bias is None else bias + more
+        return residual + hidden if bias is None else bias_residual(hidden, bias, residual)
+
+
+class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
+    """Self-attention, cross-attention and feed-forward, each after a norm and beside a residual."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        timestep: Tensor | None = None,
+        cross_attention_kwargs: Mapping[str, Any] | None = None,
+        class_labels: Tensor | None = None,
+        added_cond_kwargs: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        options = cross_attention_kwargs or {}
+        mixed = self.attn1(
+            self.norm1(hidden_states),
+            encoder_hidden_states=encoder_hidden_states if self.only_cross_attention else None,
+            attention_mask=attention_mask,
+            **options,
+        )
+        if self.attn2 is None:
+            hidden, normalised = _added(self.norm3, mixed, hidden_states)
+        else:
+            hidden, normalised = _added(self.norm2, mixed, hidden_states)
+            mixed = self.attn2(
+                normalised,
+                encoder_hidden_states=encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                **options,
+            )
+            hidden, normalised = _added(self.norm3, mixed, hidden)
+        fed: Tensor = self.ff(normalised) + hidden
+        return fed
+
+
+class PreparedGEGLU(GEGLU):  # type: ignore[misc]
+    """A linear layer whose second half gates its first."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return geglu(self.proj(hidden_states))
+
+
+class PreparedGroupNorm(nn.GroupNorm):
+    """Groups' norms of features [B, C, H, W]; of other shapes as torch has it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return _normalised(self, input, silu=False) if input.ndim == 4 else super().forward(input)
+
+
+def prepare(module: nn.Module) -> Counter[str]:
+    """Gives a module's known blocks their forwards. Returns how many blocks keep diffusers' own, by
+    the reason.
+    """
+    kept: Counter[str] = Counter()
+    for one in module.modules():
+        prepared = _PREPARED.get(type(one))
+        if prepared is None:
+            continue
+        becomes, unknown = prepared
+        if reason := unknown(one):
+            kept[f"{type(one).__name__}: {reason}"] += 1
+        else:
+            one.__class__ = becomes
+    return kept
+
+
+def _unknown_resnet(block: Any) -> str:
+    if block.time_embedding_norm != "default" and block.time_emb_proj is not None:
+        return f"time embedding norm {block.time_embedding_norm}"
+    if block.upsample is not None or block.downsample is not None:
+        return "resampling inside"
+    if not isinstance(block.nonlinearity, nn.SiLU):
+        return f"activation {type(block.nonlinearity).__name__}"
+    if block.output_scale_factor != 1.0:
+        return "scaled output"
+    return _unknown_dropout(block.dropout)
+
+
+def _unknown_transformer(block: Any) -> str:
+    if block.norm_type != "layer_norm":
+        return f"norm {block.norm_type}"
+    if block.pos_embed is not None or hasattr(block, "fuser"):
+        return "position embedding or gated attention"
+    if block._chunk_size is not None:
+        return "feed-forward in chunks"
+    return ""
+
+
+def _unknown_dropout(dropout: nn.Dropout) -> str:
+    return "dropout" if dropout.p and dropout.training else ""
+
+
+_PREPARED: Mapping[type, tuple[type, Callable[[Any], str]]] = {
+    ResnetBlock2D: (PreparedResnetBlock, _unknown_resnet),
+    BasicTransformerBlock: (PreparedTransformerBlock, _unknown_transformer),
+    GEGLU: (PreparedGEGLU, lambda block: ""),
+    nn.GroupNorm: (PreparedGroupNorm, lambda norm: "" if norm.affine else "no weights"),
+}
+
+
+def _normalised(
+    norm: nn.GroupNorm, x: Tensor, shift: Tensor | None = None, silu: bool = True
+) -> Tensor:
+    return group_norm_silu(x, norm.num_groups, norm.weight, norm.bias, norm.eps, shift, silu)
+
+
+def _added(norm: nn.LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the sum and its norm."""
+    return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)
+
+
+def _convolved(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Returns the convolution, and the bias that is still to be added: on a GPU the kernel that
+    follows adds it.
+    """
+    if layer.bias is None or not fused(x):
+        return layer(x), None
+    return layer._conv_forward(x, layer.weight, None), layer.bias

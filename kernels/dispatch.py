@@ -1,0 +1,37 @@
+"""Decides, once for a process, whether Triton kernels compute or their plain references."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether kernels run on processors, line by line, for tests. Triton reads the same variable where
+a kernel is declared."""
+
+
+def fused(tensor: Tensor) -> bool:
+    """Returns whether kernels compute on this tensor's device."""
+    return (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")) and _works()
+
+
+@cache
+def _works() -> bool:
+    """Tries a kernel; warns, once, when Triton is missing or broken."""
+    try:
+        from katz_graph.kernels.probe import probe
+
+        place = "cpu" if INTERPRETED else "cuda"
+        works = bool((probe(torch.ones(8, device=place)) == 2).all())
+        why = "a kernel gave a wrong result"
+    except Exception as error:
+        works, why = False, f"{type(error).__name__}: {error}".splitlines()[0]
+    if not works:
+        warnings.warn(
+            f"Triton does not work ({why}): slower operations of torch are used", stacklevel=3
+        )
+    return works

@@ -1,0 +1,26 @@
+"""Gates the output of a linear layer with GELU, in one pass over the memory."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from katz_graph.kernels.dispatch import fused
+
+
+def geglu(x: Tensor) -> Tensor:
+    """Returns v · GELU(g) of x [..., 2N], v its first half and g its second; exact GELU (erf).
+
+    Reads x once and writes half of it; torch writes GELU(g) and reads it again. The product before
+    is the library's.
+    """
+    if fused(x):
+        from katz_graph.kernels.triton_geglu import geglu as kernel
+
+        return kernel(x)
+    return reference(x)
+
+
+def reference(x: Tensor) -> Tensor:
+    value, gate = x.chunk(2, dim=-1)
+    return value * F.gelu(gate)

@@ -1,0 +1,44 @@
+"""Normalises groups of channels, after a shift and before SiLU, in two passes over the memory."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from katz_graph.kernels.dispatch import fused
+
+
+def group_norm_silu(
+    x: Tensor,
+    groups: int,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    shift: Tensor | None = None,
+    silu: bool = True,
+) -> Tensor:
+    """Returns SiLU(GroupNorm(x + shift)) of x [B, C, H, W], in its layout: channels-last or NCHW.
+
+    `shift` [B, C] is added and rounded to x's number format first; without `silu` the norm alone.
+    Statistics are float32 (Welford). Reads x twice and writes it once. Stands for `F.group_norm`,
+    which torch computes in NCHW alone on GPUs, `F.silu` and the addition before.
+    """
+    if fused(x):
+        from katz_graph.kernels.triton_group_norm import group_norm_silu as kernel
+
+        return kernel(x, groups, weight, bias, eps, shift, silu)
+    return reference(x, groups, weight, bias, eps, shift, silu)
+
+
+def reference(
+    x: Tensor,
+    groups: int,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    shift: Tensor | None,
+    silu: bool,
+) -> Tensor:
+    shifted = x if shift is None else x + shift[:, :, None, None]
+    normalised = F.group_norm(shifted, groups, weight, bias, eps)
+    return F.silu(normalised) if silu else normalised

@@ -1,0 +1,29 @@
+"""Adds to a residual and normalises the sum, in one pass over the memory."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from katz_graph.kernels.dispatch import fused
+
+
+def residual_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Returns r = x + residual, rounded to their number format, and LayerNorm(r); all [..., C].
+
+    Statistics are float32. Reads both once, writes both once; torch reads the sum again.
+    """
+    if fused(x):
+        from katz_graph.kernels.triton_layer_norm import residual_layer_norm as kernel
+
+        return kernel(x, residual, weight, bias, eps)
+    return reference(x, residual, weight, bias, eps)
+
+
+def reference(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    added = x + residual
+    return added, F.layer_norm(added, added.shape[-1:], weight, bias, eps)

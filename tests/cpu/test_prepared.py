@@ -1,0 +1,213 @@
+"""Prepared modules against diffusers' own forwards: on a processor bit for bit; as on a GPU, where
+biases and residuals are added elsewhere, within float rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from diffusers import ControlNetModel, UNet2DConditionModel
+from test_models_shapes import SDXL
+from tiny_models import FAMILIES, random
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from katz_graph.bench.random_models import CHANNELS, _vae, unet_config
+from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.models import prepare as prepared
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.prepare import PreparedResnetBlock, PreparedTransformerBlock, prepare
+
+SIZES = [(8, 8), (9, 7), (5, 13)]
+HALF = [torch.float16, torch.bfloat16]
+
+
+def text_of(config: Any, batch: int) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "encoder_hidden_states": random(batch, 9, config.cross_attention_dim, seed=1)
+    }
+    if config.addition_embed_type is not None:
+        numbers = 6
+        pooled = config.projection_class_embeddings_input_dim
+        given["added_cond_kwargs"] = {
+            "text_embeds": random(batch, pooled - numbers * config.addition_time_embed_dim, seed=2),
+            "time_ids": torch.full((batch, numbers), 64.0),
+        }
+    return given
+
+
+def unet(family: Any, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    return UNet2DConditionModel(**unet_config(family, CHANNELS) | changes).eval()
+
+
+def unet_call(module: Any, size: tuple[int, int] = (9, 7)) -> Tensor:
+    parameter = next(module.parameters())
+    given = _in(parameter.dtype, text_of(module.config, 2))
+    sample = random(2, module.config.in_channels, *size).to(parameter.dtype)
+    made: Tensor = module(sample, torch.full((2,), 300.0), **given, return_dict=False)[0]
+    return made
+
+
+def control_call(module: Any, size: tuple[int, int] = (9, 7)) -> Tensor:
+    kind = next(module.parameters()).dtype
+    given = _in(kind, text_of(module.config, 2))
+    picture = random(2, 3, *(8 * side for side in size), seed=3).to(kind)
+    sample = random(2, 4, *size).to(kind)
+    down, mid = module(
+        sample, torch.full((2,), 300.0), controlnet_cond=picture, **given, return_dict=False
+    )
+    return torch.cat([one.flatten() for one in (*down, mid)])
+
+
+def vae_call(module: Any, size: tuple[int, int] = (9, 7)) -> Tensor:
+    kind = next(module.parameters()).dtype
+    latent = module.encode(random(1, 3, *(8 * side for side in size)).to(kind)).latent_dist.mean
+    decoded: Tensor = module.decode(latent, return_dict=False)[0]
+    return decoded
+
+
+def control(family: Any) -> Any:
+    torch.manual_seed(0)
+    taken = {
+        name: value
+        for name, value in unet_config(family, CHANNELS).items()
+        if name not in ("sample_size", "up_block_types")
+    }
+    module = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12)).eval()
+    for layer in (*module.controlnet_down_blocks, module.controlnet_mid_block):
+        nn.init.normal_(layer.weight, std=0.1)
+    return module
+
+
+def vae(family: Any) -> Any:
+    torch.manual_seed(0)
+    return _vae(family).eval()
+
+
+Made = tuple[Callable[[], Any], Callable[..., Tensor]]
+MODULES: dict[str, Made] = {
+    **{family: (lambda family=family: unet(family), unet_call) for family in FAMILIES},
+    "inpainting": (lambda: unet("sd1", in_channels=9), unet_call),
+    "refiner": (
+        lambda: unet(
+            "sdxl", cross_attention_dim=40, projection_class_embeddings_input_dim=6 * 8 + 40
+        ),
+        unet_call,
+    ),
+    "controlnet sd1": (lambda: control("sd1"), control_call),
+    "controlnet sdxl": (lambda: control("sdxl"), control_call),
+    "vae": (lambda: vae("sdxl"), vae_call),
+}
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "fused", lambda tensor: True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", MODULES)
+def test_on_a_processor_it_is_diffusers_bit_for_bit(name: str, size: tuple[int, int]) -> None:
+    make, call = MODULES[name]
+    module = make()
+    expected = call(module, size)
+    assert not prepare(module)
+    assert any(isinstance(one, PreparedResnetBlock) for one in module.modules())
+    assert torch.equal(call(module, size), expected)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("name", MODULES)
+def test_as_on_a_gpu_it_is_diffusers_within_rounding(name: str) -> None:
+    make, call = MODULES[name]
+    module = make()
+    expected = call(module)
+    prepare(module)
+    module.to(memory_format=torch.channels_last)
+    made = call(module)
+    assert not torch.equal(made, expected)  # other sums, or nothing is tested
+    assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", MODULES)
+def test_in_half_precision_it_errs_no_more_than_diffusers(name: str, dtype: torch.dtype) -> None:
+    """Root mean square against float64 of the same rounded weights."""
+    make, call = MODULES[name]
+    module = make().to(dtype)
+    exact = call(copy.deepcopy(module).double())
+    eager = call(module).double()
+    prepare(module)
+    made = call(module).double()
+
+    def error(of: Tensor) -> float:
+        return float((of - exact).square().mean().sqrt())
+
+    assert error(made) <= 1.2 * error(eager)
+
+
+@torch.no_grad()
+def test_unknown_blocks_keep_their_forward_and_are_told() -> None:
+    module = unet("sd1", resnet_time_scale_shift="scale_shift")
+    expected = unet_call(module)
+    kept = prepare(module)
+    blocks = sum(type(one).__name__ == "ResnetBlock2D" for one in module.modules())
+    assert kept == {"ResnetBlock2D: time embedding norm scale_shift": blocks}
+    assert torch.equal(unet_call(module), expected)
+    assert any(isinstance(one, PreparedTransformerBlock) for one in module.modules())
+
+
+def test_full_size_sdxl_has_the_same_shapes_and_operations() -> None:
+    with torch.device("meta"):
+        module = UNet2DConditionModel.from_config(SDXL).eval()
+    counts = []
+    for _ in range(2):
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            made = module(
+                torch.empty(2, 4, 128, 128),
+                torch.empty(2),
+                torch.empty(2, 77, 2048),
+                added_cond_kwargs={
+                    "text_embeds": torch.empty(2, 1280),
+                    "time_ids": torch.empty(2, 6),
+                },
+                return_dict=False,
+            )[0]
+        counts.append((made.shape, counter.get_total_flops()))
+        assert not prepare(module)
+    assert counts[0] == counts[1] and counts[0][1] > 13e12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_loras_are_added_and_taken_out_of_channels_last_weights(dtype: torch.dtype) -> None:
+    """A GPU's convolutions lie in channels-last order; the patch computes on rows of a matrix."""
+    from test_adapters_weight_set import loras, recipes, snapshot
+
+    def patched(layout: torch.memory_format) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        module = ModelStore().network(recipes("sd1")[0].network, "cpu", dtype)
+        module.to(memory_format=layout)
+        before, sets = snapshot(module), WeightSets(module)
+        sets.use(loras("sd1", 0.7, -0.4, 1.3), "unet")
+        with_loras = snapshot(module)
+        sets.use((), "unet")
+        assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+        return before, with_loras
+
+    (before, expected), (_, made) = map(patched, (torch.contiguous_format, torch.channels_last))
+    assert any(not torch.equal(before[name], expected[name]) for name in before)
+    assert all(torch.equal(made[name], expected[name]) for name in expected)
+
+
+def _in(kind: torch.dtype, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _in(kind, one) for name, one in value.items()}
+    return value.to(kind)
