@@ -23,7 +23,7 @@ def fused(tensor: Tensor) -> bool:
 def _works() -> bool:
     """Tries a kernel; warns, once, when Triton is missing or broken."""
     try:
-        from katz_graph.kernels.probe import probe
+        from katz_graph.kernels.triton_probe import probe
 
         place = "cpu" if INTERPRETED else "cuda"
         works = bool((probe(torch.ones(8, device=place)) == 2).all())

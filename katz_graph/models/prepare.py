@@ -29,7 +29,7 @@ from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
     """Two norms, activations and convolutions beside a residual, with or without time."""
 
-    def forward(self, input_tensor: Tensor, temb: Tensor | None = None) -> Tensor:
+    def forward(self, input_tensor: Tensor, temb: Any = None) -> Tensor:
         hidden = _normalised(self.norm1, input_tensor)
         hidden, bias = _convolved(self.conv1, hidden)
         if self.time_emb_proj is not None:

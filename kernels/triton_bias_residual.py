@@ -1,0 +1,30 @@
+"""The kernel of `bias_residual`: one value of each input for one of the output, in memory order."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from katz_graph.kernels.layout import in_layout_of, inner
+
+BLOCK = 1024
+
+
+@triton.jit
+def _kernel(y, bias, residual, out, size, channels, inner, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    channel = (place // inner) % channels
+    exact = tl.load(y + place, inside).to(tl.float32) + tl.load(bias + channel, inside)
+    exact += tl.load(residual + place, inside).to(tl.float32)
+    tl.store(out + place, exact, inside)
+
+
+def bias_residual(y: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+    residual, out = in_layout_of(y, residual), torch.empty_like(y)
+    _kernel[(triton.cdiv(y.numel(), BLOCK),)](
+        y, bias, residual, out, y.numel(), y.shape[1], inner(y), BLOCK=BLOCK
+    )
+    return out

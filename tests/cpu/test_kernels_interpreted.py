@@ -1,0 +1,44 @@
+"""Runs the tests of kernels in a process of their own: Triton reads TRITON_INTERPRET where a kernel
+is declared.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from katz_graph.kernels import dispatch
+
+TESTS = Path(__file__).parent.parent / "interpreted"
+
+
+def test_kernels_give_what_their_references_give() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", str(TESTS)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-4000:]
+    assert "SKIPPED" not in done.stdout
+
+
+def test_a_processor_computes_by_references() -> None:
+    assert not dispatch.fused(torch.ones(1))
+
+
+def test_a_broken_triton_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU whose Triton is missing or broken."""
+    monkeypatch.setitem(sys.modules, "katz_graph.kernels.triton_probe", None)
+    dispatch._works.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="Triton does not work") as told:
+            assert not dispatch._works() and not dispatch._works()
+        assert len(told) == 1
+    finally:
+        dispatch._works.cache_clear()
