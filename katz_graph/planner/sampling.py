@@ -138,7 +138,7 @@ def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import prepare_scheduler  # loads diffusers
 
-        return prepare_scheduler(spec, "cpu").evaluations
+        return prepare_scheduler(spec).evaluations
     return evaluations(solver_of(spec.choice, spec.sigmas).sampler, spec.sigmas)
 
 
