@@ -95,7 +95,7 @@ class Execution:
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
         self._colours: LinearMap | None = None  # of its previews
-        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape))
+        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape, models.dtype))
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the evaluation that is under way
