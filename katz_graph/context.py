@@ -81,7 +81,9 @@ class Context(Protocol):
         """Tells whether this run shows previews."""
 
     def wants_preview(self, node: str) -> bool:
-        """Tells whether a preview of a node would be shown now: not soon after the last one."""
+        """Tells whether to make a preview of a node now: not soon after the last time that it said
+        so.
+        """
 
     def warn(self, message: str) -> None:
         """Tells the person one line without stopping."""

@@ -248,7 +248,7 @@ class StepCrop(Node, category="denoise"):
         return replace(step, x=x, model_input=model_input)
 
 
-class WeighPrediction(Node, category="denoise"):
+class WeighPrediction(Node, category="denoise", stage="weigh"):
     """How much a prediction counts: its strength, times a mask (1 = all), or fading towards the
     borders of a part that StepCrop gave.
 
@@ -260,9 +260,7 @@ class WeighPrediction(Node, category="denoise"):
     left: Cells = 0
 
     def run(self, step: Step, prediction: Prediction, mask: Mask | None = None) -> Weighted:
-        from katz_graph.sampling.areas import weigh
-
-        return weigh(prediction, step.x, self.strength, self.top, self.left, mask)
+        raise OutsideRegion(self)
 
 
 class SumPredictions(Node, category="denoise"):

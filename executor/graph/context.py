@@ -12,7 +12,7 @@ from typing import Any
 
 from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Event, Listener, Previewed, Warned
+from katz_graph.events import Event, Listener, Warned
 from katz_graph.files.folders import Folders
 from katz_graph.node import NodeType
 from katz_graph.packs import builtin_types
@@ -48,7 +48,7 @@ class RunContext:
     measured: RunStats = field(default_factory=RunStats)
     types: Mapping[str, NodeType] = field(default_factory=builtin_types)
     clock: Callable[[], float] = time.monotonic
-    _shown: dict[str, float] = field(default_factory=dict)  # when each node had its last preview
+    _shown: dict[str, float] = field(default_factory=dict)  # when each node last made a preview
     _cancelled: bool = False
     _on_cancel: dict[object, Callable[[], None]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -61,13 +61,15 @@ class RunContext:
     def report(self, event: Event) -> None:
         if self._cancelled:
             return  # what a worker still does is no part of the run
-        if isinstance(event, Previewed):
-            self._shown[event.node] = self.clock()
         self.measured.listen(event)
         self.listener(event)
 
     def wants_preview(self, node: str) -> bool:
-        return self.previews and self.clock() - self._shown.get(node, -math.inf) >= PREVIEWS_APART
+        now = self.clock()
+        wanted = self.previews and now - self._shown.get(node, -math.inf) >= PREVIEWS_APART
+        if wanted:
+            self._shown[node] = now
+        return wanted
 
     def wrote(self, path: Path) -> None:
         self.files.append(path)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import RunError
+from katz_graph.host.transfer import to_device
 
 
 def merge(values: Sequence[Any], what: str = "values") -> Any:
@@ -110,7 +111,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 def on_device(value: Any, device: torch.device) -> Any:
     """Returns the same structure with its tensors on a device."""
-    return mapped(value, lambda tensor: tensor.to(device))
+    return mapped(value, lambda tensor: to_device(tensor, device))
 
 
 def _tensor_fields(value: Any) -> list[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.models.stages import Loop, Outputs, Stage
 from katz_graph.planner.region import stage_of
@@ -64,5 +65,5 @@ class BoundCalls:
 
     def _rows(self, numbers: Sequence[Any]) -> Tensor:
         """Returns float32 [B]: the number of each member, for each picture of it."""
-        rows = torch.tensor([float(number) for number in numbers], device=self._models.device)
-        return rows.repeat_interleave(self._loop.shape[0])
+        rows = torch.tensor([float(number) for number in numbers])
+        return to_device(rows.repeat_interleave(self._loop.shape[0]), self._models.device)

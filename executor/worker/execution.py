@@ -8,9 +8,11 @@ can alternate.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,12 +30,20 @@ from katz_graph.executor.worker.bound_calls import BoundCalls
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.loop import WeightSetKey
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.stream import Reading
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.executor.worker.weight_versions import WeightVersions
 from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import PRESENT, Call, Instance, Instruction, Program
+from katz_graph.ir.program import (
+    PRESENT,
+    Call,
+    EvaluationPoint,
+    Instance,
+    Instruction,
+    Program,
+)
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
@@ -66,6 +76,15 @@ class Exchange(Protocol):
     def take(self, instance: Instance) -> Any: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Holds what is told of an evaluation once the device has ended it."""
+
+    evaluation: int
+    is_finite: Reading
+    preview: Reading | None
+
+
 class Execution:
     """Carries out the instruction list of a device program.
 
@@ -95,12 +114,13 @@ class Execution:
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
         self._colours: LinearMap | None = None  # of its previews
-        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape))
+        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape, models.dtype))
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the evaluation that is under way
         self._kept: Mapping[Instance, Any] = {}  # what later evaluations need of earlier ones
         self._evaluation = -1
+        self._enqueued: deque[Enqueued] = deque()  # evaluations that may not have ended
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
         self._device = portion.device
         self._instructions = list(program.instructions[portion.device])
@@ -294,17 +314,11 @@ class Execution:
                 self._span(instruction.target, started, index)
             case "advance":
                 self._advance()
-                self._context.report(
-                    Progress(
-                        self.program.name,
-                        self._evaluation + 1,
-                        len(self.program.schedule),
-                        evaluations=True,
-                    )
-                )
             case "end":
                 self._kept = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None
+                last = self._next == len(self._instructions)
+                self._wait(0 if last else self._models.stream.ahead)
                 self.timing.denoise = time.perf_counter() - self._opened
 
     def _heed_arrivals(self, evaluation: int | None) -> None:
@@ -367,12 +381,13 @@ class Execution:
         if (process := self._process) is None:
             return None
         what = f"{self._what()}, its result"
-        return self._models.residents.with_room(
+        samples, denoised = self._models.residents.with_room(
             what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised))
         )
+        return samples(), denoised()
 
-    def _unscaled(self, latent: Tensor) -> Tensor:
-        return self._model.latent.restored(latent).float().cpu()
+    def _unscaled(self, latent: Tensor) -> Reading:
+        return self._models.stream.read(self._model.latent.restored(latent).float())
 
     def close(self) -> None:
         """Releases the models of this request, and its values, which an error's traceback would
@@ -380,6 +395,7 @@ class Execution:
         """
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
+        self._enqueued.clear()
         self._calls.clear()
         self._adapters.release()
 
@@ -438,18 +454,34 @@ class Execution:
             self._call(call, self._version.variants[number], self._now)
 
     def _advance(self) -> None:
-        """Hands the prediction to the sampler."""
+        """Hands the prediction to the sampler; what is to be told of it is read later."""
         process = self._process
         assert process is not None  # only the list of the device that owns it says so
         prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
-        self._check_finite(prediction)
-        if self._colours is not None and self._context.wants_preview(self.program.name):
-            self._context.report(
-                Previewed(
-                    self.program.name, latent_picture(process.estimate(prediction), self._colours)
-                )
+        if not isinstance(prediction, Tensor):
+            raise InputError(
+                f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, "
+                "expected a tensor"
             )
+        read = self._models.stream.read
+        is_finite, preview = read(torch.isfinite(prediction).all()), None
+        if self._colours is not None and self._context.wants_preview(self.program.name):
+            preview = read(latent_picture(process.estimate(prediction), self._colours))
+        self._enqueued.append(Enqueued(self._evaluation, is_finite, preview))
         process.advance(prediction)
+
+    def _wait(self, ahead: int) -> None:
+        """Waits until the device has no more than `ahead` evaluations to end, and tells of those
+        that it has ended. RunError for one whose prediction is not finite.
+        """
+        while len(self._enqueued) > ahead:
+            ended = self._enqueued.popleft()
+            if not ended.is_finite():
+                raise self._not_finite(self.program.schedule[ended.evaluation])
+            if ended.preview is not None:
+                self._context.report(Previewed(self.program.name, ended.preview()))
+            done, every = ended.evaluation + 1, len(self.program.schedule)
+            self._context.report(Progress(self.program.name, done, every, evaluations=True))
 
     def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
         members = [operations[name] for name in call.operations]
@@ -491,25 +523,13 @@ class Execution:
         self.timing.spans.append(Span(self._device, name, started, seconds, evaluation))
         return seconds
 
-    def _check_finite(self, prediction: Any) -> None:
-        if not isinstance(prediction, Tensor):
-            raise InputError(
-                f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, "
-                "expected a tensor"
-            )
-        if not torch.isfinite(prediction).all():
-            point = self.program.schedule[self._evaluation]
-            ways_out = ", ".join(
-                filter(
-                    None,
-                    (wider(format_name(self._models.dtype)), "another VAE", "a lower guidance"),
-                )
-            )
-            raise RunError(
-                f"node {self.program.name}: the latent became NaN or infinite in step "
-                f"{point.step + 1} "
-                f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
-            )
+    def _not_finite(self, point: EvaluationPoint) -> RunError:
+        more_range = wider(format_name(self._models.dtype))
+        ways_out = ", ".join(filter(None, (more_range, "another VAE", "a lower guidance")))
+        return RunError(
+            f"node {self.program.name}: the latent became NaN or infinite in step {point.step + 1} "
+            f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
+        )
 
 
 def _recipes(

@@ -18,6 +18,7 @@ from torch import Tensor
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.executor.worker.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.worker.computing import Computing, Eagerly
+from katz_graph.executor.worker.stream import stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.worker.weight_set import (
     MERGING_BYTES,
@@ -27,6 +28,7 @@ from katz_graph.executor.worker.weight_set import (
     merged_module,
 )
 from katz_graph.host.memory import GB, RanOut
+from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae
@@ -72,6 +74,7 @@ class DeviceModels:
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
+        self.stream = stream_of(self.device)
         self.store = store or ModelStore(memory=DeviceMemory(device))
         self.residents = self.store.residents
         self.residents.also_free = self._goes_with
@@ -153,7 +156,7 @@ class DeviceModels:
             )
 
     def _placed(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, self.dtype)
+        return to_device(tensor.to(self.dtype), self.device)
 
     def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
         clip, encoders = prompt.clip, []

@@ -17,6 +17,7 @@ from katz_graph.errors import InputError
 from katz_graph.ir.region import Previous, Ref
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from katz_graph.ir.device import Work
@@ -53,11 +54,12 @@ Count = Callable[[Mapping[str, Any], Extent, "Counts"], "Work | None"]
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Holds what is decided of a request before it runs: its latent's `shape` [B, C, h, w] and
-    space, the parametrisation of the model's output under its sampler, and the noise levels of a
-    model.
+    space, the model's number format and the parametrisation of its output under its sampler, and
+    the noise levels of a model.
     """
 
     shape: tuple[int, ...]
+    dtype: torch.dtype
     latent: LatentSpace
     parametrisation: Parametrisation
     table_of: Callable[[ModelRecipe], NoiseTable]

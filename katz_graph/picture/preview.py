@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
+from katz_graph.host.transfer import to_device
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 
 # pixels of a preview's longer side; between them a latent's cell has as many as in the picture
@@ -25,18 +26,17 @@ NEAR = 1e-4  # relative difference of scaling factors that are the same
 
 
 def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
-    """Shows the first of scaled latents [B, C, h, w] as uint8 [h, w, 3] on the CPU."""
+    """Shows the first of scaled latents [B, C, h, w] as uint8 [h, w, 3]."""
     cells = latent[:1].detach().float()
     side = 3 if len(colours.rows) > cells.shape[1] else 1
-    weight = (
-        torch.tensor(colours.rows, device=cells.device).view(-1, side, side, 3).permute(3, 0, 1, 2)
+    rows, bias = (
+        to_device(torch.tensor(values), cells.device) for values in (colours.rows, colours.bias)
     )
+    weight = rows.view(-1, side, side, 3).permute(3, 0, 1, 2)
     reach = side // 2
     around = pad(cells, (reach,) * 4, mode="replicate")
-    shown = conv2d(around, weight, torch.tensor(colours.bias, device=cells.device))[0].movedim(
-        0, -1
-    )
-    return ((shown + 1) * 127.5).nan_to_num(127.5).clamp(0, 255).to(torch.uint8).cpu()
+    shown = conv2d(around, weight, bias)[0].movedim(0, -1)
+    return ((shown + 1) * 127.5).nan_to_num(127.5).clamp(0, 255).to(torch.uint8)
 
 
 def as_jpeg(picture: Tensor) -> bytes:

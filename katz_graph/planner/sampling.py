@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from katz_graph.errors import InputError
 from katz_graph.ir.program import EvaluationPoint
@@ -24,6 +24,9 @@ from katz_graph.sampling.samplers import evaluations, solver_of
 from katz_graph.sampling.schedules import schedule, slice_steps
 from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
 
+if TYPE_CHECKING:
+    import torch
+
 
 def table_of(model: ModelRecipe) -> NoiseTable:
     """Returns a model's noise levels and parametrisation: as trained, or as a patch says."""
@@ -35,11 +38,14 @@ def table_of(model: ModelRecipe) -> NoiseTable:
     )
 
 
-def loop_of(begin: Operation, shape: tuple[int, ...]) -> Loop:
-    """Returns what stages are bound with: plain data of the begin operation and its model."""
+def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loop:
+    """Returns what stages are bound with: plain data of the begin operation and its model, whose
+    number format is `dtype`.
+    """
     model: ModelRecipe = begin.inputs["model"]
     raw = begin.type == "DiffusersStepBegin"
-    return Loop(shape, model.latent, "raw" if raw else table_of(model).parametrisation, table_of)
+    parametrisation = "raw" if raw else table_of(model).parametrisation
+    return Loop(shape, dtype, model.latent, parametrisation, table_of)
 
 
 def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
@@ -138,7 +144,7 @@ def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import prepare_scheduler  # loads diffusers
 
-        return prepare_scheduler(spec, "cpu").evaluations
+        return prepare_scheduler(spec).evaluations
     return evaluations(solver_of(spec.choice, spec.sigmas).sampler, spec.sigmas)
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from katz_graph.host.transfer import to_device
+
 FEATHER = 8  # cells over which the border of an area fades, at most a quarter of its side
 SMALLEST_BOX = 8  # cells of a box around a mask
 NOTHING = 1e-37  # a sum of weights that counts as none
@@ -21,33 +23,23 @@ class WeightedPrediction:
     """Holds a prediction times its weights, and the weights: 0 where it does not count."""
 
     total: Tensor  # [B, C, h, w]
-    weight: Tensor  # [1 or B, 1, h, w]
+    weight: Tensor  # [B, 1, h, w]
 
 
 def weigh(
-    prediction: Tensor,
-    like: Tensor,
-    strength: float,
-    top: int = 0,
-    left: int = 0,
-    mask: Tensor | None = None,
+    prediction: Tensor, like: Tensor, strength: Tensor, top: int, left: int, mask: Tensor | None
 ) -> WeightedPrediction:
     """Weights a prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and
     left, in cells.
 
-    Its weight is the strength times the mask (any size, fitted to the whole latent), or fades
-    towards borders inside the picture.
+    Its weight is the strength [B] times the mask (fitted to the whole latent), or fades towards
+    borders inside the picture.
     """
     height, width = prediction.shape[-2:]
     rows, columns = slice(top, top + height), slice(left, left + width)
-    part = (
-        _faded(like, top, left, height, width)
-        if mask is None
-        else fit_mask(mask, like)[..., rows, columns]
-    )
-    total = torch.zeros_like(like)
-    weight = like.new_zeros(len(part), 1, *like.shape[-2:])
-    weight[..., rows, columns] = part * strength
+    part = _faded(like, top, left, height, width) if mask is None else mask[..., rows, columns]
+    total, weight = torch.zeros_like(like), torch.zeros_like(like[:, :1])
+    weight[..., rows, columns] = part * strength.reshape(-1, 1, 1, 1)
     total[..., rows, columns] = prediction * weight[..., rows, columns]
     return WeightedPrediction(total, weight)
 
@@ -82,15 +74,15 @@ def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]
 
 def _faded(like: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
     """Returns [1, 1, height, width]: 1, falling linearly to the sides inside the picture."""
-    rows = _ramp(height, top > 0, top + height < like.shape[-2])
-    columns = _ramp(width, left > 0, left + width < like.shape[-1])
-    return (rows[:, None] * columns[None, :]).to(like)[None, None]
+    rows = _ramp(height, top > 0, top + height < like.shape[-2], like.device)
+    columns = _ramp(width, left > 0, left + width < like.shape[-1], like.device)
+    return (rows[:, None] * columns[None, :]).to(like.dtype)[None, None]
 
 
-def _ramp(length: int, at_start: bool, at_end: bool) -> Tensor:
-    ramp = torch.ones(length)
+def _ramp(length: int, at_start: bool, at_end: bool, device: torch.device) -> Tensor:
+    ramp = torch.ones(length, device=device)
     steps = min(FEATHER, length // 4)
-    rising = torch.arange(1, steps + 1) / max(steps, 1)
+    rising = torch.arange(1, steps + 1, device=device) / max(steps, 1)
     if at_start:
         ramp[:steps] *= rising
     if at_end:
@@ -102,7 +94,7 @@ def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
     """Fits [H, W], [B, H, W] or [B, 1, H, W] to [B', 1, h, w], bilinear to the latent's size,
     repeated to its batch, in its dtype and device.
     """
-    mask = mask.reshape(-1, 1, *mask.shape[-2:]).to(latent)
+    mask = to_device(mask.reshape(-1, 1, *mask.shape[-2:]).to(latent.dtype), latent.device)
     mask = interpolate(mask, size=latent.shape[-2:], mode="bilinear")
     return mask[torch.arange(len(latent), device=mask.device) % len(mask)]
 

@@ -15,6 +15,7 @@ from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
 from katz_graph.errors import InputError
+from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import Evaluation, Step
 from katz_graph.messages import first_line
 from katz_graph.sampling.noise import seeded
@@ -34,9 +35,10 @@ class PreparedScheduler:
     evaluations: tuple[Evaluation, ...]
 
 
-def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> PreparedScheduler:
-    """Makes a fresh scheduler for one request. InputError if diffusers has no such scheduler or it
-    takes no number of steps.
+def prepare_scheduler(spec: DiffusersSpec) -> PreparedScheduler:
+    """Makes a fresh scheduler for one request, with timesteps and levels on the host, where
+    comparing them waits for no device. InputError if diffusers has no such scheduler or it takes no
+    number of steps.
     """
     scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
     if not all(hasattr(scheduler_class, name) for name in NEEDED):
@@ -54,7 +56,7 @@ def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> Prepar
         config["noise_sampler_seed"] = spec.seed
     try:
         scheduler = scheduler_class.from_config(config)
-        scheduler.set_timesteps(spec.steps, device=device)
+        scheduler.set_timesteps(spec.steps, device="cpu")
         if not hasattr(scheduler, "init_noise_sigma"):
             raise ValueError("it is not made for Stable Diffusion's latents")
     except Exception as error:  # its constructor takes anything and fails in any way
@@ -80,7 +82,7 @@ def _sigmas(scheduler: Any, first: int, timesteps: Tensor) -> list[float]:
     """Returns sigmas for display and plans; the scheduler itself counts in timesteps."""
     if hasattr(scheduler, "sigmas"):
         return [float(sigma) for sigma in scheduler.sigmas[first : first + len(timesteps)]]
-    alphas_cumprod = scheduler.alphas_cumprod[timesteps.long().cpu()]
+    alphas_cumprod = scheduler.alphas_cumprod[timesteps.long()]
     return [float(sigma) for sigma in ((1 - alphas_cumprod) / alphas_cumprod).sqrt()]
 
 
@@ -92,10 +94,9 @@ class DiffusersProcess:
     def __init__(
         self, spec: DiffusersSpec, latent: Tensor, device: torch.device | str, dtype: torch.dtype
     ) -> None:
-        prepared = prepare_scheduler(spec, device)
+        prepared = prepare_scheduler(spec)
         self.evaluations = prepared.evaluations
         self._scheduler, self._timesteps = prepared.scheduler, prepared.timesteps
-        self._x: Tensor
         self._step: Step | None = None
         self._done = 0
 
@@ -104,18 +105,14 @@ class DiffusersProcess:
         offered = {"generator": generator, "eta": spec.eta}
         self._step_arguments = {name: value for name, value in offered.items() if name in accepted}
 
-        latent = latent.to(device, dtype)
-        noise = randn_tensor(
-            latent.shape, generator=generator, device=torch.device(device), dtype=dtype
-        )
+        latent = latent.to(dtype)
+        noise = randn_tensor(latent.shape, generator=generator, dtype=dtype)
         if spec.strength == 1:
-            self._x = noise * self._scheduler.init_noise_sigma
+            latent = noise * self._scheduler.init_noise_sigma
         elif self.evaluations:
-            self._x = self._scheduler.add_noise(
-                latent, noise, self._timesteps[:1].repeat(len(latent))
-            )
-        else:
-            self._x = latent
+            first = self._timesteps[:1].repeat(len(latent))
+            latent = self._scheduler.add_noise(latent, noise, first)
+        self._x = to_device(latent, device)
         self._prepare_step()
 
     def next_step(self) -> Step | None:

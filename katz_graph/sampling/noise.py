@@ -13,6 +13,7 @@ import torchsde
 from torch import Tensor
 
 from katz_graph.errors import InputError
+from katz_graph.host.transfer import to_device
 
 PATH_DIGITS = 6  # decimals to which a Brownian path tells noise levels apart; torchsde's usual ones
 
@@ -52,7 +53,7 @@ class AncestralNoise:
         self._generator = seeded(seed + 1)
 
     def __call__(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
-        return torch.randn(self._shape, generator=self._generator).to(self._device)
+        return to_device(torch.randn(self._shape, generator=self._generator), self._device)
 
 
 class BrownianNoise:
@@ -86,7 +87,7 @@ class BrownianNoise:
             round(float(level), PATH_DIGITS) for level in (self._levels.min(), self._levels.max())
         )
         walked: Tensor = self._path(max(float(sigma_next), low), min(float(sigma), high))
-        return (-walked / (sigma - sigma_next).sqrt()).to(self._device)
+        return to_device(-walked / (sigma - sigma_next).sqrt(), self._device)
 
 
 def noised(latent: Tensor, noise: Tensor, sigma: float, sigma_max: float) -> Tensor:

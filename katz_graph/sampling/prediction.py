@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from katz_graph.ir.values import Parametrisation, Step, per_row
@@ -21,6 +22,13 @@ def scale_model_input(
     """
     data = EDM_SIGMA_DATA if parametrisation == "edm" else 1.0
     return x / math.sqrt(sigma**2 + data**2)
+
+
+def latent_dtype(parametrisation: Parametrisation, dtype: torch.dtype) -> torch.dtype:
+    """Returns the number format of a step's x: float32 in sigma space, that of the model, `dtype`,
+    where its prediction stays raw.
+    """
+    return dtype if parametrisation == "raw" else torch.float32
 
 
 def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import Evaluation, Step
 from katz_graph.sampling.areas import LatentMask
 from katz_graph.sampling.noise import initial_noise, noised
@@ -85,7 +86,7 @@ class SamplingProcess:
         self._mask: LatentMask | None = None
         self._result: Tensor | None = None
 
-        latent = latent.to(device, torch.float32)
+        latent = to_device(latent.float(), device)
         if not spec.sigmas:
             self._result = latent
             return
@@ -100,8 +101,8 @@ class SamplingProcess:
                 if solver.entry.redraws_mask_noise
                 else noise
             )
-            self._mask = LatentMask(spec.mask, latent, mask_noise.to(device))
-        x = noised(latent, noise.to(device), spec.sigmas[0], table.sigma_max)
+            self._mask = LatentMask(spec.mask, latent, to_device(mask_noise, device))
+        x = noised(latent, to_device(noise, device), spec.sigmas[0], table.sigma_max)
         # The sigmas stay on the CPU: comparing one on a GPU would stall it.
         sigmas = torch.tensor(spec.sigmas, dtype=torch.float32)
         self._solving = solver.sampler(

@@ -62,7 +62,7 @@ from katz_graph.recipe import (
     Prompt,
 )
 from katz_graph.sampling.names import SAMPLER_NAMES
-from katz_graph.wires import Socket, Step
+from katz_graph.wires import Mask, Socket, Step
 
 Real = Annotated[float, Socket("FLOAT")]
 
@@ -668,3 +668,49 @@ def test_a_number_that_a_node_of_the_region_computes(
         expected = painted(engine, 0.5)
         assert torch.equal(painted(engine, Link("number", 0)), expected)
         assert torch.equal(painted(engine, numpy.float32(0.5)), expected)
+
+
+class Half(Node, category="test"):
+    """Gives a mask from inside of a region."""
+
+    def run(self, step: Step) -> Mask:
+        mask = torch.zeros(1, 32, 64)
+        mask[..., :32] = 1.0
+        return mask
+
+
+def test_a_mask_and_a_strength_that_nodes_of_the_region_make(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    step = Link("begin", 0)
+    types = {"Number": Number.describe(), "Half": Half.describe()}
+
+    def painted(engine: DeviceEngine, **weight: Any) -> Tensor:
+        latent = {"samples": torch.zeros(2, 4, 8, 16)}
+        nodes = {
+            "begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 2}),
+            "number": NodeCall("Number", {"step": step, "value": 0.3}),
+            "half": NodeCall("Half", {"step": step}),
+        }
+        parts = [
+            unet(nodes, name, model, (ConditioningEntry(Prompt(clip, name)),), step)
+            for name in ("a", "b")
+        ]
+        nodes["x"] = NodeCall("WeighPrediction", {"step": step, "prediction": parts[0], **weight})
+        nodes["y"] = NodeCall("WeighPrediction", {"step": step, "prediction": parts[1]})
+        weighted = {"weighted_1": Link("x", 0), "weighted_2": Link("y", 0)}
+        nodes["blend"] = NodeCall("BlendPredictions", {"step": step, **weighted})
+        nodes["end"] = NodeCall("StepEnd", {"step": step, "prediction": Link("blend", 0)})
+        graph = Graph(nodes)
+        drawn = bind_region(graph, {**builtin_types(), **types}, region_nodes(graph, "end"), {})
+        return sample(engine, drawn, bare_context(engine, **types))
+
+    mask = Half().run(None)  # type: ignore[arg-type]
+    for engine in engines:
+        expected = painted(engine, mask=mask, strength=0.3)
+        assert torch.equal(
+            painted(engine, mask=Link("half", 0), strength=Link("number", 0)), expected
+        )
+        assert not torch.equal(painted(engine, mask=mask, strength=0.6), expected)
+        assert not torch.equal(painted(engine, strength=0.3), expected)

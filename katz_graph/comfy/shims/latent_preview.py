@@ -25,7 +25,7 @@ class _Previewer:
         """Converts a scaled latent [B, C, h, w] to Pillow's image."""
         from PIL import Image
 
-        return Image.fromarray(latent_picture(x0, self._colours).numpy())
+        return Image.fromarray(latent_picture(x0, self._colours).cpu().numpy())
 
     def decode_latent_to_preview_image(self, preview_format: str, x0: Any) -> tuple[str, Any, int]:
         return preview_format, self.decode_latent_to_preview(x0), LONGEST

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from katz_graph.errors import InputError
+from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.identity import check_unchanged
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
@@ -130,7 +131,8 @@ def _encode(
 
 def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
     factors = hidden.new_ones(1, hidden.shape[1], 1)
-    factors[0, : len(weights), 0] = hidden.new_tensor(weights)
+    told = torch.tensor(weights, dtype=hidden.dtype)
+    factors[0, : len(weights), 0] = to_device(told, hidden.device)
     return torch.where(factors == 1.0, hidden, (hidden - empty) * factors + empty)
 
 
@@ -155,7 +157,7 @@ def _run(
         row_length(tokenizer, module.config.max_position_embeddings) - len(ids)
     )
     with torch.no_grad(), _placed(module, vectors):
-        output = module(torch.tensor([ids], device=module.device), output_hidden_states=True)
+        output = module(to_device(torch.tensor([ids]), module.device), output_hidden_states=True)
         hidden = output.hidden_states[-layer.from_end]
         if layer.normed:
             hidden = getattr(module, "text_model", module).final_layer_norm(hidden)
@@ -191,4 +193,4 @@ def _vectors(words: LearnedWords, number: int, module: Any) -> Tensor:
     check_unchanged(words.file)
     with safe_open(words.file.path, framework="pt") as content:
         found: Tensor = content.get_tensor(name)
-    return found.reshape(-1, width).to(module.device, module.dtype)
+    return to_device(found.reshape(-1, width).to(module.dtype), module.device)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from katz_graph.errors import InputError
+from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.recipe import Averaged, Encoding, Given, Joined, Prompt, Sizes, Zeroed
 
@@ -64,12 +65,9 @@ def with_sizes(
     target = told.target_height or original_height, told.target_width or original_width
     score = SCORE if told.aesthetic_score is None else told.aesthetic_score
     numbers = [original_height, original_width, told.crop_top, told.crop_left, *target, score]
-    return replace(
-        encoding,
-        sizes=encoding.hidden.new_tensor([numbers])
-        .expand(encoding.hidden.shape[0], -1)
-        .contiguous(),
-    )
+    hidden = encoding.hidden
+    row = to_device(torch.tensor([numbers], dtype=hidden.dtype), hidden.device)
+    return replace(encoding, sizes=row.expand(len(hidden), -1).contiguous())
 
 
 def _average(first: Tensor | None, second: Tensor | None, share: float) -> Tensor | None:

@@ -1,9 +1,14 @@
-"""Computes the stages before and behind the denoising loop, which families share."""
+"""Computes the stages that families share: before and behind the denoising loop, and around its
+networks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import TextEncoding
@@ -12,6 +17,9 @@ from katz_graph.models.stages import Loop, Outputs
 from katz_graph.models.text.evaluate import with_sizes
 from katz_graph.picture.batch import repeated
 from katz_graph.recipe import Encoding
+from katz_graph.sampling.areas import fit_mask
+from katz_graph.sampling.areas import weigh as weigh_prediction
+from katz_graph.sampling.prediction import latent_dtype
 
 UNPOOLED = (
     "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode "
@@ -42,6 +50,20 @@ def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -
     )
     assert hidden is not None  # as it was
     return (TextEncoding(hidden, pooled, sizes),)
+
+
+def bind_weigh(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    """Fits a mask to the latent, unless a node of the loop makes it."""
+    mask, dtype = inputs.get("mask"), latent_dtype(loop.parametrisation, loop.dtype)
+    x = torch.empty(loop.shape, dtype=dtype)
+    return {"fitted": fit_mask(mask, x) if isinstance(mask, Tensor) else None}
+
+
+def weigh(module: None, given: Mapping[str, Any]) -> Outputs:
+    x: Tensor = given["step"].x
+    mask = fit_mask(given["mask"], x) if "mask" in given else given["fitted"]
+    where = given["top"], given["left"], mask
+    return (weigh_prediction(given["prediction"], x, given["strength"], *where),)
 
 
 def vae_decode(module: Any, given: Mapping[str, Any]) -> Outputs:

@@ -1,4 +1,6 @@
-"""Declares the stages before and behind the denoising loop. Never imports torch."""
+"""Declares the stages that families share: before and behind the denoising loop, and around its
+networks. Never imports torch.
+"""
 
 from __future__ import annotations
 
@@ -54,4 +56,13 @@ VAE_ENCODE, VAE_DECODE = (
     )
     for name in ("vae_encode", "vae_decode")
 )
-STAGES = (TEXT, VAE_ENCODE, VAE_DECODE)
+WEIGH = Stage(
+    "weigh",
+    uncounted,
+    f"{COMPUTE}:weigh",
+    f"{COMPUTE}:bind_weigh",
+    recipes=("mask",),
+    rows=("strength",),
+    gives=("prediction",),
+)
+STAGES = (TEXT, VAE_ENCODE, VAE_DECODE, WEIGH)

@@ -1,0 +1,387 @@
+"""Requests on torch's meta device, a GPU without data: whatever looks at a value there raises. And on
+a device whose work ends later than it is enqueued.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from katz_graph.bench.parity import Models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.random_models import make_pipeline
+from katz_graph.bench.requests import (
+    bare_context,
+    bind,
+    local_engine,
+    region_of,
+    sample,
+    sampler_region,
+)
+from katz_graph.errors import RunError
+from katz_graph.events import Event, Previewed, Progress
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.worker.computing import Eagerly
+from katz_graph.executor.worker.device_program import device_program
+from katz_graph.executor.worker.execution import Execution
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.stream import HostStream, Reading
+from katz_graph.files.folders import Folders
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.stages import Outputs, Stage
+from katz_graph.patches import FreeU, RescaledGuidance
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.recipe import (
+    Area,
+    Concatenated,
+    ConditioningEntry,
+    MaskUse,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
+from katz_graph.sampling.names import SAMPLERS
+
+STEPS = 4
+TWO = torch.zeros(2, 4, 8, 8)
+# of diffusers, all that take a number of steps but DPMSolverSDEScheduler, whose noise torchsde draws
+# on the device and looks at
+SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
+    "DDIMParallelScheduler": {},
+    "DDIMScheduler": {"clip_sample": False, "set_alpha_to_one": False},
+    "DDPMParallelScheduler": {},
+    "DDPMScheduler": {},
+    "DEISMultistepScheduler": {},
+    "DPMSolverMultistepScheduler": {"use_karras_sigmas": True},
+    "DPMSolverSinglestepScheduler": {},
+    "EulerAncestralDiscreteScheduler": {},
+    "EulerDiscreteScheduler": {},
+    "HeunDiscreteScheduler": {},
+    "KDPM2AncestralDiscreteScheduler": {},
+    "KDPM2DiscreteScheduler": {},
+    "LCMScheduler": {},
+    "LMSDiscreteScheduler": {},
+    "PNDMScheduler": {"skip_prk_steps": True},
+    "SASolverScheduler": {},
+    "TCDScheduler": {},
+    "UniPCMultistepScheduler": {},
+}
+
+
+class Waited(AssertionError):
+    """Reports that the host waits for the device."""
+
+
+class NoMoves(TorchDispatchMode):
+    """Refuses tensors of the host in what the device computes, but for numbers, which are arguments
+    of kernels, and for copies that the host goes on beside.
+    """
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        names = (one.name for one in function._schema.arguments)
+        given = dict(zip(names, args, strict=False)) | (kwargs or {})
+        here = [one for one in tensors(given) if not one.is_meta and one.ndim]
+        there = [one for one in tensors((made, given)) if one.is_meta]
+        if here and there and not given.get("non_blocking"):
+            raise Waited(f"{function} waits for the device")
+        return made
+
+
+class NoNumbers(TorchFunctionMode):
+    """Refuses to make tensors of Python's numbers on the device, to which they are copied."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function in (torch.tensor, torch.as_tensor, Tensor.new_tensor) and made.is_meta:
+            raise Waited(f"{function.__name__} waits for the device")
+        return made
+
+
+def tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Refuses what makes the host wait for a GPU, although no value is looked at."""
+    with NoMoves(), NoNumbers():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("look", "refused"),
+    [
+        (lambda there: there.sum().item(), RuntimeError),
+        (lambda there: bool(there.sum() > 0), RuntimeError),
+        (lambda there: there.cpu(), NotImplementedError),
+        (lambda there: torch.isfinite(there).nonzero(), NotImplementedError),
+        (lambda there: torch.ones(2).to("meta"), Waited),
+        (lambda there: torch.ones(2).to(there), Waited),
+        (lambda there: there.copy_(torch.ones(2)), Waited),
+        (lambda there: torch.tensor([1.0, 2.0], device="meta"), Waited),
+        (lambda there: there.new_tensor([1.0, 2.0]), Waited),
+        (lambda there: there[torch.tensor([1])], Waited),
+        (lambda there: torch.ones(2).to("meta", non_blocking=True), None),
+        (lambda there: there * torch.tensor(2.0), None),  # an argument of the kernel
+    ],
+)
+def test_what_waits_is_refused(
+    look: Callable[[Tensor], Any], refused: type[Exception] | None
+) -> None:
+    with torch.inference_mode(), no_waits():
+        there = torch.empty(2, device="meta")
+        with nullcontext() if refused is None else pytest.raises(refused):
+            look(there)
+
+
+class Later:
+    """Presents a device that is an evaluation behind, and notes how many reads had begun when each
+    was waited for.
+    """
+
+    ahead = 1
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.waited: list[tuple[int, int]] = []
+
+    def read(self, tensor: Tensor) -> Reading:
+        number, self.begun = self.begun, self.begun + 1
+        # of a device without data all is finite
+        landed = torch.ones_like(tensor, device="cpu") if tensor.is_meta else tensor.clone()
+
+        def wait() -> Tensor:
+            self.waited.append((number, self.begun))
+            return landed
+
+        return wait
+
+
+@pytest.fixture(scope="module")
+def planner(costs: Path) -> Iterator[DeviceEngine]:
+    with local_engine(batching=True, cache=costs) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def models() -> DeviceModels:
+    return DeviceModels("meta", torch.float16)
+
+
+Run = Callable[..., Later]
+
+
+@pytest.fixture
+def run(planner: DeviceEngine, models: DeviceModels) -> Run:
+    """Runs a region on a device without data, once its models are loaded in a mode that refuses
+    waits; returns what was read.
+    """
+
+    def run_region(region: Region, mode: AbstractContextManager[Any] | None = None) -> Later:
+        models.stream = stream = Later()
+        program = planner.plan(region)
+        (device,) = program.instructions
+        context = RunContext(planner, Folders(), Path(), previews=True)
+        execution = Execution(device_program(program, device), models, context)
+        with torch.inference_mode():
+            assert not execution.step()  # loads
+            with mode or no_waits():
+                while not execution.step():
+                    pass
+                result = execution.result
+        execution.close()
+        shape = region.begin.inputs["latent_image"]["samples"].shape
+        assert result is not None and [one.shape for one in result] == [shape, shape]
+        return stream
+
+    return run_region
+
+
+def case(models: Models, **changes: Any) -> Case:
+    return replace(Case("test", models.pipeline, models.xl, "euler", STEPS, latent=TWO), **changes)
+
+
+def controls(models: Models) -> tuple[ControlCase, ...]:
+    """Two, of which both, one or none act."""
+    first, second, _ = models.controls
+    return ControlCase(first, 0.8, 0.0, 0.6), ControlCase(second, 0.5, 0.3, 0.7)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_no_sampler_waits(sampler: str, sd1: Models, run: Run) -> None:
+    mask = torch.zeros(8, 8)
+    mask[2:4, 2:6] = 1.0
+    run(sampler_region(case(sd1, sampler=sampler, denoise=0.6, mask=mask)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_no_scheduler_of_diffusers_looks_at_the_device(
+    scheduler: str, sd1: Models, run: Run
+) -> None:
+    """Moves of noise and coefficients are diffusers' own and may wait."""
+    inputs = {
+        "scheduler_class": scheduler,
+        "scheduler_config": json.dumps(SCHEDULERS[scheduler]),
+        "steps": STEPS,
+        "seed": 1,
+        "strength": 0.8,
+    }
+    run(region_of("DiffusersStepBegin", inputs, case(sd1)), nullcontext())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_controlnets_and_weighed_prompts(
+    family: str, count: int, request: pytest.FixtureRequest, run: Run
+) -> None:
+    found = request.getfixturevalue(family)
+    run(sampler_region(case(found, controls=controls(found)[:count], prompt="a (red:1.3) circle")))
+
+
+def region(model: ModelRecipe, *positive: ConditioningEntry, guidance: float = 5.0) -> Region:
+    inputs = {
+        "steps": STEPS,
+        "seed": 1,
+        "sampler_name": "dpmpp_2m",
+        "scheduler": "normal",
+        "denoise": 1.0,
+        "model": model,
+        "latent_image": {"samples": torch.zeros(2, 4, 8, 16)},
+    }
+    negative = (replace(positive[-1], area=None, mask=None),)
+    expansion = expand_sampling("StepBegin", inputs, model, positive, negative, guidance)
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+def test_areas_masks_and_parts_of_the_schedule(sd1: Models, run: Run) -> None:
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    mask = torch.zeros(1, 64, 128)
+    mask[:, 8:40, 16:80] = 1.0
+    limits: tuple[dict[str, Any], ...] = (
+        {"area": Area(0, 0, 8, 8), "strength": 0.7},
+        {"area": Area(0, 8, 8, 8), "start_percent": 0.5},
+        {"mask": MaskUse(Picture.of(mask), 0.8)},
+        {"mask": MaskUse(Picture.of(mask), bounds=True)},
+        {},
+    )
+    text = Prompt(clip, "a")
+    run(region(model, *(ConditioningEntry(text, **limit) for limit in limits)))
+
+
+@pytest.mark.parametrize("patch", [RescaledGuidance(0.7), FreeU(1, 1.3, 1.4, 0.9, 0.2)])
+def test_patches(patch: Any, sd1: Models, run: Run) -> None:
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    run(region(replace(model, patches=(patch,)), ConditioningEntry(Prompt(clip, "a"))))
+
+
+def test_an_inpainting_model(run: Run, tmp_path: Path) -> None:
+    make_pipeline(tmp_path / "seeing", "sd1", seed=1, extra=5)
+    model, clip, _ = pipeline_recipes(tmp_path / "seeing")
+    seen = Concatenated(Picture.of(torch.zeros(1, 4, 8, 16)), Picture.of(torch.ones(1, 64, 128)))
+    text = Prompt(clip, "a")
+    areas = (Area(0, 0, 8, 8), None)
+    run(region(model, *(ConditioningEntry(text, area=one, concatenated=seen) for one in areas)))
+
+
+def test_an_evaluation_is_waited_for_when_the_next_is_enqueued(
+    sd1: Models, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunContext, "wants_preview", lambda self, node: False)
+    assert run(sampler_region(case(sd1))).waited == [
+        (0, 2),
+        (1, 3),
+        (2, 4),
+        (3, 4),  # the last
+        (4, 6),  # and both latents
+        (5, 6),
+    ]
+
+
+@pytest.fixture
+def told() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def context(planner: DeviceEngine, told: list[Event]) -> RunContext:
+    """A run that is shown every preview."""
+    context = bare_context(planner)
+    ticks = iter(range(10**6))
+    context.previews, context.clock, context.listener = True, lambda: next(ticks), told.append
+    return context
+
+
+@pytest.fixture(params=[HostStream, Later])
+def on(planner: DeviceEngine, request: pytest.FixtureRequest) -> Iterator[DeviceEngine]:
+    """A processor, and one that tells later that it has ended."""
+    before, planner.models.stream = planner.models.stream, request.param()
+    yield planner
+    planner.models.stream = before
+
+
+def test_later_tells_the_same(
+    on: DeviceEngine, context: RunContext, told: list[Event], sd1: Models, costs: Path
+) -> None:
+    region, expected = sampler_region(case(sd1)), []
+    made = sample(on, region, context)
+    with local_engine(batching=True, cache=costs) as plain:
+        context.listener = expected.append
+        assert torch.equal(sample(plain, region, context), made)
+    assert [picture.tolist() for picture in previews(told)] == [
+        picture.tolist() for picture in previews(expected)
+    ]
+    assert len(previews(told)) == STEPS and steps(told) == steps(expected) == [1, 2, 3, 4]
+
+
+def test_the_step_that_became_infinite_is_named(
+    on: DeviceEngine,
+    context: RunContext,
+    told: list[Event],
+    sd1: Models,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no more than one evaluation is computed after it."""
+    evaluations = 0
+
+    class Broken(Eagerly):
+        def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+            nonlocal evaluations
+            outputs = super().__call__(stage, module, given)
+            if stage.name != "unet_decoder":
+                return outputs
+            evaluations += 1
+            features, prediction = outputs
+            return features, prediction * (torch.inf if evaluations == 2 else 1.0)
+
+    monkeypatch.setattr(on.models, "compute", Broken())
+    with pytest.raises(RunError, match=r"NaN or infinite in step 2 \(evaluation 2 of 4\)"):
+        sample(on, sampler_region(case(sd1)), context)
+    assert evaluations == 2 + on.models.stream.ahead
+    assert len(previews(told)) == 1 and steps(told) == [1]
+
+
+def previews(told: list[Event]) -> list[Tensor]:
+    return [event.picture for event in told if isinstance(event, Previewed)]
+
+
+def steps(told: list[Event]) -> list[int]:
+    return [event.value for event in told if isinstance(event, Progress) and event.evaluations]

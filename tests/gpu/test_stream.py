@@ -1,0 +1,61 @@
+"""What the host waits for on a GPU. Skipped where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from katz_graph.bench.parity import Models
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.requests import bare_context, local_engine, sampler_region
+from katz_graph.executor.worker.device_program import device_program
+from katz_graph.executor.worker.execution import Execution
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.stream import CudaStream
+from katz_graph.host.transfer import to_device
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+LONG = 2_000_000_000  # cycles: about a second
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Has torch refuse what waits, but for events."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_moves_and_reads_go_on_beside_the_gpu() -> None:
+    stream, there = CudaStream(), to_device(torch.ones(1000), "cuda")
+    stream.read(there)()  # pinned memory is there from now on
+    torch.cuda._sleep(LONG)
+    busy = torch.cuda.Event()
+    busy.record()
+    with no_waits():
+        read = stream.read(to_device(torch.full((1000,), 2.0), "cuda") + there)
+    assert not busy.query()
+    assert torch.equal(read(), torch.full((1000,), 3.0)) and busy.query()
+
+
+@pytest.mark.parametrize("sampler", ["euler", "dpmpp_2m_sde"])
+def test_no_evaluation_waits(sampler: str, sd1: Models) -> None:
+    """From the second on: what precedes the loop is in the first unit."""
+    models = DeviceModels("cuda", torch.float16)
+    with local_engine() as planner:
+        program = planner.plan(sampler_region(Case("test", sd1.pipeline, sd1.xl, sampler, 5)))
+        (device,) = program.instructions
+        execution = Execution(device_program(program, device), models, bare_context(planner))
+        with torch.inference_mode():
+            assert not execution.step() and not execution.step()
+            with no_waits():
+                while not execution.step():
+                    pass
+            assert execution.result is not None
+        execution.close()
