@@ -211,8 +211,10 @@ def alternate(region: Region, first: int) -> list[str]:
     return costed[first % 2 :: 2]
 
 
-def test_a_hundred_switches_record_nothing_anew(sd1: Models, costs: Path) -> None:
-    """LoRAs, their strengths, ControlNets, prompts and guidance, drawn by chance."""
+def test_switches_record_nothing_anew(sd1: Models, costs: Path) -> None:
+    """LoRAs, their strengths, ControlNets, prompts and guidance, drawn by chance. `katz bench
+    recorded` switches a hundred times.
+    """
     chance = random.Random(1)
 
     def drawn() -> Case:
@@ -237,9 +239,9 @@ def test_a_hundred_switches_record_nothing_anew(sd1: Models, costs: Path) -> Non
         local_engine(batching=True, cache=costs) as recorded,
     ):
         compute = recorded.models.compute = strict()
-        for number in range(100):
+        for number in range(24):
             assert same((plain, recorded), sampler_region(drawn())), number
-            if number == 50:
+            if number == 12:
                 captures = compute.use.captures
         assert compute.use.captures == captures
 
