@@ -10,6 +10,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,10 +20,11 @@ from katz_graph.devices import format_name
 from katz_graph.executor.measure.store import Contention, CostStore, Rates
 from katz_graph.ir.device import Device
 
-METHOD = 6  # what is measured below; another number when that changes
+METHOD = 7  # what is measured below; another number when that changes
 BYTES = 1 << 26  # of the array copied
 WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
 NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
+MATRIX, GPU_BYTES, KERNELS = 8192, 1 << 30, 1000  # of a GPU: a product's side, a copy, a graph
 REPEATS = 9
 
 
@@ -60,25 +62,77 @@ def measure(
     first quartile: others may use the machine too) of so many seconds for each kind of work, so
     that devices which begin at the same time do the same kind all along.
     """
+    with torch.inference_mode():
+        probe = (_probe_gpu if device.type == "cuda" else _probe_processor)(device, dtype)
+        arithmetic = _seconds(probe.compute, device, stretch)
+        memory = _seconds(lambda: probe.target.copy_(probe.source), device, stretch)
+        starts = _seconds(probe.start, device, stretch)
+        bus = (
+            math.inf
+            if device.type == "cpu"
+            else probe.target.nbytes / _seconds(_from_host(probe.target), device, stretch)
+        )
+    return (
+        probe.operations / arithmetic,
+        2 * probe.target.nbytes / memory,
+        starts / probe.kernels,
+        bus,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Holds what is timed on a device: `compute` does so many floating-point `operations`, `start`
+    so many `kernels` that take little but their start; `source` is copied to `target`.
+    """
+
+    compute: Callable[[], object]
+    operations: int
+    source: Tensor
+    target: Tensor
+    start: Callable[[], object]
+    kernels: int
+
+
+def _probe_processor(device: torch.device, dtype: torch.dtype) -> Probe:
     convolution = nn.Conv2d(WIDE, WIDE, 3, padding=1).to(device, dtype)
     large = torch.randn(1, WIDE, LARGE, LARGE, device=device, dtype=dtype)
     half = (nn.GroupNorm(8, NARROW), nn.SiLU(), nn.Conv2d(NARROW, NARROW, 3, padding=1))
     block = nn.Sequential(*half, *half).to(device, dtype)
     small = torch.randn(1, NARROW, SMALL, SMALL, device=device, dtype=dtype)
     array = torch.zeros(BYTES // 4, device=device)
-    target = torch.empty_like(array)
-    with torch.inference_mode():
-        arithmetic = _seconds(lambda: convolution(large), device, stretch)
-        memory = _seconds(lambda: target.copy_(array), device, stretch)
-        starts = _seconds(lambda: [block(small) for _ in range(20)], device, stretch) / (
-            20 * len(block)
-        )
-        bus = (
-            math.inf
-            if device.type == "cpu"
-            else BYTES / _seconds(_from_host(target), device, stretch)
-        )
-    return 2 * WIDE**2 * 9 * LARGE**2 / arithmetic, 2 * BYTES / memory, starts, bus
+    return Probe(
+        lambda: convolution(large),
+        2 * WIDE**2 * 9 * LARGE**2,
+        array,
+        torch.empty_like(array),
+        lambda: [block(small) for _ in range(20)],
+        20 * len(block),
+    )
+
+
+def _probe_gpu(device: torch.device, dtype: torch.dtype) -> Probe:
+    """Measures a GPU by more than its cache holds and its launches take: a product, a copy, and
+    kernels in a graph.
+    """
+    side = MATRIX
+    first, second = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    size = min(GPU_BYTES, int(torch.cuda.mem_get_info(device)[0] // 8))
+    array = torch.zeros(size // 4, device=device)
+    small = torch.zeros(256, device=device)
+    small.add_(1)  # what a first call sets up stays out of the graph
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph):
+        for _ in range(KERNELS):
+            small.add_(1)
+    return Probe(
+        lambda: torch.mm(first, second),
+        2 * side**3,
+        array,
+        torch.empty_like(array),
+        graph.replay,
+        KERNELS,
+    )
 
 
 def _from_host(target: Tensor) -> Callable[[], object]:

@@ -5,6 +5,7 @@ recording needs what another one writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,15 +13,29 @@ from torch import Tensor
 
 from katz_graph.executor.recorded.trace import Trace
 
+SHARE = 1 / 8  # of the device's memory, that recordings may take
+
 
 class CudaGraphs:
-    """Implements `Backend` for one device. Other threads may use the device while it records."""
+    """Implements `Backend` for one device, of which nothing is asked before the first call. Other
+    threads may use the device while it records.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # nothing can be recorded on the default stream
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+
+    @cached_property
+    def room(self) -> float:
+        return SHARE * float(torch.cuda.mem_get_info(self._device)[1])
+
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        """Makes a stream, as nothing can be recorded on the default one."""
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
 
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> CudaGraph:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
@@ -36,7 +51,7 @@ class CudaGraphs:
         """Begins a pool of its own for what is recorded from here on, as the library's memory that
         recordings of one stream share lies in the pool of the first (pytorch#193402).
         """
-        self._pool = torch.cuda.graph_pool_handle()
+        self.__dict__.pop("_pool", None)
 
 
 class CudaGraph:

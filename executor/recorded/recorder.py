@@ -7,7 +7,6 @@ strengths, noise levels and prompts are no part of it, so nothing is recorded an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,17 +50,15 @@ class _OfModule:
 class Recorder:
     """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
 
-    `budget`: bytes that recordings may hold; one that exceeds it drops all of them. None goes
-    alone, for those of one stream share memory of libraries (pytorch#193402). `eager`: calls of a
+    A recording for which the backend has no room drops all of them. None goes alone, for those of
+    one stream share memory of libraries (pytorch#193402). `eager`: calls of a
     key before it is recorded. `strict`: inputs are overwritten with NaN once a call has read them,
     and a weight that does not lie where it was recorded is an error (RuntimeError).
     """
 
-    def __init__(
-        self, backend: Backend, budget: float = math.inf, eager: int = EAGER, strict: bool = False
-    ) -> None:
+    def __init__(self, backend: Backend, eager: int = EAGER, strict: bool = False) -> None:
         self.use = ComputeUse()
-        self._backend, self._budget, self._eager, self._strict = backend, budget, eager, strict
+        self._backend, self._eager, self._strict = backend, eager, strict
         self._of_modules: WeakKeyDictionary[Any, _OfModule] = WeakKeyDictionary()
         self._of_none = _OfModule()  # of stages without weights
 
@@ -123,11 +120,11 @@ class Recorder:
             what = "out of memory" if is_out_of_memory(error) else first_line(error)
             known.refused = f"{stage.name}: {what}"
             return known.refused
-        if recording.size > self._budget:
+        if recording.size > self._backend.room:
             known.refused = f"{stage.name}: {TOO_LARGE}"
             return known.refused
         self.use.bytes += recording.size
-        if self.use.bytes > self._budget:
+        if self.use.bytes > self._backend.room:
             self.drop()
             return NO_ROOM
         self.use.captures += 1

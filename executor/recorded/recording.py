@@ -25,7 +25,10 @@ class Recording(Protocol):
 
 
 class Backend(Protocol):
-    """Records calls. Used by one thread."""
+    """Records calls. Used by one thread. `room`: bytes that its recordings may hold."""
+
+    @property
+    def room(self) -> float: ...
 
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> Recording:
         """Records a call that reads the tensors `given`, where they lie: its static inputs and the

@@ -7,6 +7,7 @@ replaying wins a few per cent at most.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,8 +23,8 @@ class Tapes:
     is read is seen in the result.
     """
 
-    def __init__(self, strict: bool = False) -> None:
-        self._strict = strict
+    def __init__(self, strict: bool = False, room: float = math.inf) -> None:
+        self._strict, self.room = strict, room
 
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> Tape:
         with Trace(given) as trace:

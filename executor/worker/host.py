@@ -72,7 +72,6 @@ Tell = Callable[[FromWorker], None]
 GiveUp = Callable[[Fault], None]
 """Tells the driver a fault, and ends this worker."""
 
-RECORDED = 1 / 8  # of a GPU's memory, that recorded calls may take
 AWAKE = 1.0  # seconds that a processor is kept busy while a request waits
 WORK = {**SERVICES, **PROBES}  # what can be called
 
@@ -315,6 +314,8 @@ class _RequestExchange(Exchange):
 
 
 def _models(assignment: WorkerConfig) -> DeviceModels:
+    # float32 means float32: torch rounds what convolutions of a GPU read otherwise
+    torch.backends.cudnn.allow_tf32 = False
     memory = DeviceMemory(assignment.device)
     store = ModelStore(
         assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
@@ -324,7 +325,7 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
         assignment.dtype,
         store,
         assignment.lora_bytes,
-        computing_of(assignment, memory),
+        computing_of(assignment),
     )
     if assignment.tells:
         models.residents.on_evicted = lambda line: print(
@@ -333,12 +334,12 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
     return models
 
 
-def computing_of(assignment: WorkerConfig, memory: DeviceMemory) -> Computing:
+def computing_of(assignment: WorkerConfig) -> Computing:
     """Makes what carries out the stages of a worker: on a GPU they are recorded."""
     device = torch.device(assignment.device)
     if device.type != "cuda" or not assignment.cuda_graphs:
         return Eagerly()
-    return Recorder(CudaGraphs(device), RECORDED * memory.total)
+    return Recorder(CudaGraphs(device))
 
 
 def _fault(device: torch.device) -> str | None:

@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from diffusers import ControlNetModel, UNet2DConditionModel
 from test_models_shapes import SDXL
 from tiny_models import FAMILIES, random
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from katz_graph.bench.parity import mini_models
 from katz_graph.bench.random_models import CHANNELS, _vae, unet_config
 from katz_graph.executor.worker.weight_set import WeightSets
 from katz_graph.models import prepare as prepared
+from katz_graph.models.families.shared.vae import decode as vae_decode
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import PreparedResnetBlock, PreparedTransformerBlock, prepare
 
@@ -153,6 +157,20 @@ def test_in_half_precision_it_errs_no_more_than_diffusers(name: str, dtype: torc
         return float((of - exact).square().mean().sqrt())
 
     assert error(made) <= 1.2 * error(eager)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_picture_in_bfloat16_keeps_45_decibels() -> None:
+    """Of the miniature VAE, which is trained: GPUs use it where float16 overflows."""
+    recipe = pipeline_recipes(mini_models().pipeline)[2]
+    picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    picture = F.interpolate(picture, scale_factor=16, mode="bicubic").clamp(0, 1)
+    exact = ModelStore().vae(recipe.vae, "cpu", torch.float32)
+    latent = exact.encode(picture * 2 - 1).latent_dist.mean
+    expected = vae_decode(exact, latent)
+    made = vae_decode(ModelStore().vae(recipe.vae, "cpu", torch.bfloat16), latent)
+    assert 45 <= -10 * torch.log10((made - expected).square().mean()) < 90
 
 
 @torch.no_grad()

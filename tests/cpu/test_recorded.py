@@ -442,13 +442,15 @@ def test_recordings_keep_within_their_budget(sd1: Models, costs: Path) -> None:
         sample(engine, first)
         size = whole.use.bytes
         engine.models.compute = compute = Recorder(
-            Tapes(strict=True), 0.8 * size, eager=0, strict=True
+            Tapes(strict=True, room=0.8 * size), eager=0, strict=True
         )
         made = [sample(engine, region) for region in (first, second)]
         assert all(map(torch.equal, made, expected))
         assert compute.use.drops > 0 and compute.use.eager[NO_ROOM] == compute.use.drops
         assert compute.use.replays > 0 and compute.use.bytes <= 0.8 * size
-        engine.models.compute = compute = Recorder(Tapes(strict=True), 1000, eager=0, strict=True)
+        engine.models.compute = compute = Recorder(
+            Tapes(strict=True, room=1000), eager=0, strict=True
+        )
         assert torch.equal(sample(engine, first), expected[0])
         assert any(TOO_LARGE in reason for reason in compute.use.eager)
 
