@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from diffusers.models.activations import GEGLU
 from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.attention_processor import Attention
 from diffusers.models.resnet import ResnetBlock2D
 from torch import Tensor, nn
 
@@ -24,6 +26,9 @@ from katz_graph.kernels.dispatch import fused
 from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.group_norm_silu import group_norm_silu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+
+FUSED = "query_key_value"
+"""Names the attribute of an attention layer that holds its projections' weights [3 · C', C]."""
 
 
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
@@ -111,6 +116,32 @@ def prepare(module: nn.Module) -> Counter[str]:
         else:
             one.__class__ = becomes
     return kept
+
+
+def fuse_projections(module: nn.Module) -> None:
+    """Lays the weights of self-attention's three projections side by side in one storage, of which
+    they become views: one product computes them (a processor of attention that knows `FUSED`), and
+    what is written into each of them is seen. The module must stay on its device, in its format.
+    """
+    for layer in module.modules():
+        if isinstance(layer, Attention) and _has_three_alike(layer):
+            projections = (layer.to_q, layer.to_k, layer.to_v)
+            together = torch.cat([one.weight.data for one in projections])
+            for one, part in zip(projections, together.chunk(3), strict=True):
+                one.weight.data = part
+            setattr(layer, FUSED, together)
+
+
+def _has_three_alike(layer: Any) -> bool:
+    """Returns true for self-attention whose projections have no bias, and no norm before them."""
+    projections = (layer.to_q, layer.to_k, layer.to_v)
+    norms = (layer.norm_q, layer.norm_k, layer.norm_cross, layer.group_norm, layer.spatial_norm)
+    return (
+        not layer.is_cross_attention
+        and all(norm is None for norm in norms)
+        and all(isinstance(one, nn.Linear) and one.bias is None for one in projections)
+        and len({one.weight.shape for one in projections}) == 1
+    )
 
 
 def _unknown_resnet(block: Any) -> str:

@@ -24,7 +24,13 @@ from katz_graph.models import prepare as prepared
 from katz_graph.models.families.shared.vae import decode as vae_decode
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.models.prepare import PreparedResnetBlock, PreparedTransformerBlock, prepare
+from katz_graph.models.prepare import (
+    FUSED,
+    PreparedResnetBlock,
+    PreparedTransformerBlock,
+    fuse_projections,
+    prepare,
+)
 
 SIZES = [(8, 8), (9, 7), (5, 13)]
 HALF = [torch.float16, torch.bfloat16]
@@ -135,6 +141,7 @@ def test_as_on_a_gpu_it_is_diffusers_within_rounding(name: str) -> None:
     expected = call(module)
     prepare(module)
     module.to(memory_format=torch.channels_last)
+    fuse_projections(module)
     made = call(module)
     assert not torch.equal(made, expected)  # other sums, or nothing is tested
     assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
@@ -203,6 +210,27 @@ def test_full_size_sdxl_has_the_same_shapes_and_operations() -> None:
         counts.append((made.shape, counter.get_total_flops()))
         assert not prepare(module)
     assert counts[0] == counts[1] and counts[0][1] > 13e12
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_projections_side_by_side_are_computed_as_one_and_patched_apart(family: Any) -> None:
+    from test_adapters_weight_set import loras, recipes
+
+    def made(fused: bool) -> tuple[Tensor, Tensor]:
+        module = ModelStore().network(recipes(family)[0].network, "cpu", torch.float32)
+        if fused:
+            fuse_projections(module)
+            assert sum(hasattr(one, FUSED) for one in module.modules()) > 4
+        sets = WeightSets(module)
+        sets.use(loras(family, 0.7, -0.4), "unet")
+        return module.mid_block.attentions[0].transformer_blocks[0].attn1.to_q.weight, unet_call(
+            module
+        )
+
+    (weight, expected), (other, together) = made(False), made(True)
+    assert torch.equal(weight, other)
+    assert (together - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])

@@ -28,7 +28,7 @@ from katz_graph.models.loading.identity import check_unchanged, count_values, va
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.residents import Loadable, Residents
-from katz_graph.models.prepare import prepare
+from katz_graph.models.prepare import fuse_projections, prepare
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
 
@@ -193,6 +193,7 @@ def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -
     module.to(place)
     if fused(next(module.parameters())):  # convolutions of GPUs are fastest so, and norms ready
         module.to(memory_format=torch.channels_last)
+        fuse_projections(module)
     return module
 
 

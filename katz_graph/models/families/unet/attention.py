@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from diffusers.models.attention_processor import Attention, AttnProcessor2_0
 from torch import Tensor, nn
 
+from katz_graph.models.prepare import FUSED
+
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
 """Maps the name of a cross-attention layer to key and value, each [B, T, heads · head width], as
 its projections give them.
@@ -19,7 +21,7 @@ its projections give them.
 
 class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
     """Scaled dot-product attention that reads its key and value from `kept`, and computes them when
-    they are not there.
+    they are not there; those of self-attention by one product where their weights are fused.
 
     It knows only its layer's name, so one module serves many requests. diffusers passes an argument
     on only when a processor's signature names it, and warns per layer otherwise: hence `kept` by
@@ -40,7 +42,12 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
         kept: KeysValues | None = None,
     ) -> Tensor:
         pair = kept.get(self.layer) if kept else None
-        if pair is None:
+        fused = getattr(attn, FUSED, None)
+        if pair is not None:
+            parts: tuple[Tensor, ...] = (attn.to_q(hidden_states), *pair)
+        elif fused is not None and encoder_hidden_states is None and attention_mask is None:
+            parts = F.linear(hidden_states, fused).chunk(3, dim=-1)
+        else:
             computed: Tensor = super().__call__(
                 attn, hidden_states, encoder_hidden_states, attention_mask, temb
             )
@@ -49,11 +56,11 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
         def heads(x: Tensor) -> Tensor:  # [B, T, heads · width] -> [B, heads, T, width]
             return x.view(x.shape[0], -1, attn.heads, x.shape[-1] // attn.heads).transpose(1, 2)
 
-        query, key, value = heads(attn.to_q(hidden_states)), heads(pair[0]), heads(pair[1])
+        query, key, value = map(heads, parts)
         mixed = (
             F.scaled_dot_product_attention(query, key, value)
             .transpose(1, 2)
-            .reshape(hidden_states.shape[0], -1, pair[0].shape[-1])
+            .reshape(hidden_states.shape[0], -1, parts[0].shape[-1])
         )
         projected = attn.to_out[1](attn.to_out[0](mixed))
         if attn.residual_connection:

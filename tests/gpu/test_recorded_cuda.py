@@ -1,0 +1,67 @@
+"""CUDA graphs and kernels on a GPU: the bits of eager computing, and the references' values. Skipped
+where there is none.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_same_picture import cases
+from torch import Tensor
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.requests import local_engine, sample
+from katz_graph.executor.recorded.cuda import CudaGraphs
+from katz_graph.executor.recorded.recorder import Recorder
+from katz_graph.executor.worker.computing import Eagerly
+from katz_graph.kernels import bias_residual, geglu, group_norm_silu, residual_layer_norm
+from katz_graph.kernels.dispatch import fused
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+
+
+def test_replayed_graphs_give_the_bits_of_eager_calls_also_after_dropping(models: Models) -> None:
+    with local_engine("cuda:0", batching=True) as engine:
+        engine.models.compute = Eagerly()
+        regions = cases(models)[::4]
+        expected = [sample(engine, region) for region in regions]
+        engine.models.compute = compute = Recorder(CudaGraphs(torch.device("cuda:0")))
+        for _ in range(3):
+            made = [sample(engine, region) for region in regions]
+            assert all(map(torch.equal, made, expected))
+            captures = compute.use.captures
+        assert captures > 0 and compute.use.replays > captures
+        compute.drop()
+        assert all(
+            torch.equal(sample(engine, one), two)
+            for one, two in zip(regions, expected, strict=True)
+        )
+        assert not [reason for reason in compute.use.eager if "error" in reason.lower()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_kernels_give_what_their_references_give(dtype: torch.dtype) -> None:
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, device="cuda:0", dtype=dtype)
+
+    x = random(2, 320, 33, 31).to(memory_format=torch.channels_last)
+    weight, bias, shift, rows = random(320), random(320), random(2, 320), x.permute(0, 2, 3, 1)
+    assert fused(x)
+    norm, rest = (x, 32, weight, bias, 1e-5, shift, True), (rows, rows, weight, bias, 1e-5)
+    pairs = [
+        (group_norm_silu.group_norm_silu(*norm), group_norm_silu.reference(*norm)),
+        (
+            residual_layer_norm.residual_layer_norm(*rest)[1],
+            residual_layer_norm.reference(*rest)[1],
+        ),
+        (geglu.geglu(rows), geglu.reference(rows)),
+        (bias_residual.bias_residual(x, bias, x), bias_residual.reference(x, bias, x)),
+    ]
+    for made, expected in pairs:
+        apart = (made.float() - expected.float()).abs().max()
+        assert apart <= 8 * torch.finfo(dtype).eps * expected.float().abs().max()
