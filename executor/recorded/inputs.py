@@ -28,6 +28,7 @@ class StaticInputs:
 
     def __init__(self) -> None:
         self._homes: dict[Hashable, _Home] = {}
+        self.size = 0  # in bytes
 
     def copied(self, given: Mapping[str, Any], lasting: Collection[str]) -> dict[str, Any]:
         """Copies tensors [any shape] into their static ones; returns the structure of those. Inputs
@@ -46,6 +47,7 @@ class StaticInputs:
             home = self._homes.get(key)
             if home is None:
                 home = self._homes[key] = _Home(_like(tensor))
+                self.size += home.tensor.nbytes
             if not lasting or home.holds is None or home.holds() is not tensor:
                 home.tensor.copy_(tensor, non_blocking=True)
                 home.holds = ref(tensor)
@@ -68,6 +70,11 @@ def form_of(value: Any) -> Hashable:
 
 
 def _like(tensor: Tensor) -> Tensor:
+    """Makes a tensor that lies in memory as this one does, unless some of its values share a place,
+    which cannot be written into.
+    """
+    if 0 in tensor.stride():
+        return torch.empty_like(tensor)
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )

@@ -111,7 +111,9 @@ class Recorder:
         given: Mapping[str, Any],
     ) -> str:
         """Records a call; returns why not, or nothing."""
+        before = of_module.inputs.size
         static = of_module.inputs.copied(given, stage.hoists)
+        self.use.bytes += of_module.inputs.size - before
         try:
             recording = self._backend.record(
                 lambda: stage.computed(module, static), (*tensors_of(static), *_weights(module))

@@ -371,6 +371,17 @@ def test_the_first_calls_of_a_form_are_computed_as_they_are() -> None:
     assert compute.use.eager == {WARMING_UP: 4}
 
 
+def test_inputs_may_share_their_values_or_lie_apart() -> None:
+    compute = strict()
+    stage = Computed(call=lambda module, given: given["x"] * 2)
+    with torch.no_grad():
+        for number in range(3):
+            row = torch.arange(6.0) + number
+            for x in (row[None].expand(4, 6), row[::2], row.view(2, 3).t()):
+                assert torch.equal(compute(stage, None, {"x": x})[0], x * 2)
+    assert (compute.use.captures, compute.use.replays) == (3, 9)
+
+
 def test_a_value_of_an_earlier_replay_is_seen() -> None:
     """A call that writes only a part of what it gives: eagerly the rest is by chance what it was."""
     kept = []
