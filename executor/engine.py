@@ -8,6 +8,7 @@ import itertools
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -303,6 +304,7 @@ class DeviceEngine:
                 own.denoise,
                 outcome.attempts,
                 own.arrivals,
+                sum((Counter(one.calls) for one in outcome.timings.values()), Counter()),
             )
         )
         spans = (span for timing in outcome.timings.values() for span in timing.spans)

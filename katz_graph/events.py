@@ -91,8 +91,9 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sampler is done: seconds on the device that advanced it, how many attempts it took, and by
-    LoRA that it began without the evaluation from which on it was there.
+    """A sampler is done: seconds on the device that advanced it, how many attempts it took, by
+    LoRA that it began without the evaluation from which on it was there, and how many calls of
+    stages were recorded, replayed and eager, on all devices.
     """
 
     node: str
@@ -102,6 +103,7 @@ class Sampled:
     denoise: float
     attempts: int = 1
     arrivals: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,14 @@ class RunStats:
         return found
 
     @property
+    def calls(self) -> Mapping[str, int]:
+        """Returns how many calls of stages were `recorded`, `replayed` and `eager`."""
+        kinds = ("recorded", "replayed", "eager")
+        return {
+            kind: sum(sampler.calls.get(kind, 0) for sampler in self.samplers) for kind in kinds
+        }
+
+    @property
     def approximations(self) -> list[str]:
         """Returns the approximations that were in force."""
         stale = [STALE_CONTROLNET] if any(program.delayed for program in self.programs) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,6 +24,12 @@ class ComputeUse:
     drops: int = 0
     bytes: int = 0
     eager: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> Counter[str]:
+        """Returns how many were recorded, replayed and eager."""
+        eager = sum(self.eager.values())
+        return Counter(recorded=self.captures, replayed=self.replays, eager=eager)
 
     def count_eager(self, reason: str) -> None:
         self.eager[reason] = self.eager.get(reason, 0) + 1

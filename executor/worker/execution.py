@@ -8,7 +8,7 @@ can alternate.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -251,6 +251,7 @@ class Execution:
         self._heed_check()
         self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
+        calls_before = self._models.compute.use.calls
         # functions and nodes of packs in it may reach the run
         with running(self._context, self.program.name):
             if not self._loaded:
@@ -263,6 +264,8 @@ class Execution:
             for model in self._patched.values():  # other requests may have run since the last unit
                 self._patch(model)
             done = self._continue()
+            calls = self._models.compute.use.calls - calls_before
+            self.timing.calls = dict(calls + Counter(self.timing.calls))
             if done:
                 self.timing.reads = {
                     reading_key(file): took for file, took in self._adapters.seconds.items()

@@ -359,6 +359,7 @@ class Engine:
             tuple(values_of(found, prepared.graph, self.types, "LATENT")),
             tuple(context.files),
             {"total": time.perf_counter() - began, **measured.seconds},
+            measured.calls,
             Plan(tuple(measured.programs)),
             tuple(measured.approximations),
             first_seed(prepared.graph),

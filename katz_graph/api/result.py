@@ -84,7 +84,8 @@ class Result:
     """Holds what one run made.
 
     `files` are those that it wrote; `seconds` what it took in all and by part (`total`, `load`,
-    `prepare`, `denoise`, `vae`); `seed` the first one in the workflow; `outputs` those of targets,
+    `prepare`, `denoise`, `vae`); `calls` of stages, how many were `recorded` as CUDA graphs,
+    `replayed`, and `eager`; `seed` the first one in the workflow; `outputs` those of targets,
     by id, as in `result["9"]`. `error` is what went wrong in a run that was asked for with
     `partial`.
     """
@@ -93,6 +94,7 @@ class Result:
     latents: tuple[LatentSamples, ...]
     files: tuple[Path, ...]
     seconds: Mapping[str, float]
+    calls: Mapping[str, int]
     plan: Plan
     approximations: tuple[str, ...]
     seed: int | None

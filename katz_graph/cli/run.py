@@ -113,6 +113,7 @@ def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> 
                     "outputs": [str(file) for file in result.files],
                     "seed": result.seed,
                     "seconds": seconds,
+                    "calls": dict(result.calls),
                     "predicted_seconds": predicted,
                     "plan": result.plan.as_json(),
                     "approximations": list(result.approximations),

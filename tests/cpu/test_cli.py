@@ -85,9 +85,12 @@ def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: 
         "seconds",
         "predicted_seconds",
         "plan",
+        "calls",
         "approximations",
     }
     assert data["seed"] == 7 and data["approximations"] == []
+    assert data["calls"].pop("eager") > 0  # as on every processor
+    assert data["calls"] == {"recorded": 0, "replayed": 0}
     assert (
         data["seconds"]["total"] >= data["seconds"]["denoise"] > 0 and data["predicted_seconds"] > 0
     )
