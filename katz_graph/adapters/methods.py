@@ -143,8 +143,9 @@ class Lora(Method):
 
     def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
         up, down = self.product.factors(target.device, rows)
-        scale = strength * self.scale
-        torch.addmm(_matrix(source), up, down, alpha=scale, out=_matrix(target))
+        # rounded after each operation, as diffusers' own: bit-equal weights
+        product = torch.mm(up, down).mul_(strength * self.scale)
+        torch.add(_matrix(source), product, out=_matrix(target))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,14 @@ import pytest
 import torch
 from processes import eventually
 
-from katz_graph.bench.parity import Models, against_plain_loop, cases, difference, unchanged_weights
+from katz_graph.bench.parity import (
+    Models,
+    against_plain_loop,
+    cases,
+    difference,
+    mini_models,
+    unchanged_weights,
+)
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
 from katz_graph.errors import Cancelled, InputError, RunError
@@ -51,6 +58,12 @@ def test_regions_equal_plain_loops_over_diffusers_modules(
         shared, loaded = against_plain_loop(case, engine)
         assert shared == 0.0, case.name
         assert loaded <= 1e-5, case.name  # float rounding; the bound of the fidelity rules
+
+
+def test_weights_with_loras_are_those_that_diffusers_merges(engine: DeviceEngine) -> None:
+    """On trained models, where a last place of a weight moves latents by more than the bound."""
+    wanted = [case for case in cases(mini_models()) if case.name.endswith("2 LoRAs, mask")]
+    assert against_plain_loop(wanted[0], engine) == (0.0, 0.0)
 
 
 def test_batching_the_branches_moves_the_latent_by_rounding_only(
