@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.dispatch import uses_kernels
 
 
 def bias_residual(y: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
@@ -13,7 +13,7 @@ def bias_residual(y: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     The sum is float32 and rounded once. Reads both once and writes once, where cuDNN adds a bias in
     a pass of its own.
     """
-    if fused(y):
+    if uses_kernels(y):
         from katz_graph.kernels.triton_bias_residual import bias_residual as kernel
 
         return kernel(y, bias, residual)

@@ -14,7 +14,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 a kernel is declared."""
 
 
-def fused(tensor: Tensor) -> bool:
+def uses_kernels(tensor: Tensor) -> bool:
     """Returns whether kernels compute on this tensor's device."""
     return (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")) and _works()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.dispatch import uses_kernels
 
 
 def geglu(x: Tensor) -> Tensor:
@@ -14,7 +14,7 @@ def geglu(x: Tensor) -> Tensor:
     Reads x once and writes half of it; torch writes GELU(g) and reads it again. The product before
     is the library's.
     """
-    if fused(x):
+    if uses_kernels(x):
         from katz_graph.kernels.triton_geglu import geglu as kernel
 
         return kernel(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.dispatch import uses_kernels
 
 
 def group_norm_silu(
@@ -23,7 +23,7 @@ def group_norm_silu(
     Statistics are float32 (Welford). Reads x twice and writes it once. Stands for `F.group_norm`,
     which torch computes in NCHW alone on GPUs, `F.silu` and the addition before.
     """
-    if fused(x):
+    if uses_kernels(x):
         from katz_graph.kernels.triton_group_norm import group_norm_silu as kernel
 
         return kernel(x, groups, weight, bias, eps, shift, silu)

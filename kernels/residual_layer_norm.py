@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.dispatch import uses_kernels
 
 
 def residual_layer_norm(
@@ -15,7 +15,7 @@ def residual_layer_norm(
 
     Statistics are float32. Reads both once, writes both once; torch reads the sum again.
     """
-    if fused(x):
+    if uses_kernels(x):
         from katz_graph.kernels.triton_layer_norm import residual_layer_norm as kernel
 
         return kernel(x, residual, weight, bias, eps)

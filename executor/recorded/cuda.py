@@ -21,6 +21,8 @@ class CudaGraphs:
     threads may use the device while it records.
     """
 
+    strict = False
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
 

@@ -10,15 +10,25 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from katz_graph.executor.worker.batching import mapped
+from katz_graph.executor.worker.batching import mapped, tensors_of
 
 
 @dataclass(slots=True)
-class _Home:
-    """Holds the static tensor of an input, and the tensor that it is a copy of."""
+class Home:
+    """Holds the static tensor of an input, and which tensor's values lie in it. `lasting`: those
+    that come here are not changed as long as they exist.
+    """
 
     tensor: Tensor
-    holds: ReferenceType[Tensor] | None = None
+    lasting: bool
+    _holds: ReferenceType[Tensor] | None = None
+
+    def take(self, given: Tensor) -> None:
+        """Copies the values of a tensor of the same form, unless they are known to be here."""
+        if self.lasting and self._holds is not None and self._holds() is given:
+            return
+        self.tensor.copy_(given, non_blocking=True)
+        self._holds = ref(given)
 
 
 class StaticInputs:
@@ -27,33 +37,32 @@ class StaticInputs:
     """
 
     def __init__(self) -> None:
-        self._homes: dict[Hashable, _Home] = {}
-        self.size = 0  # in bytes
+        self._homes: dict[Hashable, Home] = {}
 
-    def copied(self, given: Mapping[str, Any], lasting: Collection[str]) -> dict[str, Any]:
-        """Copies tensors [any shape] into their static ones; returns the structure of those. Inputs
-        named in `lasting`, which no one changes as long as they exist, are copied only where
-        another tensor's values lie.
+    @property
+    def size(self) -> int:
+        """Returns the bytes of all static tensors."""
+        return sum(home.tensor.nbytes for home in self._homes.values())
+
+    def homes(
+        self, given: Mapping[str, Any], lasting: Collection[str]
+    ) -> tuple[dict[str, Any], list[Home]]:
+        """Returns the structure of `given` with static tensors, and their homes in the order of
+        `tensors_of`. `lasting` names inputs that no one changes.
         """
-        return {name: self._placed(name, value, name in lasting) for name, value in given.items()}
+        found = [
+            self._home(name, number, tensor, name in lasting)
+            for name, value in given.items()
+            for number, tensor in enumerate(tensors_of(value))
+        ]
+        rest = iter(found)
+        return mapped(given, lambda _: next(rest).tensor), found
 
-    def _placed(self, name: str, value: Any, lasting: bool) -> Any:
-        number = 0
-
-        def place(tensor: Tensor) -> Tensor:
-            nonlocal number
-            number += 1
-            key = name, number, form_of(tensor)
-            home = self._homes.get(key)
-            if home is None:
-                home = self._homes[key] = _Home(_like(tensor))
-                self.size += home.tensor.nbytes
-            if not lasting or home.holds is None or home.holds() is not tensor:
-                home.tensor.copy_(tensor, non_blocking=True)
-                home.holds = ref(tensor)
-            return home.tensor
-
-        return mapped(value, place)
+    def _home(self, name: str, number: int, tensor: Tensor, lasting: bool) -> Home:
+        key = name, number, form_of(tensor), lasting
+        if key not in self._homes:
+            self._homes[key] = Home(_like(tensor), lasting)
+        return self._homes[key]
 
 
 def form_of(value: Any) -> Hashable:

@@ -7,24 +7,23 @@ strengths, noise levels and prompts are no part of it, so nothing is recorded an
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from katz_graph.executor.recorded.inputs import StaticInputs, form_of
-from katz_graph.executor.recorded.recording import Backend, Recording
-from katz_graph.executor.recorded.tape import poison
+from katz_graph.executor.recorded.inputs import Home, StaticInputs, form_of
+from katz_graph.executor.recorded.recording import Backend, Recording, poison
 from katz_graph.executor.worker.batching import mapped, tensors_of
 from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.messages import first_line
 from katz_graph.models.stages import Outputs, Stage
 
-EAGER = 2  # calls of a key before it is recorded: libraries set themselves up in them
+EAGER = 2  # calls of a form before it is recorded: libraries set themselves up in them
 NOT_DECLARED = "the stage computes with more than tensors"
 WARMING_UP = "the first calls of their form"
 NO_ROOM = "no room for another recording, all were dropped"
@@ -32,70 +31,67 @@ TOO_LARGE = "its recording alone exceeds the budget"
 
 
 @dataclass(slots=True)
-class _Known:
-    """Knows of one key how often it was called, and its recording or why there is none."""
+class _Form:
+    """Knows of calls of one form how many came, and their recording with the homes of its inputs
+    and the addresses of the weights that it reads, or why there is none.
+    """
 
     calls: int = 0
     recording: Recording | None = None
-    weights: tuple[int, ...] = ()  # where they lay
+    homes: Sequence[Home] = ()
+    addresses: tuple[int, ...] = ()
     refused: str = ""
 
 
 @dataclass(slots=True)
-class _OfModule:
+class _Recordings:
+    """Holds those of one module's calls, by stage and form."""
+
     inputs: StaticInputs = field(default_factory=StaticInputs)
-    known: dict[Hashable, _Known] = field(default_factory=dict)
+    forms: defaultdict[Hashable, _Form] = field(default_factory=lambda: defaultdict(_Form))
+    size: int = 0  # in bytes, without inputs
 
 
 class Recorder:
     """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
 
     A recording for which the backend has no room drops all of them. None goes alone, for those of
-    one stream share memory of libraries (pytorch#193402). `eager`: calls of a
-    key before it is recorded. `strict`: inputs are overwritten with NaN once a call has read them,
-    and a weight that does not lie where it was recorded is an error (RuntimeError).
+    one stream share memory of libraries (pytorch#193402). `eager`: calls of a form before it is
+    recorded. Over a strict backend inputs are overwritten, too, once a call has read them, and a
+    weight that does not lie where it was recorded is an error (RuntimeError).
     """
 
-    def __init__(self, backend: Backend, eager: int = EAGER, strict: bool = False) -> None:
+    def __init__(self, backend: Backend, eager: int = EAGER) -> None:
         self.use = ComputeUse()
-        self._backend, self._eager, self._strict = backend, eager, strict
-        self._of_modules: WeakKeyDictionary[Any, _OfModule] = WeakKeyDictionary()
-        self._of_none = _OfModule()  # of stages without weights
+        self._backend, self._eager = backend, eager
+        # None: stages without weights
+        self._of_modules: dict[Any, _Recordings] = defaultdict(_Recordings)
 
     def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
         if not stage.recorded:
             return self._eagerly(NOT_DECLARED, stage, module, given)
-        of_module = (
-            self._of_none if module is None else self._of_modules.setdefault(module, _OfModule())
-        )
-        known = of_module.known.setdefault((stage.name, form_of(given)), _Known())
-        known.calls += 1
-        if known.recording is None:
-            reason = known.refused or (
-                WARMING_UP
-                if known.calls <= self._eager
-                else self._record(known, of_module, stage, module, given)
-            )
+        recordings = self._of_modules[module]
+        form = recordings.forms[stage.name, form_of(given)]
+        form.calls += 1
+        if form.recording is None:
+            reason = form.refused
+            if not reason and form.calls <= self._eager:
+                reason = WARMING_UP
+            reason = reason or self._record(form, recordings, stage, module, given)
             if reason:
                 return self._eagerly(reason, stage, module, given)
-        assert known.recording is not None
-        if self._strict and _places(module) != known.weights:
-            raise RuntimeError(f"{stage.name}: a weight was replaced since its call was recorded")
-        return self._replayed(known.recording, of_module.inputs.copied(given, stage.hoists), stage)
+        return self._replayed(form, stage, module, given)
 
     def drop(self) -> None:
         """Forgets all recordings; they come back as their calls do."""
-        for of_module in (self._of_none, *self._of_modules.values()):
-            of_module.inputs = StaticInputs()
-            of_module.known.clear()
+        self._of_modules.clear()
         self._backend.drop()
         self.use.drops += 1
         self.use.bytes = 0
 
     def forget(self, module: Any) -> None:
         """Drops all recordings if there are any of this module: none may go alone."""
-        of_module = self._of_modules.pop(module, None)
-        if of_module is not None and any(one.recording for one in of_module.known.values()):
+        if module in self._of_modules and self._of_modules.pop(module).size:
             self.drop()
 
     def _eagerly(self, reason: str, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -104,53 +100,59 @@ class Recorder:
 
     def _record(
         self,
-        known: _Known,
-        of_module: _OfModule,
+        form: _Form,
+        recordings: _Recordings,
         stage: Stage,
         module: nn.Module | None,
         given: Mapping[str, Any],
     ) -> str:
         """Records a call; returns why not, or nothing."""
-        before = of_module.inputs.size
-        static = of_module.inputs.copied(given, stage.hoists)
-        self.use.bytes += of_module.inputs.size - before
+        static, homes = recordings.inputs.homes(given, stage.hoists)
+        _fill(homes, given)
+        read = (*(home.tensor for home in homes), *_weights(module))
         try:
-            recording = self._backend.record(
-                lambda: stage.computed(module, static), (*tensors_of(static), *_weights(module))
-            )
+            recording = self._backend.record(lambda: stage.computed(module, static), read)
         except RuntimeError as error:
             what = "out of memory" if is_out_of_memory(error) else first_line(error)
-            known.refused = f"{stage.name}: {what}"
-            return known.refused
+            form.refused = f"{stage.name}: {what}"
+            return form.refused
         if recording.size > self._backend.room:
-            known.refused = f"{stage.name}: {TOO_LARGE}"
-            return known.refused
-        self.use.bytes += recording.size
+            form.refused = f"{stage.name}: {TOO_LARGE}"
+            return form.refused
+        recordings.size += recording.size
+        self.use.bytes = sum(one.size + one.inputs.size for one in self._of_modules.values())
         if self.use.bytes > self._backend.room:
             self.drop()
             return NO_ROOM
         self.use.captures += 1
-        known.recording, known.weights = recording, _places(module)
+        form.recording, form.homes, form.addresses = recording, homes, _addresses(module)
         return ""
 
-    def _replayed(self, recording: Recording, static: Mapping[str, Any], stage: Stage) -> Outputs:
-        recording.replay()
-        outputs: Outputs = mapped(recording.outputs, torch.clone)
-        recording.taken()
-        if self._strict:
-            poison(_fleeting(static, stage))
+    def _replayed(
+        self, form: _Form, stage: Stage, module: nn.Module | None, given: Mapping[str, Any]
+    ) -> Outputs:
+        assert form.recording is not None  # it was there, or was just made
+        strict = self._backend.strict
+        if strict and _addresses(module) != form.addresses:
+            raise RuntimeError(f"{stage.name}: a weight was replaced since its call was recorded")
+        _fill(form.homes, given)
+        form.recording.replay()
+        outputs: Outputs = mapped(form.recording.outputs, torch.clone)
+        form.recording.taken()
+        if strict:
+            poison(home.tensor for home in form.homes if not home.lasting)
         self.use.replays += 1
         return outputs
+
+
+def _fill(homes: Sequence[Home], given: Mapping[str, Any]) -> None:
+    for home, tensor in zip(homes, tensors_of(given), strict=True):
+        home.take(tensor)
 
 
 def _weights(module: nn.Module | None) -> list[Tensor]:
     return [] if module is None else [*module.parameters(), *module.buffers()]
 
 
-def _places(module: nn.Module | None) -> tuple[int, ...]:
+def _addresses(module: nn.Module | None) -> tuple[int, ...]:
     return tuple(weight.data_ptr() for weight in _weights(module))
-
-
-def _fleeting(static: Mapping[str, Any], stage: Stage) -> list[Tensor]:
-    """Returns the static tensors that every call copies its inputs into."""
-    return tensors_of({name: one for name, one in static.items() if name not in stage.hoists})

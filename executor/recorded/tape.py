@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from katz_graph.executor.recorded.recording import poison
 from katz_graph.executor.recorded.trace import Trace, tensors_in
 
 
@@ -24,12 +24,12 @@ class Tapes:
     """
 
     def __init__(self, strict: bool = False, room: float = math.inf) -> None:
-        self._strict, self.room = strict, room
+        self.strict, self.room = strict, room
 
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> Tape:
         with Trace(given) as trace:
             outputs = call()
-        return Tape(trace, outputs, self._strict)
+        return Tape(trace, outputs, self.strict)
 
     def drop(self) -> None:
         """Does nothing: tapes hold what they need themselves."""
@@ -57,9 +57,3 @@ class Tape:
     def taken(self) -> None:
         if self._strict:
             poison(self._made)
-
-
-def poison(tensors: Iterable[Tensor]) -> None:
-    """Overwrites tensors with NaN, and with 1 where there is none."""
-    for tensor in tensors:
-        tensor.fill_(torch.nan if tensor.is_floating_point() or tensor.is_complex() else 1)

@@ -8,11 +8,10 @@ can alternate.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,29 +20,22 @@ from torch import Tensor
 
 from katz_graph.adapters.fit import check_loras, takes_loras
 from katz_graph.context import Context
-from katz_graph.devices import format_name, wider
-from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.events import Previewed, Progress, Span
+from katz_graph.errors import InputError, KatzError
+from katz_graph.events import Span
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.bound_calls import BoundCalls
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.loop import WeightSetKey
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.stream import Reading
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.executor.worker.weight_versions import WeightVersions
 from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import (
-    PRESENT,
-    Call,
-    EvaluationPoint,
-    Instance,
-    Instruction,
-    Program,
-)
+from katz_graph.ir.program import PRESENT, Call, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
@@ -74,15 +66,6 @@ class Exchange(Protocol):
     def has(self, instance: Instance) -> bool: ...
 
     def take(self, instance: Instance) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """Holds what is told of an evaluation once the device has ended it."""
-
-    evaluation: int
-    is_finite: Reading
-    preview: Reading | None
 
 
 class Execution:
@@ -120,7 +103,8 @@ class Execution:
         self._values: Values | None = None  # of the evaluation that is under way
         self._kept: Mapping[Instance, Any] = {}  # what later evaluations need of earlier ones
         self._evaluation = -1
-        self._enqueued: deque[Enqueued] = deque()  # evaluations that may not have ended
+        self._computed: Counter[str] = Counter()  # calls of stages, by how
+        self._ahead = RunAhead(program, models.stream, context, models.dtype)
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
         self._device = portion.device
         self._instructions = list(program.instructions[portion.device])
@@ -264,9 +248,9 @@ class Execution:
             for model in self._patched.values():  # other requests may have run since the last unit
                 self._patch(model)
             done = self._continue()
-            calls = self._models.compute.use.calls - calls_before
-            self.timing.calls = dict(calls + Counter(self.timing.calls))
+            self._computed.update(self._models.compute.use.calls - calls_before)
             if done:
+                self.timing.calls = dict(self._computed)
                 self.timing.reads = {
                     reading_key(file): took for file, took in self._adapters.seconds.items()
                 }
@@ -320,8 +304,7 @@ class Execution:
             case "end":
                 self._kept = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None
-                last = self._next == len(self._instructions)
-                self._wait(0 if last else self._models.stream.ahead)
+                self._ahead.wait(last=self._next == len(self._instructions))
                 self.timing.denoise = time.perf_counter() - self._opened
 
     def _heed_arrivals(self, evaluation: int | None) -> None:
@@ -398,7 +381,6 @@ class Execution:
         """
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
-        self._enqueued.clear()
         self._calls.clear()
         self._adapters.release()
 
@@ -466,25 +448,11 @@ class Execution:
                 f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, "
                 "expected a tensor"
             )
-        read = self._models.stream.read
-        is_finite, preview = read(torch.isfinite(prediction).all()), None
+        preview = None
         if self._colours is not None and self._context.wants_preview(self.program.name):
-            preview = read(latent_picture(process.estimate(prediction), self._colours))
-        self._enqueued.append(Enqueued(self._evaluation, is_finite, preview))
+            preview = latent_picture(process.estimate(prediction), self._colours)
+        self._ahead.add(self._evaluation, prediction, preview)
         process.advance(prediction)
-
-    def _wait(self, ahead: int) -> None:
-        """Waits until the device has no more than `ahead` evaluations to end, and tells of those
-        that it has ended. RunError for one whose prediction is not finite.
-        """
-        while len(self._enqueued) > ahead:
-            ended = self._enqueued.popleft()
-            if not ended.is_finite():
-                raise self._not_finite(self.program.schedule[ended.evaluation])
-            if ended.preview is not None:
-                self._context.report(Previewed(self.program.name, ended.preview()))
-            done, every = ended.evaluation + 1, len(self.program.schedule)
-            self._context.report(Progress(self.program.name, done, every, evaluations=True))
 
     def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
         members = [operations[name] for name in call.operations]
@@ -525,14 +493,6 @@ class Execution:
         seconds = time.perf_counter() - started
         self.timing.spans.append(Span(self._device, name, started, seconds, evaluation))
         return seconds
-
-    def _not_finite(self, point: EvaluationPoint) -> RunError:
-        more_range = wider(format_name(self._models.dtype))
-        ways_out = ", ".join(filter(None, (more_range, "another VAE", "a lower guidance")))
-        return RunError(
-            f"node {self.program.name}: the latent became NaN or infinite in step {point.step + 1} "
-            f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
-        )
 
 
 def _recipes(

@@ -275,10 +275,11 @@ class DeviceModels:
 
     def _vae(self, recipe: VaeRecipe) -> Loadable:
         """Returns the VAE, in a wider format where its configuration says that float16 overflows:
-        on GPUs bfloat16, in which a picture keeps 45 dB and more.
+        on GPUs that compute in it bfloat16, in which a picture keeps 45 dB and more.
         """
         too_narrow = self.dtype == torch.float16 and overflows(recipe)
-        wide = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        wide = torch.bfloat16 if gpu else torch.float32
         return self.store.vae_of(recipe.vae, self.device, wide if too_narrow else self.dtype)
 
     def _network(self, recipe: ModelRecipe) -> Any:

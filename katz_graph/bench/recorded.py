@@ -26,7 +26,6 @@ from katz_graph.bench.requests import local_engine, sample, sampler_region
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, Recorder
 from katz_graph.executor.recorded.tape import Tapes
-from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.ir.region import Region
 
 SWITCHES = 100
@@ -71,7 +70,7 @@ def _switched(models: Models, switches: int) -> dict[str, Any]:
     chance = random.Random(0)
     different, settled = 0, 0
     with local_engine() as plain, local_engine() as recorded:
-        compute = recorded.models.compute = Recorder(Tapes(strict=True), eager=0, strict=True)
+        compute = recorded.models.compute = Recorder(Tapes(strict=True), eager=0)
         for number, region in enumerate(_drawn(models, SETTLED + switches, chance)):
             if number == SETTLED:
                 settled = compute.use.captures
@@ -114,11 +113,9 @@ def _drawn(models: Models, number: int, chance: random.Random) -> Sequence[Regio
 def _timed(region: Region, runs: int) -> dict[str, Any]:
     """Measures a request in pairs; recording is what the first one takes longer."""
     with local_engine() as plain, local_engine() as recorded:
-        compute = recorded.models.compute = Recorder(Tapes(), eager=0)
         expected = sample(plain, region)
-        recorded.models.compute = Eagerly()
         sample(recorded, region)  # loads
-        recorded.models.compute = compute
+        compute = recorded.models.compute = Recorder(Tapes(), eager=0)
         started = time.perf_counter()
         made = sample(recorded, region)
         first = time.perf_counter() - started

@@ -22,7 +22,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from torch import Tensor, nn
 
 from katz_graph.kernels.bias_residual import bias_residual
-from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.group_norm_silu import group_norm_silu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
@@ -37,17 +37,15 @@ class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
     def forward(self, input_tensor: Tensor, temb: Any = None) -> Tensor:
         hidden = _normalised(self.norm1, input_tensor)
         hidden, bias = _convolved(self.conv1, hidden)
+        time = None
         if self.time_emb_proj is not None:
             time = self.time_emb_proj(temb if self.skip_time_act else F.silu(temb))
-            bias = time if bias is None else time + bias
-        elif bias is not None:
-            bias = bias.expand(len(hidden), -1)
-        hidden = _normalised(self.norm2, hidden, bias)
+        hidden = _normalised(self.norm2, hidden, _sum(time, bias))
         hidden, bias = _convolved(self.conv2, hidden)
-        residual = input_tensor
+        residual, more = input_tensor, None
         if self.conv_shortcut is not None:
             residual, more = _convolved(self.conv_shortcut, input_tensor)
-            bias = bias if more is None else more if bias is None else bias + more
+        bias = _sum(bias, more)
         return residual + hidden if bias is None else bias_residual(hidden, bias, residual)
 
 
@@ -153,7 +151,7 @@ def _unknown_resnet(block: Any) -> str:
         return f"activation {type(block.nonlinearity).__name__}"
     if block.output_scale_factor != 1.0:
         return "scaled output"
-    return _unknown_dropout(block.dropout)
+    return "dropout" if block.dropout.p and block.dropout.training else ""
 
 
 def _unknown_transformer(block: Any) -> str:
@@ -164,10 +162,6 @@ def _unknown_transformer(block: Any) -> str:
     if block._chunk_size is not None:
         return "feed-forward in chunks"
     return ""
-
-
-def _unknown_dropout(dropout: nn.Dropout) -> str:
-    return "dropout" if dropout.p and dropout.training else ""
 
 
 _PREPARED: Mapping[type, tuple[type, Callable[[Any], str]]] = {
@@ -181,7 +175,13 @@ _PREPARED: Mapping[type, tuple[type, Callable[[Any], str]]] = {
 def _normalised(
     norm: nn.GroupNorm, x: Tensor, shift: Tensor | None = None, silu: bool = True
 ) -> Tensor:
+    if shift is not None:
+        shift = shift.expand(len(x), -1)
     return group_norm_silu(x, norm.num_groups, norm.weight, norm.bias, norm.eps, shift, silu)
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
 
 
 def _added(norm: nn.LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,6 +193,6 @@ def _convolved(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Returns the convolution, and the bias that is still to be added: on a GPU the kernel that
     follows adds it.
     """
-    if layer.bias is None or not fused(x):
+    if layer.bias is None or not uses_kernels(x):
         return layer(x), None
     return layer._conv_forward(x, layer.weight, None), layer.bias

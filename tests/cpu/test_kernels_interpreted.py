@@ -29,7 +29,7 @@ def test_kernels_give_what_their_references_give() -> None:
 
 
 def test_a_processor_computes_by_references() -> None:
-    assert not dispatch.fused(torch.ones(1))
+    assert not dispatch.uses_kernels(torch.ones(1))
 
 
 def test_a_broken_triton_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

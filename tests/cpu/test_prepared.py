@@ -33,6 +33,7 @@ from katz_graph.models.prepare import (
 )
 
 SIZES = [(8, 8), (9, 7), (5, 13)]
+MORE_SIZES = [*SIZES, (6, 10), (12, 4), (7, 11)]
 HALF = [torch.float16, torch.bfloat16]
 
 
@@ -117,7 +118,7 @@ MODULES: dict[str, Made] = {
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "fused", lambda tensor: True)
+    monkeypatch.setattr(prepared, "uses_kernels", lambda tensor: True)
 
 
 @torch.no_grad()
@@ -152,16 +153,18 @@ def test_as_on_a_gpu_it_is_diffusers_within_rounding(name: str) -> None:
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", MODULES)
 def test_in_half_precision_it_errs_no_more_than_diffusers(name: str, dtype: torch.dtype) -> None:
-    """Root mean square against float64 of the same rounded weights."""
+    """Root mean square against float64 of the same rounded weights, over several inputs: of one
+    alone it varies by a quarter.
+    """
     make, call = MODULES[name]
-    module = make().to(dtype)
-    exact = call(copy.deepcopy(module).double())
-    eager = call(module).double()
-    prepare(module)
-    made = call(module).double()
+    eager = make().to(dtype)
+    exact = copy.deepcopy(eager).double()
+    made = copy.deepcopy(eager)
+    prepare(made)
 
-    def error(of: Tensor) -> float:
-        return float((of - exact).square().mean().sqrt())
+    def error(module: nn.Module) -> float:
+        apart = [call(module, size).double() - call(exact, size) for size in MORE_SIZES]
+        return float(torch.cat([one.flatten() for one in apart]).square().mean().sqrt())
 
     assert error(made) <= 1.2 * error(eager)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ import numpy
 import pytest
 import torch
 from hand_drawn import unet
-from torch import Tensor, nn
+from torch import Tensor
 
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
@@ -32,7 +32,6 @@ from katz_graph.executor.recorded.recorder import (
     NO_ROOM,
     NOT_DECLARED,
     TOO_LARGE,
-    WARMING_UP,
     Recorder,
 )
 from katz_graph.executor.recorded.tape import Tapes
@@ -45,7 +44,7 @@ from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.models.stages import Count, Outputs, Stage, stages, uncounted
+from katz_graph.models.stages import Outputs, Stage, stages
 from katz_graph.node import Node
 from katz_graph.packs import builtin_types
 from katz_graph.patches import FreeU
@@ -67,7 +66,6 @@ from katz_graph.wires import Mask, Socket, Step
 Real = Annotated[float, Socket("FLOAT")]
 
 BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
-OUTSIDE = torch.ones(3)
 Called = tuple[Stage, Any, Mapping[str, Any], Outputs]
 
 
@@ -87,7 +85,7 @@ def engines(
 
 def strict() -> Recorder:
     """Records every call when it first comes."""
-    return Recorder(Tapes(strict=True), eager=0, strict=True)
+    return Recorder(Tapes(strict=True), eager=0)
 
 
 def recorder(engine: DeviceEngine) -> Recorder:
@@ -298,137 +296,6 @@ def test_what_an_inpainting_model_sees_beside_the_latent(
     )
 
 
-class Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
-
-
-def none(module: Any, given: Mapping[str, Any]) -> Tensor:
-    raise AssertionError
-
-
-@dataclass(frozen=True)
-class Computed(Stage):
-    """Is computed by a function rather than by the name of one."""
-
-    name: str = "test"
-    count: Count = uncounted
-    call: Callable[[Any, Mapping[str, Any]], Tensor] = none
-
-    def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
-        return (self.call(module, given),)
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda module, given: given["x"] * float(given["x"].sum()), "waits for the device"),
-        (
-            lambda module, given: given["x"] if bool(given["x"].sum() > 0) else -given["x"],
-            "waits for the device",
-        ),
-        (
-            lambda module, given: given["x"] * torch.tensor([1.0, 2.0, 3.0]),
-            "makes a tensor of Python values",
-        ),
-        (lambda module, given: given["x"] + OUTSIDE, "neither an input, nor a weight"),
-        (lambda module, given: given["x"].add_(1), "writes into an input or a weight"),
-        (lambda module, given: module.weight.add_(given["x"]), "writes into an input or a weight"),
-        (
-            lambda module, given: torch.add(given["x"], 1, out=module.weight),
-            "writes into an input or a weight",
-        ),
-    ],
-)
-def test_what_no_graph_could_hold_is_computed_as_it_is(
-    call: Callable[[Any, Any], Tensor], reason: str
-) -> None:
-    compute, stage = Recorder(Tapes(), eager=0), Computed(call=call)
-    with torch.no_grad():
-        for number in (1.0, 2.0):
-            given = {"x": torch.full((3,), number)}
-            (made,) = compute(stage, Scale(), given)
-            (expected,) = stage.computed(Scale(), {"x": torch.full((3,), number)})
-            assert torch.equal(made, expected)
-    (refused,) = compute.use.eager
-    assert reason in refused and refused.startswith("test: ")
-    assert compute.use.captures == 0
-
-
-def test_the_first_calls_of_a_form_are_computed_as_they_are() -> None:
-    compute, scale = Recorder(Tapes()), Scale()
-    stage = Computed(call=lambda module, given: given["x"] * module.weight)
-    with torch.no_grad():
-        for number in range(5):
-            (made,) = compute(stage, scale, {"x": torch.full((2, 3), float(number))})
-            assert torch.equal(made, torch.full((2, 3), float(number)))
-    assert (compute.use.captures, compute.use.replays) == (1, 3)
-    assert compute.use.eager == {WARMING_UP: 2}
-    with torch.no_grad():
-        compute(stage, scale, {"x": torch.ones(4, 3)})  # another shape
-        compute(stage, Scale(), {"x": torch.ones(2, 3)})  # another module
-    assert compute.use.eager == {WARMING_UP: 4}
-
-
-def test_inputs_may_share_their_values_or_lie_apart() -> None:
-    compute = strict()
-    stage = Computed(call=lambda module, given: given["x"] * 2)
-    with torch.no_grad():
-        for number in range(3):
-            row = torch.arange(6.0) + number
-            for x in (row[None].expand(4, 6), row[::2], row.view(2, 3).t()):
-                assert torch.equal(compute(stage, None, {"x": x})[0], x * 2)
-    assert (compute.use.captures, compute.use.replays) == (3, 9)
-
-
-def test_a_value_of_an_earlier_replay_is_seen() -> None:
-    """A call that writes only a part of what it gives: eagerly the rest is by chance what it was."""
-    kept = []
-
-    def call(module: Any, given: Mapping[str, Tensor]) -> Tensor:
-        made = torch.empty_like(given["x"])
-        made[0] = given["x"][0]
-        kept.append(made)
-        return made
-
-    with torch.no_grad():
-        (made,) = strict()(Computed(call=call), Scale(), {"x": torch.ones(3)})
-        assert torch.isnan(made[1:]).all()
-
-
-def test_a_weight_that_was_replaced_is_seen() -> None:
-    compute, scale = strict(), Scale()
-    stage = Computed(call=lambda module, given: given["x"] * module.weight)
-    with torch.no_grad():
-        for expected in (1.0, 2.0, 3.0):
-            (made,) = compute(stage, scale, {"x": torch.ones(3)})
-            assert made.tolist() == [expected] * 3
-            scale.weight.add_(1)  # as a patch does
-        scale.weight = nn.Parameter(torch.zeros(3))
-        with pytest.raises(RuntimeError, match="weight"):
-            compute(stage, scale, {"x": torch.ones(3)})
-
-
-def test_inputs_that_last_are_copied_where_others_lie() -> None:
-    """What is computed once a request, of two requests in turn, and of one that ends meanwhile."""
-    compute = strict()
-    stage = Computed(
-        hoists={"kept": "made before"},
-        call=lambda module, given: given["x"] * given["kept"]["layer"],
-    )
-    with torch.no_grad():
-        first, second = ({"layer": torch.full((3,), number)} for number in (2.0, 3.0))
-        for kept in (first, first, second, first, second, second):
-            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
-            assert torch.equal(made, kept["layer"])
-        del kept, second
-        for number in range(4, 40):  # one of them comes to lie where another was
-            kept = {"layer": torch.full((3,), float(number))}
-            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
-            assert torch.equal(made, torch.full((3,), float(number)))
-
-
 def test_a_model_that_is_evicted_takes_all_recordings_along(sd1: Models, costs: Path) -> None:
     with local_engine(batching=True, cache=costs) as engine:
         asked = sampler_region(case(sd1))
@@ -452,16 +319,12 @@ def test_recordings_keep_within_their_budget(sd1: Models, costs: Path) -> None:
         engine.models.compute = whole = strict()
         sample(engine, first)
         size = whole.use.bytes
-        engine.models.compute = compute = Recorder(
-            Tapes(strict=True, room=0.8 * size), eager=0, strict=True
-        )
+        engine.models.compute = compute = Recorder(Tapes(strict=True, room=0.8 * size), eager=0)
         made = [sample(engine, region) for region in (first, second)]
         assert all(map(torch.equal, made, expected))
         assert compute.use.drops > 0 and compute.use.eager[NO_ROOM] == compute.use.drops
         assert compute.use.replays > 0 and compute.use.bytes <= 0.8 * size
-        engine.models.compute = compute = Recorder(
-            Tapes(strict=True, room=1000), eager=0, strict=True
-        )
+        engine.models.compute = compute = Recorder(Tapes(strict=True, room=1000), eager=0)
         assert torch.equal(sample(engine, first), expected[0])
         assert any(TOO_LARGE in reason for reason in compute.use.eager)
 

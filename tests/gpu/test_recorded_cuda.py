@@ -15,7 +15,7 @@ from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.kernels import bias_residual, geglu, group_norm_silu, residual_layer_norm
-from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.dispatch import uses_kernels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -51,7 +51,7 @@ def test_kernels_give_what_their_references_give(dtype: torch.dtype) -> None:
 
     x = random(2, 320, 33, 31).to(memory_format=torch.channels_last)
     weight, bias, shift, rows = random(320), random(320), random(2, 320), x.permute(0, 2, 3, 1)
-    assert fused(x)
+    assert uses_kernels(x)
     norm, rest = (x, 32, weight, bias, 1e-5, shift, True), (rows, rows, weight, bias, 1e-5)
     pairs = [
         (group_norm_silu.group_norm_silu(*norm), group_norm_silu.reference(*norm)),

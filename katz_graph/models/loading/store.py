@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from katz_graph.errors import InputError
 from katz_graph.host.memory import is_out_of_memory
-from katz_graph.kernels.dispatch import fused
+from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
 from katz_graph.models.family import families, family_of
@@ -191,7 +191,9 @@ def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -
             weight.data = weight.data.clone()
     prepare(module)
     module.to(place)
-    if fused(next(module.parameters())):  # convolutions of GPUs are fastest so, and norms ready
+    if uses_kernels(
+        next(module.parameters())
+    ):  # convolutions of GPUs are fastest so, and norms ready
         module.to(memory_format=torch.channels_last)
         fuse_projections(module)
     return module

@@ -1,0 +1,67 @@
+"""Tells of evaluations once the device has ended them, while later ones are enqueued."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from katz_graph.context import Context
+from katz_graph.devices import format_name, wider
+from katz_graph.errors import RunError
+from katz_graph.events import Previewed, Progress
+from katz_graph.executor.worker.stream import Reading, Stream
+from katz_graph.ir.program import EvaluationPoint, Program
+
+
+@dataclass(frozen=True, slots=True)
+class _Enqueued:
+    evaluation: int
+    is_finite: Reading
+    preview: Reading | None
+
+
+class RunAhead:
+    """Holds evaluations that the device may not have ended. `dtype` is what it computes in."""
+
+    def __init__(
+        self, program: Program, stream: Stream, context: Context, dtype: torch.dtype
+    ) -> None:
+        self._program, self._stream, self._context = program, stream, context
+        self._dtype = dtype
+        self._enqueued: deque[_Enqueued] = deque()
+
+    def add(self, evaluation: int, prediction: Tensor, preview: Tensor | None) -> None:
+        """Takes an evaluation that was enqueued: what it predicts, and a picture [h, w, 3] to
+        show.
+        """
+        read = self._stream.read
+        is_finite = read(torch.isfinite(prediction).all())
+        shown = None if preview is None else read(preview)
+        self._enqueued.append(_Enqueued(evaluation, is_finite, shown))
+
+    def wait(self, last: bool) -> None:
+        """Waits until the device has no more to end than it may be behind, after the `last`
+        evaluation nothing, and tells of those that it has ended. RunError for one whose prediction
+        is not finite.
+        """
+        name, schedule = self._program.name, self._program.schedule
+        while len(self._enqueued) > (0 if last else self._stream.ahead):
+            ended = self._enqueued.popleft()
+            if not ended.is_finite():
+                raise self._not_finite(schedule[ended.evaluation])
+            if ended.preview is not None:
+                self._context.report(Previewed(name, ended.preview()))
+            done = ended.evaluation + 1
+            self._context.report(Progress(name, done, len(schedule), evaluations=True))
+
+    def _not_finite(self, point: EvaluationPoint) -> RunError:
+        more_range = wider(format_name(self._dtype))
+        ways_out = ", ".join(filter(None, (more_range, "another VAE", "a lower guidance")))
+        return RunError(
+            f"node {self._program.name}: the latent became NaN or infinite in step "
+            f"{point.step + 1} (evaluation {point.index + 1} of {len(self._program.schedule)}); "
+            f"try {ways_out}"
+        )

@@ -1,0 +1,153 @@
+"""The recorder alone, on stages of a line: what it refuses, what it copies, when it records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from katz_graph.executor.recorded.recorder import WARMING_UP, Recorder
+from katz_graph.executor.recorded.tape import Tapes
+from katz_graph.models.stages import Count, Outputs, Stage, uncounted
+
+OUTSIDE = torch.ones(3)
+
+
+def strict() -> Recorder:
+    """Records every call when it first comes."""
+    return Recorder(Tapes(strict=True), eager=0)
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+def none(module: Any, given: Mapping[str, Any]) -> Tensor:
+    raise AssertionError
+
+
+@dataclass(frozen=True)
+class Computed(Stage):
+    """Is computed by a function rather than by the name of one."""
+
+    name: str = "test"
+    count: Count = uncounted
+    call: Callable[[Any, Mapping[str, Any]], Tensor] = none
+
+    def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
+        return (self.call(module, given),)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda module, given: given["x"] * float(given["x"].sum()), "waits for the device"),
+        (
+            lambda module, given: given["x"] if bool(given["x"].sum() > 0) else -given["x"],
+            "waits for the device",
+        ),
+        (
+            lambda module, given: given["x"] * torch.tensor([1.0, 2.0, 3.0]),
+            "makes a tensor of Python values",
+        ),
+        (lambda module, given: given["x"] + OUTSIDE, "neither an input, nor a weight"),
+        (lambda module, given: given["x"].add_(1), "writes into an input or a weight"),
+        (lambda module, given: module.weight.add_(given["x"]), "writes into an input or a weight"),
+        (
+            lambda module, given: torch.add(given["x"], 1, out=module.weight),
+            "writes into an input or a weight",
+        ),
+    ],
+)
+def test_what_no_graph_could_hold_is_computed_as_it_is(
+    call: Callable[[Any, Any], Tensor], reason: str
+) -> None:
+    compute, stage = Recorder(Tapes(), eager=0), Computed(call=call)
+    with torch.no_grad():
+        for number in (1.0, 2.0):
+            given = {"x": torch.full((3,), number)}
+            (made,) = compute(stage, Scale(), given)
+            (expected,) = stage.computed(Scale(), {"x": torch.full((3,), number)})
+            assert torch.equal(made, expected)
+    (refused,) = compute.use.eager
+    assert reason in refused and refused.startswith("test: ")
+    assert compute.use.captures == 0
+
+
+def test_the_first_calls_of_a_form_are_computed_as_they_are() -> None:
+    compute, scale = Recorder(Tapes()), Scale()
+    stage = Computed(call=lambda module, given: given["x"] * module.weight)
+    with torch.no_grad():
+        for number in range(5):
+            (made,) = compute(stage, scale, {"x": torch.full((2, 3), float(number))})
+            assert torch.equal(made, torch.full((2, 3), float(number)))
+    assert (compute.use.captures, compute.use.replays) == (1, 3)
+    assert compute.use.eager == {WARMING_UP: 2}
+    with torch.no_grad():
+        compute(stage, scale, {"x": torch.ones(4, 3)})  # another shape
+        compute(stage, Scale(), {"x": torch.ones(2, 3)})  # another module
+    assert compute.use.eager == {WARMING_UP: 4}
+
+
+def test_inputs_may_share_their_values_or_lie_apart() -> None:
+    compute = strict()
+    stage = Computed(call=lambda module, given: given["x"] * 2)
+    with torch.no_grad():
+        for number in range(3):
+            row = torch.arange(6.0) + number
+            for x in (row[None].expand(4, 6), row[::2], row.view(2, 3).t()):
+                assert torch.equal(compute(stage, None, {"x": x})[0], x * 2)
+    assert (compute.use.captures, compute.use.replays) == (3, 9)
+
+
+def test_a_value_of_an_earlier_replay_is_seen() -> None:
+    """A call that writes only a part of what it gives: eagerly the rest is by chance what it was."""
+    kept = []
+
+    def call(module: Any, given: Mapping[str, Tensor]) -> Tensor:
+        made = torch.empty_like(given["x"])
+        made[0] = given["x"][0]
+        kept.append(made)
+        return made
+
+    with torch.no_grad():
+        (made,) = strict()(Computed(call=call), Scale(), {"x": torch.ones(3)})
+        assert torch.isnan(made[1:]).all()
+
+
+def test_a_weight_that_was_replaced_is_seen() -> None:
+    compute, scale = strict(), Scale()
+    stage = Computed(call=lambda module, given: given["x"] * module.weight)
+    with torch.no_grad():
+        for expected in (1.0, 2.0, 3.0):
+            (made,) = compute(stage, scale, {"x": torch.ones(3)})
+            assert made.tolist() == [expected] * 3
+            scale.weight.add_(1)  # as a patch does
+        scale.weight = nn.Parameter(torch.zeros(3))
+        with pytest.raises(RuntimeError, match="weight"):
+            compute(stage, scale, {"x": torch.ones(3)})
+
+
+def test_inputs_that_last_are_copied_where_others_lie() -> None:
+    """What is computed once a request, of two requests in turn, and of one that ends meanwhile."""
+    compute = strict()
+    stage = Computed(
+        hoists={"kept": "made before"},
+        call=lambda module, given: given["x"] * given["kept"]["layer"],
+    )
+    with torch.no_grad():
+        first, second = ({"layer": torch.full((3,), number)} for number in (2.0, 3.0))
+        for kept in (first, first, second, first, second, second):
+            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
+            assert torch.equal(made, kept["layer"])
+        del kept, second
+        for number in range(4, 40):  # one of them comes to lie where another was
+            kept = {"layer": torch.full((3,), float(number))}
+            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
+            assert torch.equal(made, torch.full((3,), float(number)))
