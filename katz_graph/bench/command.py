@@ -45,20 +45,25 @@ BENCHES = {
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
     "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, "
     "by the judge",
+    "gpu": "full-size models on a GPU, in parts: peaks, kernels, a step, requests, torch.compile",
     "late": "pictures whose LoRAs arrive after some steps against synchronous ones, by the judge",
 }
 
 
 MODULES = {"requests": "random_requests"}  # where they have other names
+LACKING = {
+    "seed": "draws nothing by chance",
+    "part": "has no parts",
+    "out": "writes no rows",
+}
+"""Says what a bench does not have that knows nothing of an option."""
 
 
-def run_bench(
-    name: str | None, as_json: bool, svg: Path | None = None, seed: int | None = None
-) -> bool:
+def run_bench(name: str | None, as_json: bool, svg: Path | None = None, **options: object) -> bool:
     """Runs one bench and prints it, or lists them; returns whether all bounds held.
 
-    InputError for a picture of a bench that draws none, and for a seed of one in which nothing is
-    drawn by chance.
+    `options` that are not None go to the bench. InputError for one that it does not have, and for a
+    picture of a bench that draws none.
     """
     if name is None:
         for known, purpose in BENCHES.items():
@@ -72,9 +77,10 @@ def run_bench(
         f"katz_graph.bench.{MODULES.get(name, name)}"
     ).run
     imports_are_done()
-    if seed is not None and "seed" not in signature(run).parameters:
-        raise InputError(f"--seed: bench {name} draws nothing by chance")
-    result = run() if seed is None else run(seed=seed)
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given.keys() - signature(run).parameters.keys():
+        raise InputError(f"--{option}: bench {name} {LACKING[option]}")
+    result = run(**given)
     if svg is not None:
         if not result.svg:
             raise InputError(f"--svg: bench {name} draws no picture")

@@ -106,9 +106,9 @@ def make_pipeline(
             ("", *second), TEXT_ENCODERS[family], PAD_TOKENS[family], strict=True
         ):
             _save(_text_encoder(sizes, projected=bool(suffix)), folder / f"text_encoder{suffix}")
-            _tokenizer(pad).save_pretrained(folder / f"tokenizer{suffix}")
-    _scheduler(family).save_pretrained(folder / "scheduler")
-    (folder / "model_index.json").write_text(json.dumps(_model_index(family), indent=2) + "\n")
+            tokenizer(pad).save_pretrained(folder / f"tokenizer{suffix}")
+    scheduler(family).save_pretrained(folder / "scheduler")
+    (folder / "model_index.json").write_text(json.dumps(model_index(family), indent=2) + "\n")
 
 
 def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
@@ -128,11 +128,11 @@ def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHAN
             _text_encoder(TEXT_ENCODERS["sdxl"][1], projected=True, pooled_width=width),
             folder / "text_encoder_2",
         )
-        _tokenizer("!").save_pretrained(folder / "tokenizer_2")
-    _scheduler("sdxl").save_pretrained(folder / "scheduler")
+        tokenizer("!").save_pretrained(folder / "tokenizer_2")
+    scheduler("sdxl").save_pretrained(folder / "scheduler")
     index = {
         name: part
-        for name, part in _model_index("sdxl").items()
+        for name, part in model_index("sdxl").items()
         if name not in ("text_encoder", "tokenizer")
     }
     (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
@@ -195,7 +195,7 @@ def make_lora(
     for part, model, targets in parts:
         modules = [(name, module) for name, module in model.named_modules() if targets.search(name)]
         for name, module in modules:
-            down, up = _factors(module, rank, generator)
+            down, up = factors(module, rank, generator)
             if naming == "kohya":
                 key = _kohya_name(part, name, family)
                 tensors |= {
@@ -274,7 +274,8 @@ def _text_encoder(
     return CLIPTextModelWithProjection(config) if projected else CLIPTextModel(config)
 
 
-def _tokenizer(pad: str) -> CLIPTokenizer:
+def tokenizer(pad: str) -> CLIPTokenizer:
+    """Makes one of single bytes."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     # GPT-2's names of bytes
@@ -290,7 +291,8 @@ def _tokenizer(pad: str) -> CLIPTokenizer:
     )
 
 
-def _scheduler(family: Family) -> EulerDiscreteScheduler:
+def scheduler(family: Family) -> EulerDiscreteScheduler:
+    """Makes the scheduler of a family, as published."""
     return EulerDiscreteScheduler(
         beta_start=0.00085,
         beta_end=0.012,
@@ -301,7 +303,8 @@ def _scheduler(family: Family) -> EulerDiscreteScheduler:
     )
 
 
-def _model_index(family: Family) -> dict[str, Any]:
+def model_index(family: Family) -> dict[str, Any]:
+    """Returns what stands in model_index.json."""
     shared: dict[str, Any] = {
         "_diffusers_version": "0.42.0",
         "text_encoder": ["transformers", "CLIPTextModel"],
@@ -329,7 +332,7 @@ def _model_index(family: Family) -> dict[str, Any]:
     )
 
 
-def _factors(module: nn.Module, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def factors(module: nn.Module, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draws down [r, in, (kh, kw)] and up [out, r, (1, 1)]."""
     weight = module.weight
     assert isinstance(weight, Tensor)

@@ -95,12 +95,13 @@ def local_engine(
     cache: Path | None = None,
     threads: int | None = None,
     model_bytes: int | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> DeviceEngine:
     """Starts an engine on one device of this process, with as many threads as are set here unless
     told otherwise.
     """
     config = WorkerConfig(
-        device, device, threads or torch.get_num_threads(), model_bytes=model_bytes
+        device, device, threads or torch.get_num_threads(), dtype, model_bytes=model_bytes
     )
     return start_here(config, Choices(batching=batching), cache)
 

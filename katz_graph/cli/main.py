@@ -147,11 +147,19 @@ def bench(
         int | None,
         typer.Option(help="the one case of a search that this draws"),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(help="of a bench that has parts; the first unless told"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="a folder for rows, written as they are measured"),
+    ] = None,
 ) -> None:
     """Measure, and compare with the bounds that must hold."""
     from katz_graph.bench.command import run_bench
 
-    if not run_bench(name, as_json, svg, seed):
+    if not run_bench(name, as_json, svg, seed=seed, part=part, out=out):
         raise typer.Exit(1)
 
 

@@ -1,0 +1,39 @@
+"""`katz bench gpu`: what a GPU makes of full-size models with random weights, in parts that end
+within minutes.
+
+Every figure is printed, and written to `PART.jsonl`, as soon as it was measured: a bench that is
+cut off has lost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import torch
+
+from katz_graph.bench.gpu.rows import Rows
+from katz_graph.bench.gpu.setting import full_size
+from katz_graph.bench.result import BenchResult
+from katz_graph.errors import InputError
+from katz_graph.messages import suggest
+
+PARTS = ("check", "kernels", "step", "requests", "compiled")
+
+
+def run(part: str | None = None, out: Path | None = None) -> BenchResult:
+    """Runs a part, the first unless told. `out`: a folder for the rows. InputError where there is
+    no GPU, and for a part that is not known.
+    """
+    part = part or next(iter(PARTS))
+    if part not in PARTS:
+        raise InputError(
+            f"--part: there is no {part!r}{suggest(part, PARTS)}; there are {', '.join(PARTS)}"
+        )
+    if not torch.cuda.is_available():
+        raise InputError("katz bench gpu needs a GPU, and torch sees no CUDA device")
+    with Rows(part, out) as rows, torch.inference_mode():
+        result: BenchResult = importlib.import_module(f"katz_graph.bench.gpu.{part}").run(
+            full_size(torch.device("cuda:0")), rows
+        )
+    return result

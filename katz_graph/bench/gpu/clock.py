@@ -1,0 +1,58 @@
+"""Times what a device does, not what the host takes to ask for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+
+import torch
+
+Action = Callable[[], object]
+
+
+def seconds(action: Action, device: torch.device) -> float:
+    """Measures an action once, until the device has ended it."""
+    if device.type != "cuda":
+        began = time.perf_counter()
+        action()
+        return time.perf_counter() - began
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    begin.record()
+    action()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def interleaved(
+    actions: Mapping[str, Action], device: torch.device, rounds: int
+) -> dict[str, float]:
+    """Returns the median seconds of each action. They take turns after one round that warms up."""
+    found: dict[str, list[float]] = {name: [] for name in actions}
+    for number in range(rounds + 1):
+        for name, action in actions.items():
+            took = seconds(action, device)
+            if number:
+                found[name].append(took)
+    return {name: median(values) for name, values in found.items()}
+
+
+def repeated(action: Action, device: torch.device, times: int) -> Action:
+    """Returns an action that does another so many times: on a GPU as one graph, so that launches
+    take no time.
+    """
+    if device.type != "cuda":
+        return lambda: [action() for _ in range(times)]
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            action()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            action()
+    return graph.replay

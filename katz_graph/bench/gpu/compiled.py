@@ -1,0 +1,93 @@
+"""Measures a step of diffusers' UNet under torch.compile, as a whole and block by block. Takes
+eight minutes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.gpu import plain
+from katz_graph.bench.gpu.clock import interleaved
+from katz_graph.bench.gpu.models import write
+from katz_graph.bench.gpu.rows import Rows
+from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.requests import local_engine, sample
+from katz_graph.bench.result import BenchResult
+
+BOUND = 1.1  # × ours
+RECOMPILES = 64  # at the usual 8 it silently falls back to eager
+
+
+def run(setting: Setting, rows: Rows) -> BenchResult:
+    torch._dynamo.config.recompile_limit = RECOMPILES
+    side, least = setting.sides[0], float("inf")
+    with tempfile.TemporaryDirectory() as name, quiet():
+        files = write(Path(name), setting, whole=False)
+        with local_engine(str(setting.device), batching=True, dtype=setting.dtype) as engine:
+            few, many = (
+                files.request(setting, side, count) for count in (setting.steps // 2, setting.steps)
+            )
+            ours = _per_step(setting, lambda: sample(engine, few), lambda: sample(engine, many))
+        rows.add("ours", seconds=ours)
+        for way, compiled in ways(setting).items():
+            module = plain.unet(setting, files.pipeline)
+            began = time.perf_counter()
+            called = compiled(module)
+            actions = [
+                plain.steps(setting, called, module.config, side, count)
+                for count in (setting.steps // 2, setting.steps)
+            ]
+            actions[0]()
+            first = time.perf_counter() - began
+            took = _per_step(setting, *actions)
+            least = min(least, took)
+            rows.add(way, seconds=took, of_ours=took / ours, compiling_seconds=first)
+            torch._dynamo.reset()
+    metrics = {"ours_seconds": ours, "best_compiled_of_ours": least / ours}
+    columns, table = rows.table()
+    return BenchResult(
+        "gpu",
+        least / ours >= BOUND,
+        metrics,
+        {"best_compiled_of_ours": f">= {BOUND}"},
+        columns,
+        table,
+    )
+
+
+def _per_step(setting: Setting, half: Callable[[], object], whole: Callable[[], object]) -> float:
+    took = interleaved({"half": half, "whole": whole}, setting.device, setting.rounds)
+    return (took["whole"] - took["half"]) / (setting.steps - setting.steps // 2)
+
+
+def ways(setting: Setting) -> dict[str, Callable[[Any], Any]]:
+    """Returns what makes of diffusers' module one that is called in its place."""
+
+    def last(module: Any) -> Any:
+        return module.to(memory_format=torch.channels_last)
+
+    def blocks(module: Any) -> Any:
+        module.compile_repeated_blocks(backend=setting.compiler)
+        return module
+
+    def whole(module: Any) -> Any:
+        return torch.compile(module, backend=setting.compiler)
+
+    def tuned(module: Any) -> Any:
+        mode = "max-autotune" if setting.compiler == "inductor" else None
+        return torch.compile(module, backend=setting.compiler, mode=mode)
+
+    return {
+        "eager": lambda module: module,
+        "blocks": blocks,
+        "whole": whole,
+        "whole, channels-last": lambda module: whole(last(module)),
+        "max-autotune, channels-last": lambda module: tuned(last(module)),
+    }

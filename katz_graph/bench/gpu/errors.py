@@ -1,0 +1,71 @@
+"""Compares kernels with float64, against the error of the references that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.kernels import bias_residual, geglu, group_norm_silu, residual_layer_norm
+
+FORMATS = (torch.float32, torch.float16, torch.bfloat16)
+Call = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
+
+
+def of_kernels(device: torch.device) -> dict[str, float]:
+    """Returns for each kernel and number format its error as a multiple of its reference's, root
+    mean square. Where both are exact it is 1.
+    """
+    return {
+        f"{name}, {str(dtype).removeprefix('torch.')}": _relative(*call)
+        for dtype in FORMATS
+        for name, call in _calls(device, dtype).items()
+    }
+
+
+def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
+    """Returns kernel, reference and arguments; sizes that divide nothing."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device, dtype=dtype, generator=generator)
+
+    x = random(2, 320, 33, 31).to(memory_format=torch.channels_last)
+    weight, bias, rows = random(320), random(320), x.permute(0, 2, 3, 1)
+    return {
+        "group norm": (
+            group_norm_silu.group_norm_silu,
+            group_norm_silu.reference,
+            (x, 32, weight, bias, 1e-5, random(2, 320), True),
+        ),
+        "layer norm": (
+            residual_layer_norm.residual_layer_norm,
+            residual_layer_norm.reference,
+            (rows, rows, weight, bias, 1e-5),
+        ),
+        "GELU gate": (geglu.geglu, geglu.reference, (rows,)),
+        "bias and residual": (
+            bias_residual.bias_residual,
+            bias_residual.reference,
+            (x, bias, random(*x.shape)),
+        ),
+    }
+
+
+def _relative(
+    kernel: Callable[..., Any], reference: Callable[..., Any], given: tuple[Any, ...]
+) -> float:
+    exact = _last(reference(*(one.double() if isinstance(one, Tensor) else one for one in given)))
+    ours, theirs = (
+        float((_last(made(*given)).double() - exact).square().mean().sqrt())
+        for made in (kernel, reference)
+    )
+    return 1.0 if ours == theirs else ours / max(theirs, torch.finfo(torch.float64).tiny)
+
+
+def _last(made: Any) -> Tensor:
+    """Returns the last result, which depends on all that was computed."""
+    result: Tensor = made[-1] if isinstance(made, tuple) else made
+    return result

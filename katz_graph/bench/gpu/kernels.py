@@ -1,0 +1,170 @@
+"""Measures our kernels at the sizes of an SDXL step against a copy of their bytes, and what the
+libraries make of its products, convolutions and attention. Takes four minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from katz_graph.bench.gpu.clock import Action, interleaved, repeated
+from katz_graph.bench.gpu.layers import Layer, Shape, layers_of_step
+from katz_graph.bench.gpu.rows import Rows
+from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.result import BenchResult
+from katz_graph.kernels.bias_residual import bias_residual
+from katz_graph.kernels.geglu import geglu
+from katz_graph.kernels.group_norm_silu import group_norm_silu
+from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+
+TIMES = 20  # calls in a graph
+LARGE_BOUND, SMALL_BOUND = 1.25, 1.3
+"""× the copy's time: of arrays that exceed the cache (80 % of its bandwidth), and of others."""
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Pairs a kernel's call with the bytes that it reads and writes."""
+
+    call: Action
+    bytes: int
+
+
+def run(setting: Setting, rows: Rows) -> BenchResult:
+    listed = layers_of_step(setting, setting.sides[0])
+    worst = {"large": 0.0, "small": 0.0}
+    for layer, count in listed.items():
+        for name, moved in _ours(setting, layer).items():
+            copied = _copy(setting, moved.bytes)
+            took = _compared({"kernel": moved.call, "copy": copied}, setting)
+            ratio = took["kernel"] / took["copy"]
+            size = "large" if moved.bytes >= setting.large else "small"
+            worst[size] = max(worst[size], ratio)
+            rows.add(
+                f"{name} {layer}",
+                calls=count,
+                bytes=moved.bytes,
+                microseconds=1e6 * took["kernel"],
+                gb_per_second=moved.bytes / took["kernel"] / 1e9,
+                of_copy=ratio,
+            )
+    for layer, count in listed.items():
+        ways = dict(_libraries(setting, layer))
+        if ways:
+            took = _compared(ways, setting)
+            rows.add(
+                f"{layer.kind} {layer}",
+                calls=count,
+                **{f"{name}_microseconds": 1e6 * one for name, one in took.items()},
+                **{f"{name}_tflops": layer.operations / one / 1e12 for name, one in took.items()},
+            )
+    columns, table = rows.table()
+    return BenchResult(
+        "gpu",
+        worst["large"] <= LARGE_BOUND and worst["small"] <= SMALL_BOUND,
+        {f"{size}_of_copy": ratio for size, ratio in worst.items()},
+        {"large_of_copy": f"<= {LARGE_BOUND}", "small_of_copy": f"<= {SMALL_BOUND}"},
+        columns,
+        table,
+    )
+
+
+def _compared(actions: dict[str, Action], setting: Setting) -> dict[str, float]:
+    """Returns the seconds of a call of each, without launches."""
+    many = {name: repeated(one, setting.device, TIMES) for name, one in actions.items()}
+    took = interleaved(many, setting.device, setting.rounds)
+    return {name: one / TIMES for name, one in took.items()}
+
+
+def _copy(setting: Setting, moved: int) -> Action:
+    source = torch.zeros(max(1, moved // 2), dtype=torch.uint8, device=setting.device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def _ours(setting: Setting, layer: Layer) -> dict[str, Moved]:
+    """Returns the kernels that compute a layer, or what stands beside it."""
+    x = _random(setting, layer.shapes[0])
+    rows = x.nbytes
+    match layer.kind:
+        case "group norm":
+            x = x.to(memory_format=torch.channels_last)
+            weight, shift = _random(setting, x.shape[1:2]), _random(setting, x.shape[:2])
+            other = torch.empty_like(x)
+            return {
+                "group_norm_silu": Moved(
+                    lambda: group_norm_silu(x, 32, weight, weight, 1e-5, shift), 3 * rows
+                ),
+                "bias_residual": Moved(lambda: bias_residual(x, weight, other), 3 * rows),
+            }
+        case "layer norm":
+            weight, other = _random(setting, x.shape[-1:]), torch.empty_like(x)
+            return {
+                "residual_layer_norm": Moved(
+                    lambda: residual_layer_norm(x, other, weight, weight, 1e-5), 4 * rows
+                )
+            }
+        case "gate":
+            both = torch.cat([x, x], dim=-1)
+            return {"geglu": Moved(lambda: geglu(both), 3 * rows)}
+    return {}
+
+
+def _libraries(setting: Setting, layer: Layer) -> Iterator[tuple[str, Action]]:
+    """Yields the ways in which libraries compute a layer."""
+    if layer.kind not in ("product", "convolution", "attention"):
+        return
+    x, other = (_random(setting, shape) for shape in (layer.shapes[0], layer.shapes[-1]))
+    match layer.kind:
+        case "product":
+            yield "library", lambda: F.linear(x, other)
+        case "convolution":
+            yield "nchw", _convolution(x, other, layer)
+            last = torch.channels_last
+            yield (
+                "channels_last",
+                _convolution(
+                    x.contiguous(memory_format=last), other.contiguous(memory_format=last), layer
+                ),
+            )
+        case "attention":
+            for name, backend in BACKENDS.items():
+                if _can(attention := _attention(x, other, backend)):
+                    yield name, attention
+
+
+def _convolution(x: Tensor, weight: Tensor, layer: Layer) -> Action:
+    padding = weight.shape[-1] // 2
+    return lambda: F.conv2d(x, weight, None, layer.stride, padding)
+
+
+def _attention(queries: Tensor, keys: Tensor, backend: SDPBackend) -> Callable[[], Tensor]:
+    def attention() -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(queries, keys, keys)
+
+    return attention
+
+
+def _can(action: Action) -> bool:
+    """Tells whether a backend takes these sizes."""
+    try:
+        action()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _random(setting: Setting, shape: Shape | torch.Size) -> Tensor:
+    return torch.randn(shape, device=setting.device, dtype=setting.dtype)

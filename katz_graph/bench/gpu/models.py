@@ -1,0 +1,142 @@
+"""Makes full-size models with random weights, on the device, and writes them as files that the
+engine loads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, ControlNetModel, UNet2DConditionModel
+from safetensors.torch import save_file
+from torch import nn
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
+
+from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.random_models import UNET_TARGETS, factors, model_index, scheduler, tokenizer
+from katz_graph.bench.requests import sampler_region
+from katz_graph.ir.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Holds the paths of a pipeline, another one of equal sizes, ControlNets and LoRAs, as far as
+    they were made.
+    """
+
+    pipeline: Path
+    other: Path
+    controls: tuple[Path, ...]
+    loras: tuple[Path, ...]
+
+    def request(
+        self,
+        setting: Setting,
+        side: int,
+        steps: int,
+        controls: tuple[int, ...] = (),
+        loras: int = 0,
+        strength: float = 0.8,
+        other: bool = False,
+    ) -> Region:
+        """Makes a request with guidance. `controls`: the numbers of ControlNets."""
+        pixels = torch.rand(1, 8 * side, 8 * side, 3, generator=torch.Generator().manual_seed(5))
+        return sampler_region(
+            Case(
+                "gpu",
+                self.other if other else self.pipeline,
+                True,
+                "euler",
+                steps,
+                latent=torch.zeros(1, 4, side, side),
+                image=pixels,
+                controls=tuple(ControlCase(self.controls[one], 0.8, 0.0, 1.0) for one in controls),
+                loras=tuple((path, strength) for path in self.loras[:loras]),
+            )
+        )
+
+
+def write(folder: Path, setting: Setting, whole: bool) -> Files:
+    """Writes a pipeline; where `whole` is asked for, another one, three ControlNets and two LoRAs,
+    too.
+    """
+    files = Files(
+        folder / "pipeline",
+        folder / "other",
+        tuple(folder / f"control{number}" for number in range(3 * whole)),
+        tuple(folder / f"lora{number}.safetensors" for number in range(2 * whole)),
+    )
+    for number, path in enumerate((files.pipeline, files.other)[: 1 + whole]):
+        _write_pipeline(path, setting, number)
+    for number, path in enumerate(files.controls):
+        with _on(setting, 10 + number):
+            control_net(setting).save_pretrained(path)
+    for number, path in enumerate(files.loras):
+        _write_lora(path, setting, 20 + number)
+    return files
+
+
+def unet(setting: Setting) -> Any:
+    return UNet2DConditionModel(**setting.unet).eval()
+
+
+def control_net(setting: Setting) -> Any:
+    """Makes a ControlNet whose zero convolutions are not zero."""
+    taken = {
+        name: value
+        for name, value in setting.unet.items()
+        if name not in ("sample_size", "up_block_types")
+    }
+    made = ControlNetModel(**taken, conditioning_embedding_out_channels=setting.hints)
+    for layer in (*made.controlnet_down_blocks, made.controlnet_mid_block):
+        nn.init.normal_(layer.weight, std=0.02)
+    return made
+
+
+@contextmanager
+def _on(setting: Setting, seed: int) -> Iterator[None]:
+    """Has modules made on the device, in its number format."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(setting.dtype)
+    try:
+        with torch.random.fork_rng(_numbers(setting)), setting.device:
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def _numbers(setting: Setting) -> list[int]:
+    return [setting.device.index or 0] if setting.device.type == "cuda" else []
+
+
+def _write_pipeline(folder: Path, setting: Setting, seed: int) -> None:
+    first, second = setting.texts
+    with _on(setting, seed):
+        unet(setting).save_pretrained(folder / "unet")
+        AutoencoderKL(**setting.vae).save_pretrained(folder / "vae")
+        CLIPTextModel(first).save_pretrained(folder / "text_encoder")
+        CLIPTextModelWithProjection(second).save_pretrained(folder / "text_encoder_2")
+    for name, pad in (("tokenizer", "<|endoftext|>"), ("tokenizer_2", "!")):
+        tokenizer(pad).save_pretrained(folder / name)
+    scheduler("sdxl").save_pretrained(folder / "scheduler")
+    (folder / "model_index.json").write_text(json.dumps(model_index("sdxl")))
+
+
+def _write_lora(path: Path, setting: Setting, seed: int) -> None:
+    with torch.device("meta"):
+        module = unet(setting)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, layer in module.named_modules():
+        if UNET_TARGETS.search(name):
+            down, up = factors(layer, setting.rank, generator)
+            tensors[f"unet.{name}.lora_A.weight"] = down.to(setting.dtype)
+            tensors[f"unet.{name}.lora_B.weight"] = (0.01 * up).to(setting.dtype)
+    save_file(tensors, str(path), {"format": "pt"})

@@ -1,0 +1,124 @@
+"""Runs requests through the engine: with ControlNets and LoRAs, with switches of all of them, and
+many in turn. Takes six minutes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.gpu.clock import interleaved, seconds
+from katz_graph.bench.gpu.models import Files, write
+from katz_graph.bench.gpu.rows import Rows
+from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.requests import local_engine, sample
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.engine import DeviceEngine
+
+# ControlNets and LoRAs of a request
+KINDS = {"0C0L": (0, 0), "1C0L": (1, 0), "3C0L": (3, 0), "0C2L": (0, 2), "2C2L": (2, 2)}
+GROWTH_BOUND = 0.01  # of memory
+LORA_BOUND = 0.010  # seconds, of patching and restoring one beyond its copy to the device
+
+
+def run(setting: Setting, rows: Rows) -> BenchResult:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        quiet(),
+        local_engine(str(setting.device), batching=True, dtype=setting.dtype) as engine,
+    ):
+        files = write(Path(name), setting, whole=True)
+        for kind, (controls, loras) in KINDS.items():
+            region = files.request(
+                setting, setting.sides[0], setting.steps, tuple(range(controls)), loras
+            )
+            took = interleaved({kind: partial(sample, engine, region)}, setting.device, 3)
+            rows.add(kind, seconds=took[kind], **_use(engine))
+        lora = _lora(setting, engine, files)
+        rows.add("LoRA patched and restored", **lora)
+        captured = _captures(engine)
+        rows.add("switches", **_switches(setting, engine, files))
+        growth = _many(setting, engine, files)
+        rows.add(f"{setting.many} requests", memory_growth=growth, **_use(engine))
+        anew = _captures(engine) - captured
+    columns, table = rows.table()
+    metrics = {"memory_growth": growth, "captures_of_switches": anew, **lora}
+    bounds = {
+        "memory_growth": f"<= {GROWTH_BOUND}",
+        "captures_of_switches": "0",
+        "patch_and_restore_seconds": f"<= {LORA_BOUND}",
+    }
+    ok = growth <= GROWTH_BOUND and not anew and lora["patch_and_restore_seconds"] <= LORA_BOUND
+    return BenchResult("gpu", ok, metrics, bounds, columns, table)
+
+
+def _use(engine: DeviceEngine) -> dict[str, Any]:
+    use = engine.models.compute.use
+    return {"captures": use.captures, "replays": use.replays, "eager": sum(use.eager.values())}
+
+
+def _captures(engine: DeviceEngine) -> int:
+    return int(engine.models.compute.use.captures)
+
+
+def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
+    """Measures one LoRA in and out of the network, its file read before."""
+    models = engine.models
+    plain, patched = (
+        files.request(setting, setting.sides[-1], 1, loras=loras).begin.inputs["model"]
+        for loras in (0, 1)
+    )
+    models.patch(patched)
+    took = interleaved(
+        {"restore": lambda: models.patch(plain), "patch": lambda: models.patch(patched)},
+        setting.device,
+        setting.rounds,
+    )
+    models.patch(plain)
+    return {
+        "megabytes": files.loras[0].stat().st_size / 1e6,
+        "patch_seconds": took["patch"],
+        "restore_seconds": took["restore"],
+        "patch_and_restore_seconds": sum(took.values()),
+    }
+
+
+def _switches(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
+    """Measures the first request after a switch, as a multiple of the same one again."""
+    side = setting.sides[-1]
+    steps = setting.steps
+    switched = {
+        "other_lora": files.request(setting, side, steps, loras=2, strength=0.5),
+        "other_control_net": files.request(setting, side, steps, (2,)),
+        "other_checkpoint": files.request(setting, side, steps, other=True),
+    }
+    found: dict[str, float] = {}
+    for name, region in switched.items():
+        first = seconds(partial(sample, engine, region), setting.device)
+        again = seconds(partial(sample, engine, region), setting.device)
+        found |= {f"{name}_seconds": first, f"{name}_of_next": first / again}
+    return found
+
+
+def _many(setting: Setting, engine: DeviceEngine, files: Files) -> float:
+    """Returns how much more memory there is after many requests than after a tenth of them."""
+    regions = [
+        files.request(setting, setting.sides[-1], 2, tuple(range(controls)), loras)
+        for controls, loras in KINDS.values()
+    ]
+    early = 0.0
+    for number in range(setting.many):
+        sample(engine, regions[number % len(regions)])
+        if number == setting.many // 10:
+            early = _memory(setting)
+    return _memory(setting) / early - 1 if early else 0.0
+
+
+def _memory(setting: Setting) -> float:
+    on_gpu = setting.device.type == "cuda"
+    return float(torch.cuda.memory_reserved(setting.device)) if on_gpu else 0.0

@@ -1,0 +1,111 @@
+"""Measures a denoising step with guidance through the engine against diffusers' UNet as it is; the
+VAE; and where the time of our step goes. Takes four minutes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch._C._autograd import DeviceType
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.gpu import plain
+from katz_graph.bench.gpu.clock import interleaved, seconds
+from katz_graph.bench.gpu.models import Files, write
+from katz_graph.bench.gpu.rows import Rows
+from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.gpu.shares import shares
+from katz_graph.bench.requests import local_engine, sample
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.models.loading.sources import pipeline_recipes
+
+STEP_BOUND = 0.034  # seconds, at the largest size
+EAGER_BOUND = 1.7  # × ours
+GAP_BOUND = 0.03
+VAE_BOUND = 0.035  # seconds
+
+
+def run(setting: Setting, rows: Rows) -> BenchResult:
+    metrics: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name, quiet():
+        files = write(Path(name), setting, whole=False)
+        module = plain.unet(setting, files.pipeline)
+        with local_engine(str(setting.device), batching=True, dtype=setting.dtype) as engine:
+            for side in setting.sides:
+                found = _steps(setting, engine, files, module, side)
+                rows.add(f"step at {8 * side} pixels", **found)
+                metrics = metrics or found
+            share = _shares(setting, engine, files)
+            rows.add("share of device time", **share)
+            decode = _decode(setting, engine, files)
+            rows.add("VAE decode", seconds=decode)
+    gap = share.get("gaps", 0.0)
+    metrics = metrics | {"gaps": gap, "vae_seconds": decode}
+    columns, table = rows.table()
+    return BenchResult(
+        "gpu",
+        metrics["ours_seconds"] <= STEP_BOUND
+        and metrics["eager_of_ours"] >= EAGER_BOUND
+        and gap <= GAP_BOUND
+        and decode <= VAE_BOUND,
+        metrics,
+        {
+            "ours_seconds": f"<= {STEP_BOUND}",
+            "eager_of_ours": f">= {EAGER_BOUND}",
+            "gaps": f"<= {GAP_BOUND}",
+            "vae_seconds": f"<= {VAE_BOUND}",
+        },
+        columns,
+        table,
+    )
+
+
+def _steps(
+    setting: Setting, engine: DeviceEngine, files: Files, module: torch.nn.Module, side: int
+) -> dict[str, float]:
+    """Returns the seconds of a step: requests of two lengths differ by their steps alone."""
+    few, many = setting.steps // 2, setting.steps
+    regions = {count: files.request(setting, side, count) for count in (few, many)}
+    took = interleaved(
+        {
+            **{
+                f"ours {count}": partial(sample, engine, region)
+                for count, region in regions.items()
+            },
+            **{
+                f"eager {count}": plain.steps(setting, module, module.config, side, count)
+                for count in (few, many)
+            },
+        },
+        setting.device,
+        setting.rounds,
+    )
+    ours, eager = (
+        (took[f"{way} {many}"] - took[f"{way} {few}"]) / (many - few) for way in ("ours", "eager")
+    )
+    return {"ours_seconds": ours, "eager_seconds": eager, "eager_of_ours": eager / ours}
+
+
+def _shares(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
+    region = files.request(setting, setting.sides[0], setting.steps)
+    with torch.profiler.profile() as profile:
+        took = seconds(lambda: sample(engine, region), setting.device)
+    return shares(
+        (
+            (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
+            for event in profile.events() or ()
+            if event.device_type == DeviceType.CUDA
+        ),
+        took,
+    )
+
+
+def _decode(setting: Setting, engine: DeviceEngine, files: Files) -> float:
+    vae = pipeline_recipes(files.pipeline)[2]
+    latent = torch.randn(1, 4, setting.sides[0], setting.sides[0])
+    decode = {"it": lambda: engine.models.decode_latent(vae, latent)}
+    return interleaved(decode, setting.device, setting.rounds)["it"]
