@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from diffusers.models.attention_processor import Attention, AttnProcessor2_0
 from torch import Tensor, nn
 
+from katz_graph.kernels.attention import attention
 from katz_graph.models.prepare import FUSED
 
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
@@ -58,7 +59,7 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
 
         query, key, value = map(heads, parts)
         mixed = (
-            F.scaled_dot_product_attention(query, key, value)
+            attention(query, key, value)
             .transpose(1, 2)
             .reshape(hidden_states.shape[0], -1, parts[0].shape[-1])
         )
