@@ -41,6 +41,7 @@ TWICE = (
     "info:router",
     "health:router",
     "frontend:extensions",
+    "documents:router",
     "socket:router",
 )
 """Lists the routes that are served with and without `/api`: module:function of
@@ -62,10 +63,12 @@ def build(state: State) -> ASGIApp:
         if name in TWICE:
             app.include_router(routes, prefix="/api", include_in_schema=False)
     app.include_router(_description(app))
-    if state.options.frontend is None:
-        app.include_router(frontend.page(state))
+    app.include_router(frontend.page(state, "/status"))
+    shown = frontend.front_end(state.options.frontend)
+    if shown is None:
+        app.include_router(frontend.page(state, "/"))
     else:
-        app.mount("/", frontend.Assets(directory=state.options.frontend, html=True))
+        app.mount("/", shown)
     _refusals(app, state.concealment)
     return RequestRecord(Security(app, state.options), state.metrics.answered)
 

@@ -30,12 +30,13 @@ LABELLED = re.compile(r"\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A workflow that a picture carries, as parsed JSON of whatever format, and the editor's
-    document where one stands beside it.
+    """Holds the workflow of a file, as parsed JSON of whatever format, and the editor's document
+    where one stands beside it. `in_picture`: a picture carried it.
     """
 
     document: Any
     editor: Mapping[str, Any] | None = None
+    in_picture: bool = True
 
 
 def workflow_from_picture(data: bytes) -> Any:

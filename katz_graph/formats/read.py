@@ -45,7 +45,7 @@ def read_workflow(
     file = Path(path)
     try:
         with _opened(file) as stream:
-            workflow = _read(stream, signatures(types or {}, foreign))
+            workflow = _workflow(read_document(stream), signatures(types or {}, foreign))
     except InputError as error:
         raise _named(str(path), error) from None
     except OSError as error:
@@ -88,7 +88,8 @@ def _opened(file: Path) -> BinaryIO:
     return file.open("rb")
 
 
-def _read(stream: BinaryIO, known: Signatures) -> Workflow:
+def read_document(stream: BinaryIO) -> Carried:
+    """Reads what a workflow file holds, as parsed JSON. InputError for a file that holds none."""
     head = stream.read(HEAD)
     if not head:
         raise InputError("is empty")
@@ -98,7 +99,7 @@ def _read(stream: BinaryIO, known: Signatures) -> Workflow:
         stream.seek(0)
         found = carried(stream)
         assert found is not None
-        return _of_picture(found, known)
+        return found
     for magic, meaning in FOREIGN.items():
         if head.startswith(magic):
             raise InputError(f"is {meaning}")
@@ -109,7 +110,7 @@ def _read(stream: BinaryIO, known: Signatures) -> Workflow:
     data = head + stream.read(LIMIT + 1 - len(head))
     if len(data) > LIMIT:
         raise InputError(f"is larger than {LIMIT // 2**20} MB; no workflow is")
-    return _parse(parse_json(_utf8(data)), known)
+    return Carried(parse_json(_utf8(data)), in_picture=False)
 
 
 def _utf8(data: bytes) -> str:
@@ -122,11 +123,11 @@ def _utf8(data: bytes) -> str:
         ) from None
 
 
-def _of_picture(found: Carried, known: Signatures) -> Workflow:
+def _workflow(found: Carried, known: Signatures) -> Workflow:
     try:
         workflow = _parse(found.document, known)
     except InputError as error:
-        raise inside(error) from None
+        raise inside(error) if found.in_picture else error from None
     return workflow if found.editor is None else _with_surroundings(workflow, found.editor, known)
 
 

@@ -15,6 +15,7 @@ from web_server import GRAPH, Served, serving
 
 from katz_graph.web.events import JobError
 from katz_graph.web.options import Limits
+from katz_graph.web.routes import frontend
 from katz_graph.web.runner_client.facts import CheckedPrompt
 
 UUID = "0b5bd7a4-4b5a-4f5a-8f7e-0123456789ab"
@@ -655,7 +656,7 @@ def test_what_the_stock_front_end_asks_at_start_is_answered_with_json(tmp_path: 
         stats = (await server.client.get("/system_stats")).json()
         assert stats["devices"][0]["vram_free"] == 400 and stats["system"]["argv"] == []
         assert (await server.client.get("/api/assets")).status_code == 503
-        assert "Running: 0" in (await server.client.get("/")).text
+        assert "Running: 0" in (await server.client.get("/status")).text
 
     run(tmp_path, scenario)
 
@@ -741,3 +742,35 @@ def test_a_job_may_hold_only_so_much(tmp_path: Path) -> None:
         assert not server.state.jobs.pending
 
     run(tmp_path, scenario, Limits(prompt_bytes=2000))
+
+
+def test_the_editor_is_served_under_a_strict_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dist" / "assets").mkdir(parents=True)
+    (tmp_path / "dist" / "index.html").write_text("<p>editor</p>")
+    (tmp_path / "dist" / "assets" / "index.js").write_text("1")
+    monkeypatch.setattr(frontend, "EDITOR", tmp_path / "dist")
+
+    async def scenario(server: Served) -> None:
+        page = await server.client.get("/")
+        policy = page.headers["content-security-policy"]
+        assert page.text == "<p>editor</p>"
+        assert "unsafe" not in policy and "default-src 'none'" in policy
+        script = await server.client.get("/assets/index.js")
+        assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+        assert "Running: 0" in (await server.client.get("/status")).text
+
+    run(tmp_path, scenario)
+
+
+def test_without_an_editor_the_plain_page_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frontend, "EDITOR", tmp_path / "none")
+
+    async def scenario(server: Served) -> None:
+        for path in ("/", "/status"):
+            assert "Running: 0" in (await server.client.get(path)).text
+
+    run(tmp_path, scenario)

@@ -285,7 +285,7 @@ def test_a_mask_needs_a_picture_of_its_size(
     )
 
 
-def view(server: TestClient, **parameters: str) -> Any:
+def view(server: TestClient, **parameters: Any) -> Any:
     return server.get("/view", params={"filename": "a.png", "type": "input", **parameters})
 
 
@@ -305,6 +305,22 @@ def test_previews_and_channels(server: TestClient) -> None:
     assert decoded(view(server, preview="bmp")).format == "WEBP"
     assert view(server, preview="webp;9000").status_code == 400
     assert view(server, channel="x").status_code == 400
+
+
+def test_thumbnails(server: TestClient) -> None:
+    upload(server, picture(size=(60, 40), colour=(200, 10, 30, 128)))
+    small = view(server, width=30)
+    assert (decoded(small).format, decoded(small).size) == ("WEBP", (30, 20))
+    assert decoded(view(server, width=30, channel="a")).size == (30, 20)
+    assert decoded(view(server, width=4000)).size == (60, 40)
+    assert view(server, width=-1).status_code == view(server, width=5000).status_code == 400
+    tag = small.headers["etag"]
+    again = server.get(
+        "/view",
+        params={"filename": "a.png", "type": "input", "width": 31},
+        headers={"If-None-Match": tag},
+    )
+    assert again.status_code != 304
 
 
 def test_a_bomb_in_the_output_folder_is_not_decoded(server: TestClient, tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 
 import httpx
 
+from katz_graph.errors import InputError
+from katz_graph.formats.ui_open import drawn
+from katz_graph.packs import load_registry
 from katz_graph.web.app import build
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.jobs.job import Job
@@ -22,6 +25,7 @@ from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
     DeviceFacts,
     DeviceStats,
+    DrawnWorkflow,
     RunnerFacts,
     Stats,
 )
@@ -93,6 +97,13 @@ class ScriptedRunner:
             notes=(),
             workflow=None,
         )
+
+    async def draw(self, document: Any) -> DrawnWorkflow:
+        registry, _ = load_registry()
+        try:
+            return DrawnWorkflow(*drawn(document, registry))
+        except InputError as error:
+            return DrawnWorkflow(error=str(error))
 
     async def object_info(self, name: str | None = None) -> bytes:
         info = {"EmptyImage": {"name": "EmptyImage"}, "SaveImage": {"name": "SaveImage"}}

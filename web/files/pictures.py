@@ -22,6 +22,7 @@ LONGEST_SIDE = 16_383  # of a WebP picture
 
 Channel = Literal["rgba", "rgb", "a"]
 Preview = tuple[Literal["webp", "jpeg"], int]  # format and quality in 1..100
+SMALL: Preview = ("webp", 80)  # of a thumbnail
 
 
 def checked_format(file: IO[bytes], most_pixels: int) -> str:
@@ -39,15 +40,20 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
 
 
 def shown(
-    path: Path, preview: Preview | None, channel: Channel, most_pixels: int
+    path: Path, preview: Preview | None, channel: Channel, most_pixels: int, width: int = 0
 ) -> tuple[bytes, str]:
-    """Converts a picture to another format, or to some channels only; returns it and its media
-    type. Raises Refusal as `checked_format` does.
+    """Converts a picture to another format, to some channels only, or to at most so many pixels of
+    `width`; returns it and its media type. Raises Refusal as `checked_format` does.
 
     A preview of format jpeg, or of channel `rgb`, has no transparency. Channel `a` is the alpha
     over black.
     """
     with path.open("rb") as file, _opened(file, READ, most_pixels) as picture:
+        if 0 < width < picture.width:
+            picture.draft(None, (width, width))  # JPEG decodes small
+            picture.thumbnail((width, most_pixels))
+        if preview is None and channel == "rgba":
+            preview = SMALL
         if preview is None:
             return _png(
                 _without_alpha(picture) if channel == "rgb" else _only_alpha(picture), {}

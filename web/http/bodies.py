@@ -7,6 +7,7 @@ Clients may name any content type or none, as scripts do; the body has to be rig
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import uuid
@@ -17,7 +18,8 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
 from katz_graph.errors import InputError
-from katz_graph.formats.image import PNG, is_webp, workflow_from_picture
+from katz_graph.formats.image import PNG, Carried, is_webp, workflow_from_picture
+from katz_graph.formats.read import read_document
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
@@ -183,6 +185,31 @@ async def read_prompt(request: Request, limits: Limits) -> PromptBody:
             details="extra_data.extra_pnginfo: expected an object",
         )
     return body
+
+
+async def read_workflow_file(request: Request, limits: Limits) -> Carried:
+    """Reads a workflow file of any kind: the body itself, or the first part of a form. Raises
+    Refusal 400 with what is wrong with it, 413 for more than `limits.prompt_bytes` of JSON.
+    """
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        async with request.form(max_files=1, max_fields=1, max_part_size=limits.body_bytes) as form:
+            part = next(iter(form.values()), "")
+            raw = await part.read() if isinstance(part, UploadFile) else part.encode()
+    else:
+        raw = await request.body()
+    if not is_picture(raw):
+        _check_size(len(raw), limits)
+    async with request.app.state.parsing:
+        try:
+            found = await asyncio.to_thread(read_document, io.BytesIO(raw))
+        except InputError as error:
+            raise unreadable(str(error)) from None
+    return found
+
+
+def unreadable(problems: str) -> Refusal:
+    """Refuses a workflow file, with a line for each problem."""
+    return Refusal(400, "the file cannot be opened", "invalid_workflow", problems)
 
 
 def idempotency_key(request: Request) -> str | None:

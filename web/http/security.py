@@ -77,6 +77,21 @@ def page_policy(script_hashes: Iterable[str] = ()) -> str:
 
 
 POLICY = page_policy()
+EDITOR_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "connect-src 'self'",
+        "worker-src 'self'",
+        "font-src 'self'",
+        "form-action 'none'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Is the Content-Security-Policy of our own pages, which have no inline script or style."""
 
 
 class Security:

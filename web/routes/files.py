@@ -78,19 +78,22 @@ def router(state: State) -> APIRouter:
             ),
         ] = "",
         channel: Channel = "rgba",
+        width: Annotated[
+            int, Query(ge=0, le=4096, description="at most so many pixels wide; 0: as it is")
+        ] = 0,
     ) -> Response:
         path, found = await asyncio.to_thread(people_file, state.folders, filename, subfolder, type)
         wanted = _preview(preview)
-        if wanted is None and channel == "rgba":
+        if wanted is None and channel == "rgba" and not width:
             return stored_file(request, path, found)
         tag = hashlib.sha256(
-            f"{found.st_mtime_ns} {found.st_size} {wanted} {channel}".encode()
+            f"{found.st_mtime_ns} {found.st_size} {wanted} {channel} {width}".encode()
         ).hexdigest()[:32]
         headers = {**GUARDED, "ETag": f'"{tag}"'}
         if is_known(request, headers["ETag"]):
             return NotModifiedResponse(Response(headers=headers).headers)
         content, media_type = await decoded(
-            lambda: shown(path, wanted, channel, limits.upload_pixels)
+            lambda: shown(path, wanted, channel, limits.upload_pixels, width)
         )
         return Response(content, headers=headers, media_type=media_type)
 

@@ -1,5 +1,5 @@
-"""Serves `/`, `/extensions` and `/templates`: a front end's files as they lie in a folder (a plain
-page without one), packs' scripts for it, and the workflows that come with the package.
+"""Serves `/`, `/status`, `/extensions` and `/templates`: the editor or another front end as its
+files lie in a folder, a plain page, packs' scripts, and the workflows that come with the package.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import html
 import os
 import re
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from starlette.types import Scope
 
 from katz_graph.formats.shipped import INDEX, TEMPLATES
 from katz_graph.web.http.responses import json_answer
-from katz_graph.web.http.security import page_policy
+from katz_graph.web.http.security import EDITOR_POLICY, page_policy
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
@@ -46,15 +47,22 @@ PAGE = """<!doctype html>
 content="5"></head> <body><h1>Katz Graph</h1> <p>{state}. Running: {running}; waiting:
 {pending}.</p> <p>Queue a workflow with <code>katz submit</code>, or with any client of the
 convention. The routes are described in <a href="openapi.json">openapi.json</a>, figures stand in <a
-href="metrics">metrics</a>. <code>katz serve --frontend DIR</code> serves a front end
-here.</p></body></html>
+href="metrics">metrics</a>. <code>katz serve --frontend DIR</code> serves another front end at
+<a href="./">/</a>.</p></body></html>
 """
+EDITOR = Path(str(files("katz_graph.web"))) / "dist"
+"""Holds the built editor, where it was built."""
 
 
 class Assets(StaticFiles):
     """Serves a folder's files and nothing outside of it. Types do not depend on this machine's list
-    of them, and files may change.
+    of them, and files may change. `policy`: of its pages; None: one that names their inline
+    scripts.
     """
+
+    def __init__(self, folder: Path, policy: str | None = None, check_dir: bool = True) -> None:
+        super().__init__(directory=folder, html=True, check_dir=check_dir)
+        self._policy = policy
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         try:
@@ -77,22 +85,31 @@ class Assets(StaticFiles):
         scope: Scope,
         status_code: int = 200,
     ) -> Response:
-        """Names a page's inline scripts in its policy, also when the page itself is known already
-        (304): the policy replaces the old one.
+        """Gives a page its policy, also when the page itself is known already (304): the policy
+        replaces the old one.
         """
         answer = super().file_response(full_path, stat_result, scope, status_code)
         if Path(full_path).suffix.lower() == ".html":
-            answer.headers["content-security-policy"] = page_policy(
+            answer.headers["content-security-policy"] = self._policy or page_policy(
                 _inline_scripts(Path(full_path).read_bytes())
             )
         return answer
 
 
-def page(state: State) -> APIRouter:
-    """Serves the page at `/` when there is no front end."""
+def front_end(folder: Path | None) -> Assets | None:
+    """Returns what is served at `/`: a front end's folder, or the editor; None where there is
+    neither.
+    """
+    if folder is not None:
+        return Assets(folder)
+    return Assets(EDITOR, EDITOR_POLICY) if (EDITOR / "index.html").is_file() else None
+
+
+def page(state: State, path: str) -> APIRouter:
+    """Serves a plain page about the server."""
     routes = APIRouter(include_in_schema=False)
 
-    @routes.get("/")
+    @routes.get(path)
     async def show() -> Response:
         now = "Shutting down" if state.draining else "Ready" if state.runner.ready else "Starting"
         paused = ", paused" if state.jobs.paused else ""
@@ -131,7 +148,7 @@ def extensions(state: State) -> APIRouter:
         folder = (await state.runner.scripts()).get(pack)
         if folder is None:
             raise HTTPException(404)
-        return await Assets(directory=folder, check_dir=False).get_response(path, request.scope)
+        return await Assets(Path(folder), check_dir=False).get_response(path, request.scope)
 
     return routes
 
@@ -149,7 +166,7 @@ def templates(state: State) -> APIRouter:
     @routes.get("/{name}.json")
     async def workflow(name: str, request: Request) -> Response:
         if f"{name}.json" == INDEX.name:
-            return await Assets(directory=TEMPLATES).get_response(INDEX.name, request.scope)
+            return await Assets(TEMPLATES).get_response(INDEX.name, request.scope)
         found = await state.runner.template(name)
         if found is None:
             raise HTTPException(404)
@@ -157,7 +174,7 @@ def templates(state: State) -> APIRouter:
 
     @routes.get("/{picture}.webp")
     async def shown(picture: str, request: Request) -> Response:
-        return await Assets(directory=TEMPLATES).get_response(f"{picture}.webp", request.scope)
+        return await Assets(TEMPLATES).get_response(f"{picture}.webp", request.scope)
 
     return routes
 

@@ -18,6 +18,7 @@ from katz_graph.formats.api import to_api
 from katz_graph.formats.prompt_errors import TOLD, error, in_lines, node_errors, prompt_error
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.ui_document import is_ui
+from katz_graph.formats.ui_open import editors_document
 from katz_graph.formats.workflow import is_native
 from katz_graph.graph import Graph
 from katz_graph.messages import one_line, shorten
@@ -76,7 +77,7 @@ def check_prompt(
         error=why_nothing,
         node_errors=node_errors(found, graph, registry, folders),
         notes=(*workflow.notes, *passed_over, *map(str, found.warnings))[:TOLD],
-        workflow=_editors(document),
+        workflow=editors_document(document),
     )
 
 
@@ -154,13 +155,3 @@ def _outputs(
         if why
     )
     return [target for target, why in reasons.items() if not why], tuple(lines)
-
-
-def _editors(document: Any) -> Mapping[str, Any] | None:
-    """Returns the editor's document: the one that came, or that of a wrapper from a picture."""
-    beside = (
-        document.get("workflow")
-        if isinstance(document, Mapping) and is_native(document)
-        else document
-    )
-    return beside if isinstance(beside, Mapping) and is_ui(beside) else None

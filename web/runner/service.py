@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,24 +19,27 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from katz_graph.errors import KatzError
+from katz_graph.errors import InputError, KatzError
 from katz_graph.events import Warned
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.files.urls import NONE
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
+from katz_graph.formats.ui_open import drawn
 from katz_graph.host.garbage import imports_are_done
+from katz_graph.node import NodeType
 from katz_graph.packs import load_registry
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
-from katz_graph.web.runner_client.facts import RunnerFacts
+from katz_graph.web.runner_client.facts import DrawnWorkflow, RunnerFacts
 from katz_graph.web.runner_client.messages import (
     ORDER,
     Answer,
     Cancel,
     Check,
+    Draw,
     Free,
     GetObjectInfo,
     GetScripts,
@@ -114,7 +117,7 @@ class RunnerService:
         if arrived is None:
             return self._begin(self._starting.result())
         match arrived.message:
-            case Check() | GetObjectInfo() | GetScripts() | GetTemplate() as question:
+            case Check() | Draw() | GetObjectInfo() | GetScripts() | GetTemplate() as question:
                 self._ask(arrived.number, question, partial(self._about_nodes, question))
             case _ if self._runs is None or self._devices is None:
                 self._early.append(arrived)
@@ -176,7 +179,9 @@ class RunnerService:
             number,
         )
 
-    def _about_nodes(self, question: Check | GetObjectInfo | GetScripts | GetTemplate) -> Any:
+    def _about_nodes(
+        self, question: Check | Draw | GetObjectInfo | GetScripts | GetTemplate
+    ) -> Any:
         """Answers what needs node types only."""
         registry, folders = self._registry, self._folders
         match question:
@@ -184,6 +189,8 @@ class RunnerService:
                 return check_prompt(
                     document, targets, registry, folders, self._start_with.options.limits
                 )
+            case Draw(document):
+                return _drawn(document, registry)
             case GetObjectInfo(name):
                 types = (
                     registry if name is None else {name: registry[name]} if name in registry else {}
@@ -228,6 +235,13 @@ class RunnerService:
                             told.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")
                         )
                     )
+
+
+def _drawn(document: Any, types: Mapping[str, NodeType]) -> DrawnWorkflow:
+    try:
+        return DrawnWorkflow(*drawn(document, types))
+    except InputError as error:
+        return DrawnWorkflow(error=str(error))
 
 
 def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:

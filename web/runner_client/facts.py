@@ -105,3 +105,12 @@ class CheckedPrompt:
     node_errors: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     workflow: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnWorkflow:
+    """A workflow as editors open it, with lines for the person; or why it cannot be read."""
+
+    document: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    error: str = ""

@@ -19,11 +19,18 @@ from katz_graph.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import RunnerStart, ServeOptions
-from katz_graph.web.runner_client.facts import CheckedPrompt, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner_client.facts import (
+    CheckedPrompt,
+    DeviceStats,
+    DrawnWorkflow,
+    RunnerFacts,
+    Stats,
+)
 from katz_graph.web.runner_client.messages import (
     ORDER,
     Cancel,
     Check,
+    Draw,
     Free,
     FromRunner,
     GetObjectInfo,
@@ -185,6 +192,11 @@ class Runner:
         """Checks a prompt in the runner; see `web.runner.checking`."""
         checked: CheckedPrompt = await self._ask(Check(document, targets))
         return checked
+
+    async def draw(self, document: Any) -> DrawnWorkflow:
+        """Draws a workflow of any format but the editor's own as editors open it."""
+        drawn: DrawnWorkflow = await self._ask(Draw(document))
+        return drawn
 
     async def scripts(self) -> Mapping[str, str]:
         """Returns folders of packs' scripts for the editor, by pack."""

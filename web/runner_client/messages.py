@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from katz_graph.errors import KatzError
 from katz_graph.web.options import RunnerStart
-from katz_graph.web.runner_client.facts import CheckedPrompt, RunnerFacts, Stats
+from katz_graph.web.runner_client.facts import CheckedPrompt, DrawnWorkflow, RunnerFacts, Stats
 
 RECORD = "record"
 
@@ -95,6 +95,14 @@ class Check(Question):
     answer: ClassVar[TypeAdapter[CheckedPrompt]] = TypeAdapter(CheckedPrompt)
     document: Any
     targets: Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class Draw(Question):
+    """Asks for a workflow of any other format as editors open it."""
+
+    answer: ClassVar[TypeAdapter[DrawnWorkflow]] = TypeAdapter(DrawnWorkflow)
+    document: Any
 
 
 @dataclass(frozen=True)
@@ -199,6 +207,7 @@ ToRunner = (
     | Cancel
     | Keep
     | Check
+    | Draw
     | GetScripts
     | GetTemplate
     | GetObjectInfo

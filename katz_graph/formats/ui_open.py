@@ -1,0 +1,47 @@
+"""Gives any workflow the form in which editors open it. What an editor wrote comes back as it is:
+only its structure is checked, so that nothing of it can be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.formats.read import parse_workflow
+from katz_graph.formats.signature import signatures
+from katz_graph.formats.ui_document import is_ui, parse_ui
+from katz_graph.formats.ui_write import to_ui
+from katz_graph.formats.workflow import is_native
+from katz_graph.node import NodeType
+
+Drawn = tuple[Mapping[str, Any], tuple[str, ...]]
+"""An editor's document, and lines for whoever opens it."""
+
+
+def editors_document(document: Any) -> Mapping[str, Any] | None:
+    """Returns the editor's document: the one that came, or that of a wrapper from a picture."""
+    beside = (
+        document.get("workflow")
+        if isinstance(document, Mapping) and is_native(document)
+        else document
+    )
+    return beside if isinstance(beside, Mapping) and is_ui(beside) else None
+
+
+def check_editors_document(document: Mapping[str, Any], most_nodes: int) -> None:
+    """Raises InputError, a line for each problem, for one that no graph can be read from; unknown
+    types and missing links are none.
+    """
+    parsed = parse_ui(document)
+    nodes = sum(len(graph.nodes) for graph in (parsed.root, *parsed.subgraphs.values()))
+    if nodes > most_nodes:
+        raise InputError(f"has {nodes:,} nodes, more than the {most_nodes:,} that are taken")
+
+
+def drawn(document: Any, types: Mapping[str, NodeType]) -> Drawn:
+    """Draws a workflow of another format. InputError when it cannot be read."""
+    workflow = parse_workflow(document, types)
+    if not workflow.graph.nodes:
+        raise InputError("holds no nodes")
+    return to_ui(workflow, signatures(types)), workflow.notes

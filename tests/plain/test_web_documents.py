@@ -1,0 +1,165 @@
+"""Opening and checking workflows for an editor, over a runner that runs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, PngImagePlugin
+from web_server import GRAPH, Served, serving
+
+from katz_graph.formats.shipped import FOLDER
+from katz_graph.web.options import Limits
+from katz_graph.web.runner_client.facts import CheckedPrompt
+
+EDITORS: dict[str, Any] = {
+    "id": "d1",
+    "nodes": [
+        {"id": 7, "type": "KSampler", "pos": [0, 0], "widgets_values": [2**64 - 1, "fixed", 1.0]},
+        {"id": 8, "type": "NobodyKnows", "made_by": {"somebody": [1, None, 0.1]}},
+    ],
+    "links": [],
+    "extra": {"ds": {"scale": 0.75}},
+    "version": 0.4,
+}
+TEMPLATES = find_spec("comfyui_workflow_templates_json")
+
+
+def run(
+    folder: Path, scenario: Callable[[Served], Awaitable[None]], limits: Limits | None = None
+) -> None:
+    async def main() -> None:
+        async with serving(folder, limits) as server:
+            await scenario(server)
+
+    asyncio.run(main())
+
+
+def picture(**texts: Any) -> bytes:
+    chunks = PngImagePlugin.PngInfo()
+    for key, value in texts.items():
+        chunks.add_text(key, json.dumps(value))
+    encoded = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(encoded, "png", pnginfo=chunks)
+    return encoded.getvalue()
+
+
+def test_what_an_editor_wrote_comes_back_as_it_is(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        for content in (json.dumps(EDITORS).encode(), picture(prompt=GRAPH, workflow=EDITORS)):
+            plain = await server.client.post("/katz/open", content=content)
+            form = await server.client.post("/api/katz/open", files={"file": ("a", content)})
+            assert plain.json() == form.json() == {"document": EDITORS, "notes": []}
+            assert str(2**64 - 1) in plain.text
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.skipif(TEMPLATES is None, reason="pip install comfyui-workflow-templates-json")
+def test_every_official_template_comes_back_as_it_is(tmp_path: Path) -> None:
+    assert TEMPLATES is not None and TEMPLATES.submodule_search_locations
+    folder = Path(TEMPLATES.submodule_search_locations[0])
+
+    async def scenario(server: Served) -> None:
+        count = 0
+        for file in sorted(folder.rglob("*.json")):
+            document = json.loads(file.read_text("utf-8"))
+            if isinstance(document, dict) and isinstance(document.get("nodes"), list):
+                answer = await server.client.post("/katz/open", content=file.read_bytes())
+                assert answer.json() == {"document": document, "notes": []}, file.name
+                count += 1
+        assert count > 500
+
+    run(tmp_path, scenario)
+
+
+def test_other_formats_are_drawn(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        for content in (json.dumps(GRAPH).encode(), picture(prompt=GRAPH)):
+            document = (await server.client.post("/katz/open", content=content)).json()["document"]
+            assert {node["type"] for node in document["nodes"]} == {"EmptyImage", "SaveImage"}
+            again = await server.client.post("/katz/open", json=document)
+            assert again.json()["document"] == document
+        for file in sorted(FOLDER.glob("*.json")):
+            answer = await server.client.post("/katz/open", content=file.read_bytes())
+            assert answer.json()["document"]["nodes"], file.name
+
+    run(tmp_path, scenario)
+
+
+def twice() -> dict[str, Any]:
+    return {**EDITORS, "nodes": [EDITORS["nodes"][0]] * 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"", "is empty"),
+        (b"{", "JSON"),
+        (b'{"nodes": [', "JSON"),
+        (b"\x00\x01\x02" * 9, "is a binary file"),
+        (b"\xff\xd8\xff\xe0", "is a JPEG picture"),
+        (picture(), "without a workflow"),
+        (picture(workflow=EDITORS)[:90], "PNG"),
+        (b"[" * 101 + b"]" * 101, "deep"),
+        (b'{"nodes": [{"id": 1, "type": "A", "pos": [NaN, 0]}]}', "NaN"),
+        (json.dumps({**EDITORS, "version": 9}).encode(), "newer"),
+        (json.dumps(twice()).encode(), "this id stands twice"),
+        (b"{}", "holds no nodes"),
+        (b"[]", "is a list"),
+        (b'{"format": "other"}', "format is"),
+        (b'{"__proto__": {"polluted": 1}}', "__proto__"),
+        (json.dumps({"nodes": [{"id": n, "type": "A"} for n in range(21)]}).encode(), "21 nodes"),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(tmp_path: Path, content: bytes, line: str) -> None:
+    async def scenario(server: Served) -> None:
+        answer = await server.client.post("/katz/open", content=content)
+        assert answer.status_code == 400, answer.text
+        told = answer.json()["error"]
+        assert told.startswith("the file cannot be opened: ") and line in told
+        assert "Traceback" not in told
+
+    run(tmp_path, scenario, replace(Limits(), nodes=20))
+
+
+def test_a_file_of_more_bytes_than_a_prompt_has_is_413(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        answer = await server.client.post("/katz/open", content=b" " * 2000)
+        assert answer.status_code == 413 and "prompt_bytes" in answer.json()["error"]
+
+    run(tmp_path, scenario, replace(Limits(), prompt_bytes=1000))
+
+
+def test_a_check_answers_as_queueing_would_and_queues_nothing(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        told = (await server.client.post("/katz/check", json={"prompt": GRAPH})).json()
+        assert told == {
+            "error": None,
+            "node_errors": {},
+            "targets": ["2"],
+            "refused": [],
+            "notes": [],
+        }
+        server.runner.refusal = CheckedPrompt(
+            error={"type": "prompt_no_outputs", "message": "m", "details": "d", "extra_info": {}},
+            node_errors={"1": {"errors": []}},
+            notes=("a line",),
+        )
+        body = {"prompt": GRAPH, "partial_execution_targets": ["2"]}
+        told = (await server.client.post("/katz/check", json=body)).json()
+        refused = (await server.client.post("/prompt", json=body)).json()
+        assert {key: told[key] for key in refused} == refused
+        assert told["notes"] == ["a line"]
+        assert not server.runner.taken and not server.state.jobs.pending
+        broken = await server.client.post("/katz/check", content=b"{")
+        assert broken.status_code == 400 and "JSON" in broken.json()["error"]
+
+    run(tmp_path, scenario)

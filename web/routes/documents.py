@@ -1,0 +1,99 @@
+"""Serves `/katz/open` and `/katz/check`: workflows for an editor, before anything is queued."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from katz_graph.errors import InputError
+from katz_graph.formats.image import Carried
+from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
+from katz_graph.web.http.bodies import PromptBody, read_prompt, read_workflow_file, unreadable
+from katz_graph.web.http.responses import json_answer
+from katz_graph.web.routes.documented import answers, refusals, takes
+from katz_graph.web.state import State
+
+FILE = {"type": "string", "format": "binary", "description": "a workflow file or a picture"}
+FORM = {"schema": {"type": "object", "properties": {"file": FILE}, "required": ["file"]}}
+NOTES = {"type": "array", "items": {"type": "string"}}
+OPENED = {
+    "type": "object",
+    "properties": {"document": {"type": "object"}, "notes": NOTES},
+    "required": ["document", "notes"],
+}
+CHECKED = {
+    "type": "object",
+    "properties": {
+        "error": {"type": ["object", "null"]},
+        "node_errors": {"type": "object"},
+        "targets": {"type": "array", "items": {"type": "string"}},
+        "refused": {"type": "array", "items": {"type": "string"}},
+        "notes": NOTES,
+    },
+    "required": ["error", "node_errors", "targets", "refused", "notes"],
+}
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(prefix="/katz", tags=["editor"])
+
+    @routes.post(
+        "/open",
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {"schema": {"type": "object"}},
+                    "multipart/form-data": FORM,
+                },
+            }
+        },
+        responses=answers("the workflow as editors open it", OPENED) | refusals(503),
+    )
+    async def opened(request: Request) -> Response:
+        """Open a workflow of any format, or a picture that carries one. What an editor wrote comes
+        back as it is.
+        """
+        found = await read_workflow_file(request, state.options.limits)
+        document, notes = await _drawn(found, state)
+        return json_answer({"document": document, "notes": state.concealment.data(list(notes))})
+
+    @routes.post(
+        "/check",
+        openapi_extra=takes(PromptBody),
+        responses=answers("what queueing it would answer", CHECKED) | refusals(503),
+    )
+    async def checked(request: Request) -> Response:
+        """Check what `POST /prompt` takes, and queue nothing. `targets` are the outputs that would
+        run; `error` says why none would.
+        """
+        body = await read_prompt(request, state.options.limits)
+        found = await state.runner.check(body.prompt, body.partial_execution_targets)
+        told: dict[str, Any] = {
+            "error": found.error,
+            "node_errors": found.node_errors,
+            "targets": list(found.targets),
+            "refused": list(found.refused),
+            "notes": list(found.notes),
+        }
+        return json_answer(state.concealment.data(told))
+
+    return routes
+
+
+async def _drawn(found: Carried, state: State) -> Drawn:
+    document = found.editor or editors_document(found.document)
+    if document is None:
+        made = await state.runner.draw(found.document)
+        if made.error:
+            raise unreadable(made.error)
+        return made.document, made.notes
+    try:
+        await asyncio.to_thread(check_editors_document, document, state.options.limits.nodes)
+    except InputError as error:
+        raise unreadable(str(error)) from None
+    return document, ()
