@@ -42,7 +42,9 @@ test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are
   await expect(page.getByLabel("queue and history").getByText("completed")).toBeVisible();
 });
 
-test("P0.34 P0.38 the plan stands on the sampler, and in words beside it", async ({ page }) => {
+test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it", async ({
+  page,
+}) => {
   await openTemplate(page, "Text to image");
   await node(page, "5").getByLabel("seed", { exact: true }).fill("4711"); // not known already
   await runToEnd(page);
@@ -51,6 +53,10 @@ test("P0.34 P0.38 the plan stands on the sampler, and in words beside it", async
   const panel = page.getByLabel("plan", { exact: true });
   await expect(panel).toContainText("What was weighed");
   await expect(panel).toContainText("Bound by");
+  const spans = panel.locator(".timeline rect");
+  expect(await spans.count()).toBeGreaterThan(4);
+  await spans.first().hover();
+  await expect(panel.locator(".timeline figcaption")).toContainText(", evaluation ");
 });
 
 test("P0.09 P0.23 P0.25 a changed prompt is undone by one step; a seed that follows is kept on screen", async ({

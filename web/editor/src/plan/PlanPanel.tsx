@@ -1,6 +1,7 @@
 /** Says what runs where and why, for each sampler of a job. */
 import type { Job } from "../jobs/reducer";
 import { PlanStrip } from "./PlanStrip";
+import { TimelineView } from "./TimelineView";
 import { type Plan, planOf, shortName, timeText } from "./plan";
 
 export function PlanPanel({ job }: { readonly job: Job | null }) {
@@ -32,6 +33,7 @@ function Sampler({
     <section>
       <h3>Sampler #{node}</h3>
       <PlanStrip plan={plan} />
+      {plan.timeline !== null && <TimelineView plan={plan} timeline={plan.timeline} />}
       <dl>
         <dt>predicted</dt>
         <dd>{timeText(plan.planned)}</dd>

@@ -32,7 +32,27 @@ test("P0.38 a plan is told as it was written", () => {
     alternatives: { "two devices": 0.4, "one device": 0.6 },
     prediction: { planned_seconds: 0.4, period_seconds: 0.02, binding: "work on cpu:1" },
     notes: ["a note"],
+    timeline: {
+      first: 3,
+      seconds: 0.04,
+      boundaries: [0, 0.02, 0.04],
+      rows: ["cpu:0", "cpu:0 -> cpu:1"],
+      spans: [
+        {
+          resource: "cpu:0 -> cpu:1",
+          what: "step",
+          stage: "",
+          evaluation: 3,
+          start: 0,
+          seconds: 0.001,
+          after: null,
+        },
+      ],
+    },
   });
+  expect(plan.timeline?.spans).toEqual([
+    { row: 1, what: "step", stage: "", evaluation: 3, start: 0, seconds: 0.001, after: null },
+  ]);
   expect(plan.cells).toEqual([
     { device: 1, segment: "v0.0", stage: "controlnet", branches: 2, seconds: 0.01, stale: true },
     { device: 0, segment: "v0.1", stage: "unet_mid", branches: 1, seconds: 0.002, stale: false },

@@ -20,6 +20,26 @@ export interface Alternative {
   readonly chosen: boolean;
 }
 
+export interface Span {
+  readonly row: number;
+  readonly what: string;
+  readonly stage: string;
+  readonly evaluation: number | null;
+  readonly start: number;
+  readonly seconds: number;
+  /** The span that it waited for, by its place. */
+  readonly after: number | null;
+}
+
+/** Two steady evaluations of the simulation, with times from their begin on. */
+export interface Timeline {
+  readonly seconds: number;
+  readonly first: number;
+  readonly boundaries: readonly number[];
+  readonly rows: readonly string[];
+  readonly spans: readonly Span[];
+}
+
 export interface Plan {
   readonly devices: readonly string[];
   readonly dtype: string;
@@ -33,6 +53,7 @@ export interface Plan {
   readonly binding: string;
   readonly alternatives: readonly Alternative[];
   readonly notes: readonly string[];
+  readonly timeline: Timeline | null;
 }
 
 type Fields = Readonly<Record<string, unknown>>;
@@ -88,6 +109,28 @@ export function planOf(raw: unknown): Plan {
     binding: String(prediction.binding ?? ""),
     alternatives,
     notes: list(told.notes).map(String),
+    timeline: told.timeline ? timelineOf(fields(told.timeline)) : null,
+  };
+}
+
+function timelineOf(told: Fields): Timeline {
+  const rows = list(told.rows).map(String);
+  return {
+    seconds: seconds(told.seconds),
+    first: seconds(told.first),
+    boundaries: list(told.boundaries).map(seconds),
+    rows,
+    spans: list(told.spans)
+      .map(fields)
+      .map((span) => ({
+        row: rows.indexOf(String(span.resource)),
+        what: String(span.what),
+        stage: String(span.stage),
+        evaluation: typeof span.evaluation === "number" ? span.evaluation : null,
+        start: seconds(span.start),
+        seconds: seconds(span.seconds),
+        after: typeof span.after === "number" ? span.after : null,
+      })),
   };
 }
 
