@@ -156,6 +156,26 @@ test("P0.02 P0.04 P0.31 nodes are added, linked by a search for what fits, and p
   await expect(problems).toHaveCount(0);
 });
 
+test("P0.30 P0.33 a paused queue keeps its job until it is resumed; a picture opens its workflow", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.keyboard.press("q");
+  const panel = page.getByLabel("queue and history");
+  await panel.getByRole("button", { name: "Pause" }).click();
+  await expect(panel).toContainText("paused: what waits stays in the queue");
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("99");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page.locator(".toolbar .state")).toContainText("waiting");
+  await expect(panel).toContainText("1 waiting");
+  await panel.getByRole("button", { name: "Resume" }).click();
+  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
+  await panel.locator(".pictures button").first().click();
+  await page.getByRole("button", { name: "Open its workflow" }).click();
+  await expect(page.locator(".tab")).toHaveCount(2);
+  await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("99");
+});
+
 test("P0.39 every action stands in the palette and on the sheet", async ({ page }) => {
   await page.keyboard.press("Control+k");
   const palette = page.getByRole("combobox", { name: "All actions" });

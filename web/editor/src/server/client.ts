@@ -131,6 +131,19 @@ export async function cancel(job: string): Promise<void> {
   await posted("api/jobs/cancel", { job_ids: [job] });
 }
 
+/** Steers the whole queue: what runs goes on when it is paused. */
+export async function steer(what: "pause" | "resume" | "clear"): Promise<void> {
+  await posted(`katz/queue/${what}`, {});
+}
+
+/** Fetches a file of the server's, as one to open. */
+export async function fetched(address: string): Promise<File> {
+  const response = await fetch(address);
+  if (!response.ok) throw new Refused("the file is not there any more", response.status);
+  const name = new URL(address, document.baseURI).searchParams.get("filename") ?? "picture.png";
+  return new File([await response.blob()], name);
+}
+
 export interface StoredPicture {
   readonly filename: string;
   readonly subfolder: string;

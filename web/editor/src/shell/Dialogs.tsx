@@ -1,8 +1,10 @@
 import { useEffect, useRef, useState } from "react";
+import { fetched } from "../server/client";
 import { ACTIONS } from "./actions";
+import { tell } from "./live";
 import { Picker } from "./Picker";
 import { usePage } from "./page";
-import { openTemplate } from "./running";
+import { openFiles, openTemplate } from "./running";
 import { useTemplates } from "./Start";
 
 const close = () => usePage.setState({ dialog: null });
@@ -90,6 +92,15 @@ function Large({ address }: { readonly address: string }) {
     <Modal label="Picture" onClose={() => usePage.setState({ picture: null })}>
       <img className="large" src={address} alt="result" />
       <p>
+        <button
+          type="button"
+          onClick={() => {
+            usePage.setState({ picture: null });
+            fetched(address).then((file) => openFiles([file]), tell);
+          }}
+        >
+          Open its workflow
+        </button>{" "}
         <a href={address} download>
           Download
         </a>

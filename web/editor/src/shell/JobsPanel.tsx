@@ -1,7 +1,7 @@
 /** Lists this client's jobs: what runs, what waits, what has ended. */
 import type { Job } from "../jobs/reducer";
 import type { Json } from "../json";
-import { addressOf, cancel, pictureOf } from "../server/client";
+import { addressOf, cancel, pictureOf, steer } from "../server/client";
 import { useDocuments } from "./documents";
 import { tell, useLive } from "./live";
 import { usePage } from "./page";
@@ -15,6 +15,22 @@ export function JobsPanel() {
       <h2>
         {jobs.queue.running} running, {jobs.queue.pending} waiting
       </h2>
+      <div className="steering">
+        <button
+          type="button"
+          onClick={() => void steer(jobs.queue.paused ? "resume" : "pause").catch(tell)}
+        >
+          {jobs.queue.paused ? "Resume" : "Pause"}
+        </button>
+        <button
+          type="button"
+          disabled={jobs.queue.running + jobs.queue.pending === 0}
+          onClick={() => void steer("clear").catch(tell)}
+        >
+          Cancel all
+        </button>
+        {jobs.queue.paused && <span>paused: what waits stays in the queue</span>}
+      </div>
       {all.length === 0 && <p className="empty">nothing was run yet</p>}
       <ol>
         {all.map((job) => (
