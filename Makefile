@@ -55,11 +55,16 @@ $(EDITOR)/node_modules/.installed: $(EDITOR)/package-lock.json
 	cd $(EDITOR) && npm ci --silent --no-audit --no-fund
 	touch $@
 
-# What is committed of the editor must be what its sources give.
+# What is committed of the editor must be what its sources give. Without a recent Node, or a registry to
+# fetch its packages from, a line says that it is not checked.
 check-editor:
-	@if node -e '$(NEW_ENOUGH)' 2> /dev/null; \
+	@if ! node -e '$(NEW_ENOUGH)' 2> /dev/null; \
+	then echo "no Node of version 20.19 or newer: the editor is not checked"; \
+	elif $(MAKE) --no-print-directory $(EDITOR)/node_modules/.installed; \
 	then $(MAKE) --no-print-directory check-editor-here; \
-	else echo "no Node of version 20.19 or newer: the editor is not checked"; fi
+	elif npm ping --silent > /dev/null 2>&1; \
+	then exit 1; \
+	else echo "npm's registry does not answer: the editor is not checked"; fi
 
 check-editor-here: $(EDITOR)/node_modules/.installed
 	cd $(EDITOR) && npm run --silent lint && npm run --silent types && npm run --silent units && npm run --silent ids
