@@ -55,7 +55,7 @@ def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
             assert span["after"] != number
             assert before["start"] + before["seconds"] <= span["start"] + 1e-9
     assert any(span["after"] is not None for span in told["spans"])
-    drawn = [one for one in ElementTree.fromstring(as_svg(program)).iter(f"{SVG}title")]
+    drawn = list(ElementTree.fromstring(as_svg(program)).iter(f"{SVG}title"))
     assert len(drawn) == len(told["spans"])
 
 
