@@ -9,8 +9,9 @@ import pytest
 from planner_devices import MS, region, several
 
 from katz_graph.planner.compile import PASSES
+from katz_graph.planner.report.describe import as_json
 from katz_graph.planner.report.svg import as_svg
-from katz_graph.planner.report.text import as_json, as_text
+from katz_graph.planner.report.text import as_text
 
 STALE = frozenset({"stale-controlnet"})
 SVG = "{http://www.w3.org/2000/svg}"
@@ -28,11 +29,11 @@ def test_every_pass_can_be_looked_at(after: str) -> None:
 def test_text_says_what_stands_where_and_why() -> None:
     text = as_text(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
     assert (
-        "cpu:0 (advances the sampler): positive.encoder, positive.mid, positive.decoder\n" in text
+        "cpu:0 (advances the sampler): positive-encoder, positive-mid, positive-decoder\n" in text
     )
-    assert "cpu:1: positive.controlnet1\n" in text
+    assert "cpu:1: positive-controlnet1\n" in text
     assert "link cpu:1 -> cpu:0: 1 GB/s, latency 0 ms\n" in text
-    assert "one evaluation stale (the first is not): positive.controlnet1\n" in text
+    assert "one evaluation stale (the first is not): positive-controlnet1\n" in text
     assert "choice: controlnet on cpu:1, one evaluation stale 1.040 s; one device 1.470 s" in text
     assert "why: one device lost: 1.470 s, 41.3% more" in text
     assert text.endswith("bound by work on cpu:0: 34.00 ms of 34.00 ms an evaluation")
@@ -55,7 +56,7 @@ def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
             assert span["after"] != number
             assert before["start"] + before["seconds"] <= span["start"] + 1e-9
     assert any(span["after"] is not None for span in told["spans"])
-    drawn = [one for one in ElementTree.fromstring(as_svg(program)).iter(f"{SVG}title")]
+    drawn = list(ElementTree.fromstring(as_svg(program)).iter(f"{SVG}title"))
     assert len(drawn) == len(told["spans"])
 
 
@@ -69,8 +70,8 @@ def test_json_says_the_same() -> None:
             pins={"unet_decoder": ("cpu:1",)},
         )
     )
-    assert plan["owner"] == "cpu:1" and plan["placement"]["positive.controlnet1"] == "cpu:0"
-    assert plan["delayed"] == ["positive.controlnet1"] and plan["pins"] == {
+    assert plan["owner"] == "cpu:1" and plan["placement"]["positive-controlnet1"] == "cpu:0"
+    assert plan["delayed"] == ["positive-controlnet1"] and plan["pins"] == {
         "unet_decoder": ["cpu:1"]
     }
     assert {
@@ -107,9 +108,9 @@ def test_the_picture_shows_two_evaluations_of_every_device_and_link() -> None:
         "sent over a link",
     } <= set(texts)
     assert len(lines) == 3  # an evaluation begins, the next does, and that one ends
-    decoders = [bar for bar in bars if bar[2].startswith("positive.decoder")]
+    decoders = [bar for bar in bars if bar[2].startswith("positive-decoder")]
     controls = [
-        bar for bar in bars if bar[2].startswith("positive.controlnet1") and "15.000 ms" in bar[2]
+        bar for bar in bars if bar[2].startswith("positive-controlnet1") and "15.000 ms" in bar[2]
     ]
     assert len(decoders) == len(controls) == 2
     # waited for
@@ -118,7 +119,7 @@ def test_the_picture_shows_two_evaluations_of_every_device_and_link() -> None:
 
 def test_the_picture_of_a_stale_plan_shows_residuals_crossing_into_the_next_evaluation() -> None:
     _, bars, lines = drawn(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
-    sent = next(bar for bar in bars if bar[2] == "positive.controlnet1, evaluation 15: 20.000 ms")
+    sent = next(bar for bar in bars if bar[2] == "positive-controlnet1, evaluation 15: 20.000 ms")
     assert sent[0] < lines[1] < sent[1]
 
 

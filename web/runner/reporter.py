@@ -18,7 +18,7 @@ from katz_graph.executor.cluster.requests import DeviceGone, WorkerLost
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import TEMP
 from katz_graph.picture.preview import as_jpeg
-from katz_graph.planner.report.text import as_json
+from katz_graph.planner.report.describe import as_json
 from katz_graph.ui_results import Place
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Wrote
 
