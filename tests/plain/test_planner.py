@@ -32,7 +32,7 @@ def stages(program, variant=0):
 
 def test_guidance_gives_two_branches_and_none_for_uncond_at_guidance_one() -> None:
     two = compiled(sampler_region((prompt("a"),), (prompt("b"),)), after="variants")
-    assert {name.split(".")[0] for name in stages(two)} == {"negative", "positive", "guidance"}
+    assert {name.split("-")[0] for name in stages(two)} == {"negative", "positive", "guidance"}
     one = compiled(sampler_region((prompt("a"),), (prompt("b"),), guidance=1.0), after="variants")
     assert stages(one) == ["positive-encoder", "positive-mid", "positive-decoder"]
 
@@ -48,7 +48,7 @@ def test_papers_parallelism_is_derived_from_the_graph() -> None:
         parallel, decoder = child.children
         assert decoder.leaf.endswith("decoder")
         assert parallel.kind == "P" and {
-            str(part).split("(")[0].split(".")[-1] for part in parallel.children
+            str(part).split("(")[0].split("-")[-1] for part in parallel.children
         } == {"S", "controlnet1"}
 
 
@@ -258,8 +258,8 @@ def test_two_prompts_of_one_side_are_blended_and_ranges_switch_them() -> None:
         sampler_region((prompt("early"), late), (), guidance=1.0), evaluations=4, after="variants"
     )
     first, second = program.variants
-    assert {op.id.split(".")[0] for op in first.operations} == {"positive1", "positive"}
-    assert {op.id.split(".")[0] for op in second.operations} == {
+    assert {op.id.split("-")[0] for op in first.operations} == {"positive1", "positive"}
+    assert {op.id.split("-")[0] for op in second.operations} == {
         "positive1",
         "positive2",
         "positive",

@@ -127,3 +127,64 @@ def test_a_sampler_without_evaluations_can_be_drawn() -> None:
     program = several(region(), evaluations=0)
     assert as_svg(program).endswith("</svg>\n") and program.owner == "cpu:0"
     assert program.prediction is not None and program.prediction.planned == 0.0
+
+
+def by_id(plan):
+    return {operation["id"]: operation for operation in plan["operations"]}
+
+
+def test_json_names_operations_for_people() -> None:
+    named = by_id(as_json(several(region(controls=2, branches=2))))
+    told = {name: (one["branch"], one["label"], one["stage"]) for name, one in named.items()}
+    assert told["positive-controlnet2"] == ("positive", "ControlNet 2", "controlnet")
+    assert told["negative-encoder"] == ("negative", "UNet encoder", "unet_encoder")
+    assert told["guidance"][0] == ""
+    assert named["positive-mid"]["recorded"] and named["positive-mid"]["node"] == "end"
+
+
+def test_json_has_every_edge_with_its_bytes() -> None:
+    program = several(region(branches=2), transfer=20 * MS)
+    plan = as_json(program)
+    named = by_id(plan)
+    for variant, told in zip(program.variants, plan["variants"], strict=True):
+        found = {
+            (edge["from"], edge["output"], edge["to"], edge["input"]) for edge in told["edges"]
+        }
+        assert len(found) == len(told["edges"])
+        assert found >= {
+            (ref.operation, ref.output, operation.id, name)
+            for operation in variant.operations
+            for name, ref in operation.references()
+        }
+        known = {plan["begin"], plan["end"], *named}
+        assert {end for edge in told["edges"] for end in (edge["from"], edge["to"])} <= known
+        (residuals,) = (one for one in told["edges"] if one["from"] == "positive-controlnet1")
+        assert residuals["bytes"] == pytest.approx(20 * MS * 1e9)
+        assert (residuals["delay"], residuals["stale"]) == (0, False)
+        assert ("guidance", plan["end"]) in {(edge["from"], edge["to"]) for edge in told["edges"]}
+    hoisted = {name for name, one in named.items() if one["hoisted"]}
+    assert hoisted == set(plan["hoisted"]) and hoisted >= {e["to"] for e in plan["before_edges"]}
+    for call in plan["before"]:
+        assert call["device"] in plan["devices"] and hoisted.issuperset(call["operations"])
+
+
+def test_json_says_which_values_a_plan_delays() -> None:
+    plan = as_json(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
+    ages = {
+        variant["name"]: {
+            (edge["delay"], edge["stale"])
+            for edge in variant["edges"]
+            if edge["from"] == "positive-controlnet1"
+        }
+        for variant in plan["variants"]
+    }
+    assert ages == {"v0": {(0, False)}, "v1": {(1, True)}, "v2": {(1, True)}}
+
+
+def test_json_has_what_precedes_the_first_prediction() -> None:
+    plan = as_json(several(region(branches=2)))
+    prologue = plan["prologue"]
+    assert prologue["boundaries"] == [prologue["seconds"]]
+    assert {span["evaluation"] for span in prologue["spans"]} >= {0}
+    mids = [span for span in prologue["spans"] if span["stage"] == "unet_mid"]
+    assert mids and all("encoder" in prologue["spans"][mid["after"]]["what"] for mid in mids)

@@ -90,7 +90,7 @@ def brute_force(program: Program, equal: bool) -> float:
     for homes in product(names, repeat=len(bench.names)):
         placement = dict(zip(bench.names, homes, strict=True))
         middle = any(
-            placement[f"{branch}.mid"] != placement[f"{branch}.encoder"]
+            placement[f"{branch}-mid"] != placement[f"{branch}-encoder"]
             for branch in ("negative", "positive")
         )
         seen = list(dict.fromkeys(homes))
@@ -155,7 +155,7 @@ def test_eight_devices_three_controlnets_two_branches_in_a_second(
 def test_a_pinned_pool_takes_all_controlnets() -> None:
     pins = {"controlnet": ("cpu:2", "cpu:3"), "unet_decoder": ("cpu:0", "cpu:1")}
     program = several(region(controls=2, branches=2), speeds=(1, 1, 1, 1), pins=pins)
-    homes = {device for name, device in program.placement.items() if ".controlnet" in name}
+    homes = {device for name, device in program.placement.items() if "-controlnet" in name}
     assert homes == {"cpu:2", "cpu:3"}
     assert program.owner in ("cpu:0", "cpu:1")
 
@@ -231,7 +231,7 @@ def test_a_device_holds_the_whole_modules_of_what_runs_on_it() -> None:
     # the UNet's three stages fit the first only, and no ControlNet beside them
     program = weighing((6.5, 3.5))
     assert program.placement["positive-controlnet1"] == "cpu:1"
-    assert {program.placement[f"positive.{stage}"] for stage in ("encoder", "mid", "decoder")} == {
+    assert {program.placement[f"positive-{stage}"] for stage in ("encoder", "mid", "decoder")} == {
         "cpu:0"
     }
     both = weighing((9.5, 3.5), branches=2)  # the second cannot hold a branch

@@ -70,8 +70,8 @@ def described(program: Program) -> DescribedPlan:
         alternatives=program.alternatives,
         notes=program.notes,
         instructions={device: len(entries) for device, entries in program.instructions.items()},
-        prologue=simulation and planned_prologue(program, simulation).described(),
-        timeline=simulation and planned_timeline(program, simulation).described(),
+        prologue=planned_prologue(program, simulation).described() if simulation else None,
+        timeline=planned_timeline(program, simulation).described() if simulation else None,
         prediction=_prediction(program),
     )
 
@@ -125,6 +125,8 @@ def _call(call: Call) -> DescribedCall:
 
 def _prediction(program: Program) -> DescribedPrediction | None:
     known = program.prediction
-    return known and DescribedPrediction(
+    if known is None:
+        return None
+    return DescribedPrediction(
         known.planned, known.ideal, known.sequential, known.period, known.binding
     )
