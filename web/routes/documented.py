@@ -29,6 +29,7 @@ REASONS = {
     404: "there is none",
     409: "in conflict with what is there",
     408: "the body did not come",
+    412: "the file is of another version",
     413: "too large",
     415: "not a kind of body that is taken here",
     416: "the file has no such range",

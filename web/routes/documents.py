@@ -1,8 +1,11 @@
-"""Serves `/katz/open` and `/katz/check`: workflows for an editor, before anything is queued."""
+"""Serves `/katz/open`, `/katz/check` and `/katz/plan`: workflows for an editor, before anything is
+queued.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,8 +15,15 @@ from starlette.responses import Response
 from katz_graph.errors import InputError
 from katz_graph.formats.image import Carried
 from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
-from katz_graph.web.http.bodies import PromptBody, read_prompt, read_workflow_file, unreadable
-from katz_graph.web.http.responses import json_answer
+from katz_graph.web.http.bodies import (
+    PlanBody,
+    PromptBody,
+    read_graph,
+    read_prompt,
+    read_workflow_file,
+    unreadable,
+)
+from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
@@ -25,6 +35,16 @@ OPENED = {
     "properties": {"document": {"type": "object"}, "notes": NOTES},
     "required": ["document", "notes"],
 }
+PLANNED = {
+    "type": "object",
+    "properties": {
+        "plans": {"type": "array", "items": {"type": "object"}},
+        "error": {"type": ["object", "null"]},
+        "node_errors": {"type": "object"},
+        "notes": NOTES,
+    },
+    "required": ["plans", "error", "node_errors", "notes"],
+}
 CHECKED = {
     "type": "object",
     "properties": {
@@ -35,6 +55,11 @@ CHECKED = {
         "notes": NOTES,
     },
     "required": ["error", "node_errors", "targets", "refused", "notes"],
+}
+REFUSED: Mapping[str, tuple[int, str, float | None]] = {
+    "replaced": (409, "a newer request of this client came", None),
+    "late": (503, "planning took too long", 10.0),
+    "busy": (503, "too many plans are being made", 1.0),
 }
 
 
@@ -80,6 +105,31 @@ def router(state: State) -> APIRouter:
             "refused": list(found.refused),
             "notes": list(found.notes),
         }
+        return json_answer(state.concealment.data(told))
+
+    @routes.post(
+        "/plan",
+        openapi_extra=takes(PlanBody),
+        responses=answers("the plans of its samplers", PLANNED) | refusals(409, 503),
+    )
+    async def planned(request: Request) -> Response:
+        """Plan every sampler on the devices that jobs use; no model runs. The newest request of a
+        client replaces the one before, which gets 409.
+        """
+        body = await read_graph(request, PlanBody, state.options.limits)
+        found = await state.runner.check(body.prompt, body.partial_execution_targets)
+        told: dict[str, Any] = {
+            "plans": [],
+            "error": found.error,
+            "node_errors": found.node_errors,
+            "notes": list(found.notes),
+        }
+        if found.prompt is not None and found.error is None:
+            made = await state.runner.plan(found.prompt, found.targets, body.client_id, body.packs)
+            if made.refusal:
+                status, message, wait = REFUSED[made.refusal]
+                raise Refusal(status, message, made.refusal, retry_after=wait)
+            told |= {"plans": list(made.plans), "notes": [*found.notes, *made.notes]}
         return json_answer(state.concealment.data(told))
 
     return routes
