@@ -41,6 +41,7 @@ TWICE = (
     "info:router",
     "health:router",
     "frontend:extensions",
+    "frontend:shipped",
     "documents:router",
     "socket:router",
 )
