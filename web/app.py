@@ -36,6 +36,7 @@ TWICE = (
     "jobs:own",
     "jobs:history",
     "files:router",
+    "gallery:router",
     "users:router",
     "models:router",
     "info:router",

@@ -590,7 +590,7 @@ def test_packs_bring_scripts(tmp_path: Path) -> None:
 def test_the_shipped_workflows_are_templates_of_any_client(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         listed = (await server.client.get("/katz/templates")).json()
-        assert [template["name"] for template in listed][0] == "txt2img"
+        assert "txt2img" in [template["name"] for template in listed]
         for template in listed:
             assert template["title"] and "\n" not in template["description"]
             picture = await server.client.get(f"/{template['picture']}")

@@ -183,6 +183,12 @@ class Jobs:
         """Returns a client's jobs that ended last, newest last."""
         return await self._store.recent(client, count)
 
+    async def between(self, first: float, last: float, count: int) -> list[Job]:
+        """Returns jobs that ended and ran at some time from `first` to `last`, oldest first,
+        without prompts; of more than `count` the newest.
+        """
+        return await self._store.between(first, last, count)
+
     async def listed(
         self,
         statuses: Sequence[Status] = (),

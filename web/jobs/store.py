@@ -22,7 +22,7 @@ from katz_graph.errors import RunError
 from katz_graph.web.jobs import queries
 from katz_graph.web.jobs.job import Job, Status
 from katz_graph.web.jobs.queries import Kept, SortBy
-from katz_graph.web.jobs.records import SCHEMA, VERSION, WHOLE, StoredFile
+from katz_graph.web.jobs.records import COLUMNS, SCHEMA, VERSION, WHOLE, StoredFile
 from katz_graph.web.jobs.writer import Writer
 from katz_graph.web.options import RUNNER_LOCK
 
@@ -165,6 +165,18 @@ class JobStore:
         )
         return await self._read(
             lambda connection: queries.jobs(connection, query, (client, count))[::-1]
+        )
+
+    async def between(self, first: float, last: float, count: int) -> list[Job]:
+        """Returns jobs that ended and ran at some time from `first` to `last`, without their
+        documents, oldest first; of more than `count` the newest.
+        """
+        query = (
+            f"select {COLUMNS} from jobs where finished is not null and ended >= ? and "
+            "started <= ? order by finished desc limit ?"
+        )
+        return await self._read(
+            lambda connection: queries.jobs(connection, query, (first, last, count))[::-1]
         )
 
     async def listed(
