@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 From = Annotated[str, Field(alias="from")]
 To = Annotated[str, Field(alias="to")]
@@ -190,4 +192,17 @@ class DescribedPlan:
 
 
 PLAN: TypeAdapter[DescribedPlan] = TypeAdapter(DescribedPlan)
-"""Plans to and from data; by alias."""
+"""Plans to data; by alias."""
+
+
+class _Described:
+    """Has a field of plain data described as what that was made of."""
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return handler(PLAN.core_schema)
+
+
+PlanData = Annotated[Mapping[str, Any], _Described()]
+"""A plan as plain data: whoever passes it on, or comes from another version, leaves it as it is."""
