@@ -196,7 +196,7 @@ class Watcher:
         elif kind == "plan_made":
             state["plans"][node] = event["plan"]
         elif kind == "timeline":
-            state["timeline"].append({"node": node, "segments": event["segments"]})
+            state["timeline"].append({key: event[key] for key in ("node", "segments", "kind")})
         elif kind == "warned":
             state["warnings"].append(event["message"])
 

@@ -1,4 +1,4 @@
-"""Declares the frames of the native channel, which `web/live/katz_channel.py` describes and writes."""
+"""Declares the frames of the native channel; `web/live/katz_channel.py` says when they are sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from katz_graph.web.live.channel import NodeProgress
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """How many jobs run and wait, and of the client's own waiting jobs how many wait before each."""
+    """How many jobs run and wait; of the client's own waiting jobs, how many wait before each."""
 
     running: int
     pending: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import TypeAdapter
 
 from katz_graph.events import Timeline
+from katz_graph.planner.report.document import PlanData
 from katz_graph.web.events import JobError
 from katz_graph.web.jobs.job import Job, Status
 from katz_graph.web.live.channel import JobState
@@ -46,7 +47,7 @@ class JobReport:
     seconds: Mapping[str, float]
     error: JobError | None
     nodes: Mapping[str, NodeReport]
-    plans: Mapping[str, Mapping[str, Any]]
+    plans: Mapping[str, PlanData]
     timeline: tuple[Timeline, ...]
     warnings: tuple[str, ...]
 

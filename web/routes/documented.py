@@ -58,8 +58,10 @@ def takes(
 
 
 def answers(
-    description: str, schema: dict[str, Any] | None = None, media: str = "application/json"
+    description: str, schema: Any = None, media: str = "application/json"
 ) -> dict[int | str, dict[str, Any]]:
-    """Describes the answer of a route that succeeded."""
+    """Describes the answer of a route that succeeded: by a JSON Schema, or by its type."""
+    if schema is not None and not isinstance(schema, dict):
+        return {200: {"description": description, "model": schema}}
     content = {"content": {media: {"schema": schema}}} if schema is not None else {}
     return {200: {"description": description, **content}}

@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter
-from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
@@ -53,7 +52,6 @@ convention. The routes are described in <a href="openapi.json">openapi.json</a>,
 href="metrics">metrics</a>. <code>katz serve --frontend DIR</code> serves another front end at
 <a href="./">/</a>.</p></body></html>
 """
-TEMPLATE_LIST = TypeAdapter(list[Template]).json_schema()
 EDITOR = Path(str(files("katz_graph.web"))) / "dist"
 """Holds the built editor, where it was built."""
 
@@ -184,7 +182,7 @@ def shipped(state: State) -> APIRouter:
     """Serves the same workflows for any client: `/katz/templates`."""
     routes = APIRouter(prefix="/katz/templates", tags=["editor"])
 
-    @routes.get("", responses=answers("in the order to show them", TEMPLATE_LIST) | refusals())
+    @routes.get("", responses=answers("in the order to show them", list[Template]) | refusals())
     async def listed() -> Response:
         return json_answer([asdict(template) for template in await asyncio.to_thread(listing)])
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from katz_graph.files.folders import TEMP
 from katz_graph.web.files.listing import Entry, newest, pixels
 from katz_graph.web.files.paths import NAME_BYTES, folder_of
+from katz_graph.web.http.answers import FilePage, ListedFile
 from katz_graph.web.http.responses import json_answer
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.retention import shown_files
@@ -27,39 +27,11 @@ JOBS = 2_000  # that are looked through for the writers of a page
 CLOCKS = 2.0  # seconds by which the clocks of jobs and of the file system may differ
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. Sizes in
-    pixels are null for what is no picture, `job` where it is not known or not over.
-    """
-
-    name: str
-    type: Literal["input", "output"]
-    bytes: int
-    modified: float
-    width: int | None
-    height: int | None
-    job: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FilePage:
-    """Some files, newest first; `next` gives the following ones as `after`, null when there are
-    none.
-    """
-
-    files: tuple[ListedFile, ...]
-    next: str | None
-
-
-PAGE = TypeAdapter(FilePage).json_schema()
-
-
 def router(state: State) -> APIRouter:
     routes = APIRouter(prefix="/katz", tags=["files"])
     reading = asyncio.Semaphore(AT_ONCE)
 
-    @routes.get("/files", responses=answers("a page of files", PAGE) | refusals())
+    @routes.get("/files", responses=answers("a page of files", FilePage) | refusals())
     async def files(
         type: Literal["input", "output"] = "output",
         limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
@@ -84,7 +56,8 @@ def router(state: State) -> APIRouter:
                     type,
                     entry.bytes,
                     entry.modified,
-                    *(size or (None, None)),
+                    size and size[0],
+                    size and size[1],
                     _writer(entry, writers.get(entry.name, ())),
                 )
                 for entry, size in zip(found, sizes, strict=False)

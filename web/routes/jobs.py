@@ -33,7 +33,7 @@ from katz_graph.web.http.responses import (
 )
 from katz_graph.web.jobs.job import FINISHED, Job, Status
 from katz_graph.web.jobs.queue import NotWaiting
-from katz_graph.web.live.report import REPORT, report_of, unpacked
+from katz_graph.web.live.report import REPORT, JobReport, report_of, unpacked
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
@@ -137,7 +137,7 @@ def own(state: State) -> APIRouter:
 
     @routes.get(
         "/jobs/{id}/report",
-        responses=answers("what is known of the job, also while it runs", {"type": "object"})
+        responses=answers("what is known of the job, also while it runs", JobReport)
         | refusals(404),
     )
     async def report(id: str, client_id: Annotated[str, Query(max_length=200)] = "") -> Response:
