@@ -100,6 +100,7 @@ class Residents:
         most = math.inf if control_net_bytes is None else control_net_bytes
         self._control_nets = Residency(most, POLICIES[policy](), CONTROL_NETS)
         self._peaks: deque[float] = deque(maxlen=PEAKS)
+        self._beside_bytes = 0  # threads that answer for this process read it too
         self._load_seconds = self._control_net_seconds = self._evicted_seconds = 0.0
         self._short = 0
 
@@ -192,16 +193,14 @@ class Residents:
         """Moves what is kept beside modules to the host, until so many bytes are free; returns how
         many are.
         """
-        freed = 0.0
+        before = self._beside_bytes
         for one in self.beside():
-            taken = one.device_bytes
-            one.give_back(size - freed)
-            freed += taken - one.device_bytes
-        return freed
+            one.give_back(size - (before - self._beside_bytes))
+            self._count_beside()
+        return before - self._beside_bytes
 
-    @property
-    def _beside_bytes(self) -> int:
-        return sum(one.device_bytes for one in self.beside())
+    def _count_beside(self) -> None:
+        self._beside_bytes = sum(one.device_bytes for one in self.beside())
 
     @contextmanager
     def keeping(self) -> Iterator[float]:
@@ -213,6 +212,7 @@ class Residents:
             try:
                 yield self._spare()
             finally:
+                self._count_beside()
                 self._watch()
 
     def _spare(self) -> float:
@@ -390,4 +390,5 @@ class Residents:
             # one after the other: threads that answer for this process are not kept waiting
             while weights:
                 del weights[-1]
+            self._count_beside()
             self.collect()
