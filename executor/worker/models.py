@@ -18,6 +18,7 @@ from torch import Tensor
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.executor.worker.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.worker.computing import Computing, Eagerly
+from katz_graph.executor.worker.originals import Originals, nowhere
 from katz_graph.executor.worker.stream import stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.worker.weight_set import (
@@ -78,6 +79,7 @@ class DeviceModels:
         self.store = store or ModelStore(memory=DeviceMemory(device))
         self.residents = self.store.residents
         self.residents.also_free = self._goes_with
+        self.residents.beside = self._originals
         self.compute: Computing = compute or Eagerly()
         self.residents.on_short = lambda: self.compute.drop()
         # how often a model's LoRAs were not those that were wanted, and what that took
@@ -99,7 +101,11 @@ class DeviceModels:
         if sets is None:
             return ()
         self._kept.forget(sets)
-        return sets.originals
+        return sets.originals.tensors.values()
+
+    def _originals(self) -> Iterable[Originals]:
+        """Returns what keeps originals of live modules."""
+        return [sets.originals for sets in self._sets.values()]
 
     def patch(self, recipe: ModelRecipe) -> Any:
         """Makes a recipe's LoRAs, and no others, resident in its network. Returns the live one."""
@@ -309,7 +315,9 @@ class DeviceModels:
     def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
         """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
         if module not in self._sets:
-            self._sets[module] = WeightSets(module, self.adapters.get, self._kept)
+            # those of a processor are on the host anyway
+            beside = nowhere if self.device.type == "cpu" else self.residents.keeping
+            self._sets[module] = WeightSets(module, self.adapters.get, self._kept, beside)
         if seconds := self._sets[module].use(loras, part):
             self.lora_merges += 1
             self.lora_seconds += seconds

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
-from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.group_norm_silu import group_norm_silu
+from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 
 FUSED = "query_key_value"
@@ -90,7 +90,7 @@ class PreparedGEGLU(GEGLU):  # type: ignore[misc]
     """A linear layer whose second half gates its first."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return geglu(self.proj(hidden_states))
+        return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)
 
 
 class PreparedGroupNorm(nn.GroupNorm):
@@ -179,7 +179,9 @@ class _Known:
 _PREPARED: Mapping[type, _Known] = {
     ResnetBlock2D: _Known(PreparedResnetBlock, _unknown_resnet),
     BasicTransformerBlock: _Known(PreparedTransformerBlock, _unknown_transformer),
-    GEGLU: _Known(PreparedGEGLU, lambda block: ""),
+    GEGLU: _Known(
+        PreparedGEGLU, lambda block: "" if type(block.proj) is nn.Linear else "no linear layer"
+    ),
     nn.GroupNorm: _Known(PreparedGroupNorm, lambda norm: "" if norm.affine else "no weights"),
 }
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -28,6 +28,17 @@ Result = TypeVar("Result")
 PEAKS = 32
 LEAST_RESERVE = 2**30  # bytes that are left for computing before it was measured,
 RESERVED = 1 / 8  # but no more than this part of the memory
+
+
+class Movable(Protocol):
+    """Is kept on the device as long as there is room, and can go to the host at any time."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Returns what it takes of the device."""
+
+    def give_back(self, size: float) -> None:
+        """Frees so many bytes of the device, or all that it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,8 @@ class _Resident:
 
 class Residents:
     """Loads modules by key, each once. Before one is loaded, evicts what was replaced by a newer
-    file, then what was used longest ago, until there is room; never what is in use.
+    file, moves what is kept beside modules to the host, then evicts what was used longest ago,
+    until there is room; never what is in use.
 
     `model_bytes`: what all of them may take. None: what `memory` has free, less a reserve for
     computing, which is the most that was needed lately. ControlNets together keep within
@@ -77,7 +89,9 @@ class Residents:
         self.on_evicted: Callable[[str], None] = lambda line: None
         # what goes with a module besides its own weights
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
-        # gives back what is kept besides modules, when memory has run out
+        # what is kept beside modules
+        self.beside: Callable[[], Iterable[Movable]] = lambda: ()
+        # drops what can be made again, when memory has run out
         self.on_short: Callable[[], None] = lambda: None
         self._memory, self._model_bytes = memory, model_bytes
         self._lock = RLock()
@@ -86,6 +100,7 @@ class Residents:
         most = math.inf if control_net_bytes is None else control_net_bytes
         self._control_nets = Residency(most, POLICIES[policy](), CONTROL_NETS)
         self._peaks: deque[float] = deque(maxlen=PEAKS)
+        self._beside_bytes = 0  # threads that answer for this process read it too
         self._load_seconds = self._control_net_seconds = self._evicted_seconds = 0.0
         self._short = 0
 
@@ -172,7 +187,41 @@ class Residents:
 
     def _give_up(self, size: float, what: str) -> None:
         with self._lock:
-            self._let_go(self._books.idle(size), what)
+            self._let_go(self._books.idle(size - self._give_back(size)), what)
+
+    def _give_back(self, size: float) -> float:
+        """Moves what is kept beside modules to the host, until so many bytes are free; returns how
+        many are.
+        """
+        before = self._beside_bytes
+        for one in self.beside():
+            one.give_back(size - (before - self._beside_bytes))
+            self._count_beside()
+        return before - self._beside_bytes
+
+    def _count_beside(self) -> None:
+        self._beside_bytes = sum(one.device_bytes for one in self.beside())
+
+    @contextmanager
+    def keeping(self) -> Iterator[float]:
+        """Yields the bytes that may be kept beside modules from now on, without evicting any. What
+        is taken inside the `with` statement does not count as computing.
+        """
+        with self._lock:
+            self._measure()
+            try:
+                yield self._spare()
+            finally:
+                self._count_beside()
+                self._watch()
+
+    def _spare(self) -> float:
+        """Returns the bytes that neither modules, what is beside them, nor computing take."""
+        kept = self._books.resident_bytes + self._beside_bytes
+        within_budget = math.inf if self._model_bytes is None else self._model_bytes - kept
+        if self._memory is None:
+            return within_budget
+        return min(within_budget, self._memory.free() - self._reserve(self._memory))
 
     def within_reach(self) -> float:
         """Returns the bytes that `make_room` could free."""
@@ -180,7 +229,10 @@ class Residents:
             return (
                 math.inf
                 if self._memory is None
-                else self._memory.free() + self._books.resident_bytes - self._books.pinned_bytes
+                else self._memory.free()
+                + self._beside_bytes
+                + self._books.resident_bytes
+                - self._books.pinned_bytes
             )
 
     def collect(self) -> None:
@@ -236,8 +288,12 @@ class Residents:
             return self._model_bytes, 0.0
         if self._memory is None:
             return math.inf, 0.0
-        reserve = max([min(LEAST_RESERVE, RESERVED * self._memory.total), *self._peaks])
-        return self._memory.free() + self._books.resident_bytes, max(reserve, beside)
+        kept = self._books.resident_bytes + self._beside_bytes
+        return self._memory.free() + kept, max(self._reserve(self._memory), beside)
+
+    def _reserve(self, memory: DeviceMemory) -> float:
+        """Returns the bytes that are left for computing."""
+        return max([min(LEAST_RESERVE, RESERVED * memory.total), *self._peaks])
 
     # coming and going
 
@@ -268,14 +324,17 @@ class Residents:
         self._load_seconds += seconds
         self._control_net_seconds += seconds if wanted.control_net else 0.0
         self._here[wanted.key] = _Resident(module, wanted, size, seconds)
-        if self._memory is not None:
-            self._memory.watch()
+        self._watch()
         return module
 
     def _measure(self) -> None:
         """Notes the memory that computing has needed since the last load."""
         if self._memory is not None:
             self._peaks.append(self._memory.peak())
+
+    def _watch(self) -> None:
+        if self._memory is not None:
+            self._memory.watch()
 
     def _make_way(self, wanted: Loadable, size: int) -> None:
         """Books a module that will be loaded, and evicts what has to go for it."""
@@ -290,6 +349,8 @@ class Residents:
                 raise self.short_of_memory(
                     wanted.name, f"takes {size / GB:.2f} GB, more than the {most}"
                 )
+            needed = books.resident_bytes + size + books.reserve_bytes
+            self._give_back(needed + self._beside_bytes - books.budget_bytes)
             self._let_go(books.touch(wanted.key, size, wanted.name), wanted.name)
         except BaseException:
             if wanted.control_net:
@@ -329,4 +390,5 @@ class Residents:
             # one after the other: threads that answer for this process are not kept waiting
             while weights:
                 del weights[-1]
+            self._count_beside()
             self.collect()
