@@ -35,8 +35,8 @@ from katz_graph.models.families.shared import vae
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
-from katz_graph.models.loading.residents import Loadable
 from katz_graph.models.loading.store import ModelStore, loadable
 from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
@@ -77,8 +77,9 @@ class DeviceModels:
         self.stream = stream_of(self.device)
         self.store = store or ModelStore(memory=DeviceMemory(device))
         self.residents = self.store.residents
-        self.residents.also_free = self._goes_with
+        self.residents.also_free = self._forget_sets
         self.compute: Computing = compute or Eagerly()
+        self.residents.on_gone = lambda module: self.compute.forget(module)
         self.residents.on_short = lambda: self.compute.drop()
         # how often a model's LoRAs were not those that were wanted, and what that took
         self.lora_merges, self.lora_seconds = 0, 0.0
@@ -92,9 +93,8 @@ class DeviceModels:
         """Lets go of all that is not in use."""
         self.residents.clear()
 
-    def _goes_with(self, module: Any) -> Iterable[Tensor]:
-        """Forgets what is kept of a module that goes; returns its originals, which go too."""
-        self.compute.forget(module)
+    def _forget_sets(self, module: Any) -> Iterable[Tensor]:
+        """Forgets what is kept of weights that go; returns their originals, which go too."""
         sets = self._sets.pop(module, None)
         if sets is None:
             return ()

@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from katz_graph.errors import OutOfMemory
 from katz_graph.eviction import POLICIES
 from katz_graph.host.memory import GB, WAY_OUT, RanOut, attempt
+from katz_graph.models.loading.loadable import Loadable, Resident
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residency import CONTROL_NETS, ControlNetUse, ModelUse, Residency
 from katz_graph.recipe import FileIdentity
@@ -30,36 +31,11 @@ LEAST_RESERVE = 2**30  # bytes that are left for computing before it was measure
 RESERVED = 1 / 8  # but no more than this part of the memory
 
 
-@dataclass(frozen=True, slots=True)
-class Loadable:
-    """Describes a module that can be loaded. `size`: bytes of its weights, told when it is loaded;
-    `beside`: what loading takes besides them; `files`: what it is made of; `control_net`: true if
-    it counts towards the budget of ControlNets too.
-    """
-
-    key: Hashable
-    name: str
-    size: Callable[[], int]
-    load: Callable[[], Any]
-    files: tuple[FileIdentity, ...] = ()
-    beside: int = 0
-    control_net: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Resident:
-    module: Any
-    wanted: Loadable
-    size: int
-    seconds: float  # that it took to load
-
-    def __str__(self) -> str:
-        return f"{self.wanted.name} ({self.size / GB:.2f} GB, loaded in {self.seconds:.1f} s)"
-
-
 class Residents:
     """Loads modules by key, each once. Before one is loaded, evicts what was replaced by a newer
-    file, then what was used longest ago, until there is room; never what is in use.
+    file, then what was used longest ago, until there is room; never what is in use. Where one of
+    equal form can go, it alone goes, and the new weights are copied into it: who knows its
+    addresses need not learn others.
 
     `model_bytes`: what all of them may take. None: what `memory` has free, less a reserve for
     computing, which is the most that was needed lately. ControlNets together keep within
@@ -75,19 +51,21 @@ class Residents:
     ) -> None:
         # says what went, for what, and what it had cost
         self.on_evicted: Callable[[str], None] = lambda line: None
-        # what goes with a module besides its own weights
+        # what goes with the weights of a module, besides them
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
+        # is told that a module goes itself
+        self.on_gone: Callable[[Any], None] = lambda module: None
         # gives back what is kept besides modules, when memory has run out
         self.on_short: Callable[[], None] = lambda: None
         self._memory, self._model_bytes = memory, model_bytes
         self._lock = RLock()
-        self._here: dict[Hashable, _Resident] = {}  # in the order of loading
+        self._here: dict[Hashable, Resident] = {}  # in the order of loading
         self._books = Residency(math.inf, POLICIES["lru"]())
         most = math.inf if control_net_bytes is None else control_net_bytes
         self._control_nets = Residency(most, POLICIES[policy](), CONTROL_NETS)
         self._peaks: deque[float] = deque(maxlen=PEAKS)
         self._load_seconds = self._control_net_seconds = self._evicted_seconds = 0.0
-        self._short = 0
+        self._short = self._fills = 0
 
     # what is wanted
 
@@ -217,27 +195,33 @@ class Residents:
     def use(self) -> ModelUse:
         books = self._books
         seconds = self._load_seconds, self._evicted_seconds
-        room = self._limits(0)
+        room = self._limits()
         return ModelUse(
-            books.misses, books.evictions, *seconds, books.resident_bytes, *room, self._short
+            books.misses,
+            self._fills,
+            books.evictions,
+            *seconds,
+            books.resident_bytes,
+            *room,
+            self._short,
         )
 
     @property
     def capacity(self) -> float:
         """Returns the bytes that models may take together: what can be evicted counts as free."""
-        budget, reserve = self._limits(0)
+        budget, reserve = self._limits()
         return max(0.0, budget - reserve)
 
-    def _limits(self, beside: float) -> tuple[float, float]:
+    def _limits(self, beside: float = 0.0, held: float = 0.0) -> tuple[float, float]:
         """Returns the budget of bytes, and the part to leave free while something can be
-        evicted.
+        evicted. `held`: the bytes of what is taken, and not in the books.
         """
         if self._model_bytes is not None:
             return self._model_bytes, 0.0
         if self._memory is None:
             return math.inf, 0.0
         reserve = max([min(LEAST_RESERVE, RESERVED * self._memory.total), *self._peaks])
-        return self._memory.free() + self._books.resident_bytes, max(reserve, beside)
+        return self._memory.free() + self._books.resident_bytes + held, max(reserve, beside)
 
     # coming and going
 
@@ -251,23 +235,26 @@ class Residents:
 
     def _loaded(self, wanted: Loadable) -> Any:
         size = wanted.size()
+        form = None if wanted.shells is None else wanted.shells.form()
         self._measure()
-        self._make_way(wanted, size)
+        place = self._make_way(wanted, form, size)
         started = time.perf_counter()
         self._books.pin(wanted.key)  # what is not here yet cannot go
         try:
-            module = self.with_room(wanted.name, wanted.load)
+            module = self.with_room(wanted.name, partial(_made, wanted, place))
         except BaseException:
             self._books.unpin(wanted.key)
             self._books.forget(wanted.key)
             if wanted.control_net:
                 self._control_nets.forget(wanted.key)
+            self._free(place)  # it may be half one and half the other
             raise
         self._books.unpin(wanted.key)
         seconds = time.perf_counter() - started
         self._load_seconds += seconds
         self._control_net_seconds += seconds if wanted.control_net else 0.0
-        self._here[wanted.key] = _Resident(module, wanted, size, seconds)
+        self._fills += len(place)
+        self._here[wanted.key] = Resident(module, wanted, form, size, seconds)
         if self._memory is not None:
             self._memory.watch()
         return module
@@ -277,24 +264,35 @@ class Residents:
         if self._memory is not None:
             self._peaks.append(self._memory.peak())
 
-    def _make_way(self, wanted: Loadable, size: int) -> None:
-        """Books a module that will be loaded, and evicts what has to go for it."""
-        self._let_go(self._superseded(wanted.files), f"a newer file, {wanted.name}")
-        if wanted.control_net:
-            self._let_go(self._control_nets.touch(wanted.key, size, wanted.name), wanted.name)
+    def _make_way(self, wanted: Loadable, form: Hashable, size: int) -> list[Resident]:
+        """Books a module that will be loaded, and evicts what has to go for it. Returns what it
+        takes the place of, if anything: a module of its form that was evicted, and not freed.
+        """
+        what = f"a newer file, {wanted.name}"
+        place = self._let_go(self._superseded(wanted.files), what, form)
         try:
-            books = self._books
-            books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside)
+            if wanted.control_net:
+                place += self._displaced(self._control_nets, wanted, None if place else form, size)
+            books, held = self._books, sum(one.size for one in place)
+            books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
                 raise self.short_of_memory(
                     wanted.name, f"takes {size / GB:.2f} GB, more than the {most}"
                 )
-            self._let_go(books.touch(wanted.key, size, wanted.name), wanted.name)
+            place += self._displaced(books, wanted, None if place else form, size)
         except BaseException:
-            if wanted.control_net:
+            if wanted.control_net and wanted.key in self._control_nets:
                 self._control_nets.forget(wanted.key)
+            self._free(place)
             raise
+        return place
+
+    def _displaced(
+        self, books: Residency, wanted: Loadable, form: Hashable, size: int
+    ) -> list[Resident]:
+        alike = [key for key, one in self._here.items() if form is not None and one.form == form]
+        return self._let_go(books.touch(wanted.key, size, wanted.name, alike), wanted.name, form)
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
         """Returns modules of files that have been replaced by now, except those in use."""
@@ -308,25 +306,49 @@ class Residents:
         ]
         return [key for key in old if not self._books.is_pinned(key)]
 
-    def _let_go(self, keys: Iterable[Hashable], what: str = "") -> None:
-        """Frees modules that are not in use; `what` they are evicted for, if for anything."""
-        weights: list[Tensor] = []
+    def _let_go(
+        self, keys: Iterable[Hashable], what: str = "", form: Hashable = None
+    ) -> list[Resident]:
+        """Evicts modules that are not in use; `what` they go for, if for anything. Frees them all
+        but the first that is of this form, and returns that.
+        """
+        kept: list[Resident] = []
+        freed: list[Resident] = []
         for key in keys:
             for books in (self._books, self._control_nets):
                 if key in books:
                     (books.evict if what else books.forget)(key)
             gone = self._here.pop(key)
-            weights += (
-                *gone.module.parameters(),
-                *gone.module.buffers(),
-                *self.also_free(gone.module),
-            )
+            takes_place = form is not None and gone.form == form and not kept
+            (kept if takes_place else freed).append(gone)
             if what:
                 self._evicted_seconds += gone.seconds
-                self.on_evicted(f"let go of {gone} for {what}")
+                how = f"{what}, which takes its place" if takes_place else what
+                self.on_evicted(f"let go of {gone} for {how}")
             del gone
+        for one in kept:
+            self.also_free(one.module)
+        self._free(freed)
+        return kept
+
+    def _free(self, gone: list[Resident]) -> None:
+        """Frees modules, and empties the list."""
+        weights: list[Tensor] = []
+        while gone:
+            module = gone.pop().module
+            self.on_gone(module)
+            weights += (*module.parameters(), *module.buffers(), *self.also_free(module))
+            del module
         if weights:
             # one after the other: threads that answer for this process are not kept waiting
             while weights:
                 del weights[-1]
             self.collect()
+
+
+def _made(wanted: Loadable, place: Sequence[Resident]) -> Any:
+    """Loads a module, or its weights into the one whose place it takes."""
+    if not place or wanted.shells is None:
+        return wanted.load()
+    wanted.shells.fill(place[0].module)
+    return place[0].module

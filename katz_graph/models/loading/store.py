@@ -24,10 +24,12 @@ from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
 from katz_graph.models.family import families, family_of
 from katz_graph.models.loading.convert import build
+from katz_graph.models.loading.form import form_of
 from katz_graph.models.loading.identity import check_unchanged, count_values, value_types, variant
+from katz_graph.models.loading.loadable import Loadable, Shells, copy_weights
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.loading.residents import Loadable, Residents
+from katz_graph.models.loading.residents import Residents
 from katz_graph.models.prepare import fuse_projections, prepare
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
@@ -152,6 +154,9 @@ def loadable(
         lambda: _size(part, dtype),
         lambda: _on(place, load(), part, dtype),
         (*files_of(part), *more),
+        shells=Shells(
+            lambda: form_of(part, place, dtype), lambda shell: copy_weights(load(), shell)
+        ),
     )
 
 

@@ -1,0 +1,66 @@
+"""Describes modules that can be loaded, and copies weights from one module into another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from katz_graph.host.memory import GB
+from katz_graph.recipe import FileIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Shells:
+    """Describes how weights come into a module that is there. `form`: modules of equal form differ
+    by their weights alone; `fill`: copies the weights into one of them.
+    """
+
+    form: Callable[[], Hashable]
+    fill: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Loadable:
+    """Describes a module that can be loaded. `size`: bytes of its weights, told when it is loaded;
+    `beside`: what loading takes besides them; `files`: what it is made of; `control_net`: true if
+    it counts towards the budget of ControlNets too. `shells`: None where it takes no other's place.
+    """
+
+    key: Hashable
+    name: str
+    size: Callable[[], int]
+    load: Callable[[], Any]
+    files: tuple[FileIdentity, ...] = ()
+    beside: int = 0
+    control_net: bool = False
+    shells: Shells | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Holds a live module. `form` is None where no other can take its place."""
+
+    module: Any
+    wanted: Loadable
+    form: Hashable
+    size: int
+    seconds: float  # that it took to load
+
+    def __str__(self) -> str:
+        return f"{self.wanted.name} ({self.size / GB:.2f} GB, loaded in {self.seconds:.1f} s)"
+
+
+@torch.no_grad()
+def copy_weights(module: nn.Module, shell: nn.Module) -> None:
+    """Copies weights and buffers into a module of equal form, where its own lie."""
+    given, taken = _tensors(module), _tensors(shell)
+    for name in given.keys() | taken.keys():
+        taken[name].copy_(given[name])
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
