@@ -34,6 +34,7 @@ from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import family_of
+from katz_graph.models.loading.fill import fill, named_tensors
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
@@ -300,7 +301,7 @@ class DeviceModels:
             part,
             self.device,
             self.dtype,
-            lambda: merged_module(part, target, self.dtype),
+            lambda module: fill(module, named_tensors(merged_module(part, target, self.dtype))),
         )
         return replace(
             made, beside=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0

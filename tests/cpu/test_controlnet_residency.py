@@ -108,7 +108,7 @@ def test_one_that_cannot_be_loaded_takes_no_room(size, monkeypatch):
     store = ModelStore(control_net_bytes=size)
     with monkeypatch.context() as broken:
         broken.setattr(
-            "katz_graph.models.loading.store._load",
+            "katz_graph.models.loading.store.tensors",
             lambda *_: (_ for _ in ()).throw(InputError("broken")),
         )
         with pytest.raises(InputError, match="broken"):

@@ -30,13 +30,14 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.recorder import NOT_DECLARED
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.region import Region
-from katz_graph.models.loading import loadable as loading
+from katz_graph.models.loading import fill as loading
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.merge import merged_model
 from katz_graph.models.loading.residency import NoRoom
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
-from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.loading.store import ModelStore, fill_from_files
+from katz_graph.models.prepare import FUSED, fuse_projections
 from katz_graph.recipe import ModelRecipe
 
 CPU = ("cpu", torch.float32)
@@ -265,13 +266,12 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
     told: list[Any] = []
     monkeypatch.setattr(compute, "forget", lambda module: told.append(type(module).__name__))
 
-    def stop(module: Any, shell: Any) -> None:
-        name = next(iter(weights(shell)))
-        weights(shell)[name].copy_(weights(module)[name])
+    def stop(module: Any, given: Any, change: Any) -> None:
+        loading.fill(module, dict(list(given.items())[:5]), change)
         raise error
 
     with monkeypatch.context() as stopped:
-        stopped.setattr("katz_graph.models.loading.store.copy_weights", torch.no_grad()(stop))
+        stopped.setattr("katz_graph.models.loading.store.fill", stop)
         with pytest.raises(error):
             models.patch(second)
     gc.collect()
@@ -297,11 +297,18 @@ def test_it_is_told_which_model_took_whose_place() -> None:
 
 def test_views_and_other_layouts_are_written_where_they_lie() -> None:
     """As modules of GPUs have them: projections side by side, convolutions in channels-last."""
-    module, other = torch.nn.Conv2d(3, 4, 2), torch.nn.Conv2d(3, 4, 2)
+    module = ModelStore().network(model(5).network, *CPU)
     module.to(memory_format=torch.channels_last)
-    together = torch.zeros(8)
-    module.bias.data = together[4:]
-    there, strides = places(module), module.weight.stride()
-    loading.copy_weights(other, module)
-    assert same(module, other) and torch.equal(together[4:], other.bias)
-    assert places(module) == there and module.weight.stride() == strides
+    fuse_projections(module)
+    there, strides = places(module), module.conv_in.weight.stride()
+    fill_from_files(model(6).network, module)
+    assert same(module, ModelStore().network(model(6).network, *CPU))
+    assert places(module) == there and module.conv_in.weight.stride() == strides
+    fused = [layer for layer in module.modules() if hasattr(layer, FUSED)]
+    assert fused and all(
+        torch.equal(
+            getattr(layer, FUSED),
+            torch.cat([one.weight for one in (layer.to_q, layer.to_k, layer.to_v)]),
+        )
+        for layer in fused
+    )

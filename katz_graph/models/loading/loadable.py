@@ -1,13 +1,10 @@
-"""Describes modules that can be loaded, and copies weights from one module into another."""
+"""Describes modules that can be loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from katz_graph.host.memory import GB
 from katz_graph.recipe import FileIdentity
@@ -52,15 +49,3 @@ class Resident:
 
     def __str__(self) -> str:
         return f"{self.wanted.name} ({self.size / GB:.2f} GB, loaded in {self.seconds:.1f} s)"
-
-
-@torch.no_grad()
-def copy_weights(module: nn.Module, shell: nn.Module) -> None:
-    """Copies weights and buffers into a module of equal form, where its own lie."""
-    given, taken = _tensors(module), _tensors(shell)
-    for name in given.keys() | taken.keys():
-        taken[name].copy_(given[name])
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
