@@ -420,8 +420,10 @@ class Execution:
                 f"sampler {self.program.name}: its ControlNets together exceed the budget of a "
                 f"worker: {error}"
             )
-        return self._models.residents.short_of_memory(
-            f"sampler {self.program.name}", f"its models do not fit together: {error}"
+        recipes = (*self._loop_models, *self._text_encoders)
+        return self._models.residents.too_much(
+            f"sampler {self.program.name}",
+            (one for recipe in recipes for one in self._models.loadables(recipe)),
         )
 
     def _what(self) -> str:

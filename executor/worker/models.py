@@ -126,11 +126,12 @@ class DeviceModels:
         when others are kept that take the room.
         """
         with ExitStack() as held:
-            for wanted in self._loadables(recipe):
+            for wanted in self.loadables(recipe):
                 held.enter_context(self.residents.using(wanted))
             yield
 
-    def _loadables(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[Loadable]:
+    def loadables(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[Loadable]:
+        """Yields the modules of a recipe."""
         if isinstance(recipe, ControlNetRecipe):
             yield self._control_net(recipe)
         elif isinstance(recipe, ModelRecipe):

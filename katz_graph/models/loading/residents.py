@@ -178,6 +178,18 @@ class Residents:
         )
         return OutOfMemory(f"{what}: {why}; {rooms}, {held}; {WAY_OUT}")
 
+    def too_much(self, what: str, wanted: Iterable[Loadable]) -> OutOfMemory:
+        """Makes the error for models that do not fit beside each other, with the size of each."""
+        sizes = {one.key: (one.size(), one.name) for one in wanted}
+        largest_first = sorted(sizes.values(), reverse=True)
+        listed = ", ".join(f"{name} {size / GB:.2f}" for size, name in largest_first)
+        total, budget = sum(size for size, _ in largest_first), self._limits()[0]
+        place = "" if self._memory is None else f" of {self._memory.device}"
+        return OutOfMemory(
+            f"{what}: needs {total / GB:.2f} GB: {listed}; models may take {budget / GB:.2f} GB"
+            f"{place} (--model-gb); {WAY_OUT}"
+        )
+
     # figures
 
     @property
