@@ -4,7 +4,7 @@ asks for resident before it hands them out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from torch import Tensor
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.executor.worker.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.worker.computing import Computing, Eagerly
+from katz_graph.executor.worker.host_copies import HostCopies
 from katz_graph.executor.worker.stream import stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.worker.weight_set import (
@@ -72,6 +73,7 @@ class DeviceModels:
         store: ModelStore | None = None,
         lora_bytes: int | None = None,
         compute: Computing | None = None,
+        copies: HostCopies | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
@@ -80,6 +82,8 @@ class DeviceModels:
         self.residents = self.store.residents
         self.residents.also_free = self._forget_sets
         self.compute: Computing = compute or Eagerly()
+        self.copies = copies or HostCopies()
+        self.residents.on_leaving, self.residents.copies = self._keep_copy, self.copies.get
         self.residents.on_gone = lambda module: self.compute.forget(module)
         self.residents.on_short = lambda: self.compute.drop()
         # how often a model's LoRAs were not those that were wanted, and what that took
@@ -93,6 +97,16 @@ class DeviceModels:
     def unload(self) -> None:
         """Lets go of all that is not in use."""
         self.residents.clear()
+        self.copies.clear()
+
+    def _keep_copy(self, key: Hashable, module: Any) -> None:
+        """Keeps the weights of a module that goes for others, without LoRAs."""
+
+        def without_loras() -> None:
+            if module in self._sets:
+                self._sets[module].use((), "")
+
+        self.copies.keep(key, module, without_loras)
 
     def _forget_sets(self, module: Any) -> Iterable[Tensor]:
         """Forgets what is kept of weights that go; returns their originals, which go too."""

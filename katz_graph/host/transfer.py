@@ -1,5 +1,5 @@
 """Moves tensors from the host to a device: small ones without waiting for what the device is doing,
-those of files while the next is read.
+those of files while the next is read. And back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     if place.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(place)
     return (tensor.pin_memory() if place.type == "cuda" else tensor).to(place, non_blocking=True)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """Copies a tensor to the host, as it lies; that of a GPU to pinned memory."""
+    return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda).copy_(tensor)
 
 
 def uploading(device: torch.device) -> Callable[[Tensor], Tensor]:

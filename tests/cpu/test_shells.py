@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import random
 import shutil
 import weakref
@@ -25,9 +26,10 @@ from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import ControlCase
 from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import local_engine, sample, sampler_region
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, RunError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.recorder import NOT_DECLARED
+from katz_graph.executor.worker.host_copies import HostCopies
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.region import Region
 from katz_graph.models.loading import fill as loading
@@ -38,7 +40,7 @@ from katz_graph.models.loading.residency import NoRoom
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore, fill_from_files
 from katz_graph.models.prepare import FUSED, fuse_projections
-from katz_graph.recipe import ModelRecipe
+from katz_graph.recipe import ModelRecipe, Prompt
 
 CPU = ("cpu", torch.float32)
 SETTLED = 10  # requests, after which what there is room for is there
@@ -280,6 +282,59 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
     fresh = ModelStore()
     for one in (first, second):
         assert same(models.patch(one), fresh.network(one.network, *CPU))
+
+
+def with_copies(room: float, *resident: Any) -> DeviceModels:
+    """As on a GPU, whose models leave for memory of the host."""
+    store = ModelStore(model_bytes=bytes_of(*resident))
+    return DeviceModels(store=store, copies=HostCopies(lambda: room))
+
+
+def test_what_left_comes_back_without_a_look_at_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was loaded, not with the LoRAs that it left with; also one that is merged."""
+    plain = [model(5), model(6)]
+    merged = merged_model(model(5), model(6), (("", 0.3, 0.7),))
+    unbounded = DeviceModels()
+    fresh = [{**weights(unbounded.patch(one))} for one in (*plain, merged)]
+    models = with_copies(math.inf, plain[0].network)
+    for one in (*plain, merged):
+        models.patch(one.with_lora(lora("sd1")))
+    models.encode_text(Prompt(recipes("sd1")[1], "a star"))  # the network is freed for it
+    monkeypatch.setattr("katz_graph.models.loading.store.tensors", None)
+    for _ in range(2):
+        for one, expected in zip((*plain, merged), fresh, strict=True):
+            found = weights(models.patch(one))
+            assert all(torch.equal(found[name], expected[name]) for name in expected)
+    use = models.residents.use
+    assert use.returns == 6 and use.fills == 2 + 5
+
+
+def test_copies_on_the_host_keep_within_their_room_and_go_with_all_else() -> None:
+    size = bytes_of(model(5).network)
+    models = with_copies(1.5 * size, model(5).network)
+    for one in (model(5), model(6), model(5), model(6)):
+        models.patch(one)
+        assert models.copies.bytes <= 1.5 * size
+    assert models.residents.use.returns == 0  # each had to make room for the other
+    models = with_copies(2 * size, model(5).network)
+    for one in (model(5), model(6), model(5)):
+        models.patch(one)
+    assert models.residents.use.returns == 1 and models.copies.bytes == 2 * size
+    models.unload()
+    assert models.copies.bytes == 0
+
+
+def test_a_fault_found_in_what_leaves_is_told_and_nothing_half_gone_stays() -> None:
+    models = with_copies(math.inf, model(5).network)
+    first = models.patch(model(5).with_lora(lora("sd1")))
+    (sets,) = models._sets.values()
+    sets.use = lambda *_: (_ for _ in ()).throw(RunError("not what it was"))  # type: ignore[method-assign]
+    with pytest.raises(RunError, match="not what it was"):
+        models.patch(model(6))
+    del first
+    assert models.residents.use.resident_bytes == 0 and models.copies.bytes == 0
+    for one in (model(6), model(5)):
+        assert same(models.patch(one), ModelStore().network(one.network, *CPU))
 
 
 def test_it_is_told_which_model_took_whose_place() -> None:

@@ -69,6 +69,7 @@ class DeviceFigures:
             model_reserve_bytes=models.reserve_bytes,
             model_loads=models.loads,
             model_fills=models.fills,
+            model_returns=models.returns,
             model_load_seconds=models.load_seconds,
             model_evictions=models.evictions,
             model_evicted_seconds=models.evicted_seconds,

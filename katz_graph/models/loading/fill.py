@@ -42,6 +42,13 @@ def fill(module: nn.Module, given: Mapping[str, Tensor], change: Change = Tensor
         change(there[name], upload(tensor))
 
 
+@torch.no_grad()
+def refill(module: nn.Module, copies: Mapping[str, Tensor]) -> None:
+    """Copies weights and buffers back that lie on the host as in the module, without waiting."""
+    for name, weight in named_tensors(module).items():
+        weight.copy_(copies[name], non_blocking=True)
+
+
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 

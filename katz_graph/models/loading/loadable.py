@@ -12,8 +12,8 @@ from katz_graph.recipe import FileIdentity
 
 @dataclass(frozen=True, slots=True)
 class Shells:
-    """Describes how weights come into a module that is there. `form`: modules of equal form differ
-    by their weights alone; `fill`: copies the weights into one of them.
+    """Describes modules that are made first, and then filled with weights. `form`: modules of equal
+    form differ by their weights alone; `fill`: copies the weights into one of them.
     """
 
     form: Callable[[], Hashable]
@@ -24,7 +24,8 @@ class Shells:
 class Loadable:
     """Describes a module that can be loaded. `size`: bytes of its weights, told when it is loaded;
     `beside`: what loading takes besides them; `files`: what it is made of; `control_net`: true if
-    it counts towards the budget of ControlNets too. `shells`: None where it takes no other's place.
+    it counts towards the budget of ControlNets too. `shells`: how `load`'s module gets its weights,
+    None where it has them, and takes no other's place.
     """
 
     key: Hashable

@@ -28,13 +28,14 @@ class NoRoom(RunError):
 @dataclass(frozen=True, slots=True)
 class ModelUse:
     """Reports models in a device's memory: modules loaded, `fills` of them into the place of one of
-    equal form, and evicted for others; seconds that loading took, and that loading what was evicted
-    would take again. `reserve_bytes` are kept free for computing; `short` is how often memory ran
-    out.
+    equal form, `returns` from a copy on the host, and evicted for others; seconds that loading
+    took, and that loading what was evicted would take again. `reserve_bytes` are kept free for
+    computing; `short` is how often memory ran out.
     """
 
     loads: int
     fills: int
+    returns: int
     evictions: int
     load_seconds: float
     evicted_seconds: float

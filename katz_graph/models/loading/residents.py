@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
@@ -18,6 +18,7 @@ from torch import Tensor
 from katz_graph.errors import OutOfMemory
 from katz_graph.eviction import POLICIES
 from katz_graph.host.memory import GB, WAY_OUT, RanOut, attempt
+from katz_graph.models.loading.fill import refill
 from katz_graph.models.loading.loadable import Loadable, Resident
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residency import CONTROL_NETS, ControlNetUse, ModelUse, Residency
@@ -55,6 +56,10 @@ class Residents:
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
         # is told that a module goes itself
         self.on_gone: Callable[[Any], None] = lambda module: None
+        # may copy the weights of a module that is evicted for another
+        self.on_leaving: Callable[[Hashable, Any], None] = lambda key, module: None
+        # returns such copies
+        self.copies: Callable[[Hashable], Mapping[str, Tensor] | None] = lambda key: None
         # gives back what is kept besides modules, when memory has run out
         self.on_short: Callable[[], None] = lambda: None
         self._memory, self._model_bytes = memory, model_bytes
@@ -65,7 +70,7 @@ class Residents:
         self._control_nets = Residency(most, POLICIES[policy](), CONTROL_NETS)
         self._peaks: deque[float] = deque(maxlen=PEAKS)
         self._load_seconds = self._control_net_seconds = self._evicted_seconds = 0.0
-        self._short = self._fills = 0
+        self._short = self._fills = self._returns = 0
 
     # what is wanted
 
@@ -150,7 +155,9 @@ class Residents:
 
     def _give_up(self, size: float, what: str) -> None:
         with self._lock:
-            self._let_go(self._books.idle(size), what)
+            keys = self._books.idle(size)
+            self._leave(keys)
+            self._let_go(keys, what)
 
     def within_reach(self) -> float:
         """Returns the bytes that `make_room` could free."""
@@ -211,6 +218,7 @@ class Residents:
         return ModelUse(
             books.misses,
             self._fills,
+            self._returns,
             books.evictions,
             *seconds,
             books.resident_bytes,
@@ -253,7 +261,7 @@ class Residents:
         started = time.perf_counter()
         self._books.pin(wanted.key)  # what is not here yet cannot go
         try:
-            module = self.with_room(wanted.name, partial(_made, wanted, place))
+            module = self.with_room(wanted.name, partial(self._made, wanted, place))
         except BaseException:
             self._books.unpin(wanted.key)
             self._books.forget(wanted.key)
@@ -269,6 +277,18 @@ class Residents:
         self._here[wanted.key] = Resident(module, wanted, form, size, seconds)
         if self._memory is not None:
             self._memory.watch()
+        return module
+
+    def _made(self, wanted: Loadable, place: Sequence[Resident]) -> Any:
+        """Makes a module, or takes that whose place it takes, and fills it."""
+        module = place[0].module if place else wanted.load()
+        if wanted.shells is not None:
+            copies = self.copies(wanted.key)
+            if copies is None:
+                wanted.shells.fill(module)
+            else:
+                refill(module, copies)
+            self._returns += copies is not None
         return module
 
     def _measure(self) -> None:
@@ -304,7 +324,20 @@ class Residents:
         self, books: Residency, wanted: Loadable, form: Hashable, size: int
     ) -> list[Resident]:
         alike = [key for key, one in self._here.items() if form is not None and one.form == form]
-        return self._let_go(books.touch(wanted.key, size, wanted.name, alike), wanted.name, form)
+        keys = books.touch(wanted.key, size, wanted.name, alike)
+        try:
+            self._leave(keys)
+        except BaseException:
+            books.forget(wanted.key)
+            self._let_go(keys, wanted.name)
+            raise
+        return self._let_go(keys, wanted.name, form)
+
+    def _leave(self, keys: Iterable[Hashable]) -> None:
+        """Tells of modules that are evicted, and may be wanted again."""
+        for key in keys:
+            if self._here[key].form is not None:
+                self.on_leaving(key, self._here[key].module)
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
         """Returns modules of files that have been replaced by now, except those in use."""
@@ -356,11 +389,3 @@ class Residents:
             while weights:
                 del weights[-1]
             self.collect()
-
-
-def _made(wanted: Loadable, place: Sequence[Resident]) -> Any:
-    """Loads a module, or its weights into the one whose place it takes."""
-    if not place or wanted.shells is None:
-        return wanted.load()
-    wanted.shells.fill(place[0].module)
-    return place[0].module

@@ -129,16 +129,11 @@ def loadable(
     """
     place = torch.device(device)
 
-    def load() -> Any:
-        module = _shell(part, place, dtype)
-        write(module)
-        return module
-
     return Loadable(
         (part, str(place), dtype),
         f"{kind} {_called(part)}",
         lambda: _size(part, dtype),
-        load,
+        lambda: _shell(part, place, dtype),
         (*files_of(part), *more),
         shells=Shells(lambda: form_of(part, place, dtype), write),
     )
