@@ -2,12 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+EDITOR := web/editor
+NEW_ENOUGH := const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)
 LAYERS := nodes executor kernels web workflows
 
 # Tests start hundreds of processes; without caches of byte code each of them compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint types bytecode check docs clean
+.PHONY: setup run test lint types bytecode check editor check-editor check-editor-here docs clean
 
 setup: $(VENV)/.installed
 
@@ -24,6 +26,7 @@ run: setup
 test: setup lint
 	$(MAKE) --no-print-directory --jobs 2 types bytecode
 	$(MAKE) --no-print-directory check
+	$(MAKE) --no-print-directory check-editor
 
 lint:
 	$(BIN)/ruff check .
@@ -43,6 +46,33 @@ bytecode:
 # Three at a time on two processors, since some wait; the longest files first.
 check:
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
+
+# Builds the editor into web/dist, which is committed: who installs the package needs no Node.
+editor: $(EDITOR)/node_modules/.installed
+	cd $(EDITOR) && npm run --silent build
+
+$(EDITOR)/node_modules/.installed: $(EDITOR)/package-lock.json
+	cd $(EDITOR) && npm ci --silent --no-audit --no-fund
+	touch $@
+
+# What is committed of the editor must be what its sources give. Without a recent Node, or a registry to
+# fetch its packages from, a line says that it is not checked.
+check-editor:
+	@if ! node -e '$(NEW_ENOUGH)' 2> /dev/null; \
+	then echo "no Node of version 20.19 or newer: the editor is not checked"; \
+	elif $(MAKE) --no-print-directory $(EDITOR)/node_modules/.installed; \
+	then $(MAKE) --no-print-directory check-editor-here; \
+	elif npm ping --silent > /dev/null 2>&1; \
+	then exit 1; \
+	else echo "npm's registry does not answer: the editor is not checked"; fi
+
+check-editor-here: $(EDITOR)/node_modules/.installed
+	cd $(EDITOR) && npm run --silent lint && npm run --silent types && npm run --silent units && npm run --silent ids
+	cd $(EDITOR) && npm run --silent build -- --outDir ../../build/editor --emptyOutDir --logLevel warn
+	diff -r build/editor web/dist
+	@if command -v chromium chromium-headless-shell > /dev/null; \
+	then cd $(EDITOR) && KATZ_PORT=8429 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; \
+	else echo "no chromium: the editor is not tried in a browser"; fi
 
 # Writes what docs/ shows of plans and benches anew.
 docs: setup

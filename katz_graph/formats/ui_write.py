@@ -24,8 +24,8 @@ ANY = Port("*", "*")
 MOST_OUTPUTS = 1000  # of a node whose type is not known
 MOST_ID = 2**53  # the numbers that JavaScript counts exactly
 WIDTH = 320.0  # pixels
-# heights of the frame, of a slot or widget, and of a widget of several lines
-HEAD, ROW, TEXT = 40.0, 24.0, 130.0
+# heights of the frame, of a slot or widget, of a widget of several lines, of a picture to choose
+HEAD, ROW, TEXT, PICTURE = 40.0, 24.0, 130.0, 170.0
 
 
 def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
@@ -312,6 +312,9 @@ def _widgets(call: NodeCall, signature: Signature | None) -> tuple[list[Any], di
 
 
 def _size(node: Mapping[str, Any], signature: Signature | None) -> list[float]:
-    texts = sum(slot.multiline for slot in signature.widgets) if signature else 0
+    widgets = signature.widgets if signature else ()
+    texts, pictures = (
+        sum(getattr(one, kind) for one in widgets) for kind in ("multiline", "upload")
+    )
     slots = max(len(node["inputs"]), len(node["outputs"])) + len(node["widgets_values"]) - texts
-    return [WIDTH, HEAD + ROW * slots + TEXT * texts]
+    return [WIDTH, HEAD + ROW * slots + TEXT * texts + PICTURE * pictures]

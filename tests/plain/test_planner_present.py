@@ -38,6 +38,27 @@ def test_text_says_what_stands_where_and_why() -> None:
     assert text.endswith("bound by work on cpu:0: 34.00 ms of 34.00 ms an evaluation")
 
 
+def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
+    program = several(
+        region(), transfer=20 * MS, evaluations=30, allowed=STALE, pins={"unet_mid": ("cpu:0",)}
+    )
+    plan = json.loads(json.dumps(as_json(program)))
+    told = plan["timeline"]
+    period = plan["prediction"]["period_seconds"]
+    assert told["seconds"] == pytest.approx(2 * period)
+    assert told["boundaries"] == pytest.approx([0.0, period, 2 * period])
+    assert {span["resource"] for span in told["spans"]} <= set(told["rows"])
+    for number, span in enumerate(told["spans"]):
+        assert span["start"] < told["seconds"] and span["start"] + span["seconds"] > 0
+        if span["after"] is not None:  # it began when that one had ended
+            before = told["spans"][span["after"]]
+            assert span["after"] != number
+            assert before["start"] + before["seconds"] <= span["start"] + 1e-9
+    assert any(span["after"] is not None for span in told["spans"])
+    drawn = list(ElementTree.fromstring(as_svg(program)).iter(f"{SVG}title"))
+    assert len(drawn) == len(told["spans"])
+
+
 def test_json_says_the_same() -> None:
     plan = as_json(
         several(

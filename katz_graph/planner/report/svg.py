@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from katz_graph.ir.program import Program
 from katz_graph.models.stages import Stage, stages
-from katz_graph.planner.simulation.simulate import SimulatedSpan, Simulation, simulate
+from katz_graph.planner.report.timeline import PlannedTimeline, planned_timeline
+from katz_graph.planner.simulation.simulate import SimulatedSpan
 
 WIDTH, ROW, BAR, LEFT, TOP = 1100, 44, 30, 170, 64  # pixels
 LETTER = 6.6  # width of one, in pixels
@@ -31,24 +33,21 @@ LINK, OTHER = DrawnKind("sent over a link", "#b279a2"), DrawnKind("other", "#9d9
 
 def as_svg(program: Program) -> str:
     """Draws a program whose calls are known."""
-    simulation = simulate(program)
-    first, start, end = _window(simulation)
-    spans = [
-        span
-        for span in simulation.spans
-        if span.seconds and span.start < end and span.start + span.seconds > start
-    ]
-    rows = _rows(program, spans)
+    timeline = planned_timeline(program)
+    start, end = timeline.start, timeline.end
     scale = (WIDTH - LEFT - 20) / ((end - start) or 1.0)
-    height = TOP + ROW * len(rows) + 70
-    title = f"{program.name}: evaluations {first} and {first + 1}, {(end - start) * 1e3:.2f} ms"
+    height = TOP + ROW * len(timeline.rows) + 70
+    title = (
+        f"{program.name}: evaluations {timeline.first} and {timeline.first + 1}, "
+        f"{(end - start) * 1e3:.2f} ms"
+    )
     parts = [f'<text x="10" y="22" font-size="15">{escape(title)}</text>']
-    for number, row in enumerate(rows):
-        mine = [span for span in spans if span.resource == row]
+    for number, row in enumerate(timeline.rows):
+        mine = [span for span in timeline.spans if span.resource == row]
         parts += _row(row, TOP + number * ROW, mine, start, end, scale)
-    bottom = TOP + ROW * len(rows)
-    parts += _boundaries(simulation, first, bottom, start, scale)
-    parts += _legend(spans, bottom + 34)
+    bottom = TOP + ROW * len(timeline.rows)
+    parts += _boundaries(timeline, bottom, scale)
+    parts += _legend(timeline.spans, bottom + 34)
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
@@ -56,35 +55,6 @@ def as_svg(program: Program) -> str:
         'font-family="sans-serif">\n<rect width="100%" height="100%" '
         f'fill="#fff"/>\n{body}\n</svg>\n'
     )
-
-
-def _window(simulation: Simulation) -> tuple[int, float, float]:
-    """Returns the first of the two evaluations, when it begins and when the second ends."""
-    count = len(simulation.ends)
-    if not count:
-        return 0, 0.0, simulation.seconds
-    first = max(0, min(simulation.steady or 0, count - 2))
-    return (
-        first,
-        simulation.ends[first - 1] if first else 0.0,
-        simulation.ends[min(first + 1, count - 1)],
-    )
-
-
-def _rows(program: Program, spans: Sequence[SimulatedSpan]) -> list[str]:
-    """Lists devices in their order, each with the links that lead away from it."""
-    used = {span.resource for span in spans}
-    rows: list[str] = []
-    for device in program.target.devices:
-        rows += [
-            name
-            for name in (
-                device.name,
-                *(f"{device.name} -> {other.name}" for other in program.target.devices),
-            )
-            if name in used
-        ]
-    return rows or [device.name for device in program.target.devices]
 
 
 def _row(
@@ -135,19 +105,16 @@ def _label(span: SimulatedSpan, width: float) -> str:
     return ""
 
 
-def _boundaries(
-    simulation: Simulation, first: int, bottom: int, start: float, scale: float
-) -> Iterator[str]:
+def _boundaries(timeline: PlannedTimeline, bottom: int, scale: float) -> Iterator[str]:
     """Marks the times at which the sampler advances."""
-    for number in range(first, min(first + 2, len(simulation.ends))):
-        begin = simulation.ends[number - 1] if number else 0.0
-        for at in (begin, simulation.ends[number]):
-            x = LEFT + (at - start) * scale
+    for number, (begin, end) in enumerate(pairwise(timeline.boundaries), timeline.first):
+        for at in (begin, end):
+            x = LEFT + (at - timeline.start) * scale
             yield (
                 f'<line x1="{x:.1f}" y1="{TOP - 22}" x2="{x:.1f}" y2="{bottom}" stroke="#333" '
                 'stroke-dasharray="4 3"/>'
             )
-        x = LEFT + (begin - start) * scale + 6
+        x = LEFT + (begin - timeline.start) * scale + 6
         yield (
             f'<text x="{x:.1f}" y="{TOP - 10}" font-size="12" fill="#333">evaluation '
             f"{number}</text>"

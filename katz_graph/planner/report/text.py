@@ -7,6 +7,7 @@ from typing import Any
 
 from katz_graph.ir.program import Call, Program
 from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
+from katz_graph.planner.report.timeline import planned_timeline
 
 
 def as_text(program: Program) -> str:
@@ -111,6 +112,7 @@ def as_json(program: Program) -> dict[str, Any]:
         "dtype": program.target.devices[0].dtype,
         "pinned_by": list(opaque_functions(program.region)),
         "hoisted": [operation.id for operation in program.before],
+        "before": [{"device": call.device, **_call_json(call)} for call in program.before_calls],
         "variants": [
             {
                 "name": variant.name,
@@ -153,6 +155,7 @@ def as_json(program: Program) -> dict[str, Any]:
             device: [[entry.kind, entry.target, entry.evaluation] for entry in entries]
             for device, entries in program.instructions.items()
         },
+        "timeline": planned_timeline(program).as_json() if program.segments else None,
         "prediction": None
         if prediction is None
         else {

@@ -1,0 +1,220 @@
+/** A real `katz serve` with the miniature models, as a person uses it. */
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { expect, type Page, test } from "@playwright/test";
+
+const troubles: string[] = [];
+
+test.beforeEach(async ({ page }) => {
+  troubles.length = 0;
+  page.on("console", (message) => {
+    if (message.type() === "error") troubles.push(message.text());
+  });
+  page.on("pageerror", (error) => troubles.push(error.message));
+  await page.goto("/");
+  await expect(page.getByText("connected", { exact: true })).toBeVisible();
+});
+
+test.afterEach(() => expect(troubles).toEqual([]));
+
+async function openTemplate(page: Page, title: string): Promise<void> {
+  await page.getByRole("button", { name: title }).first().click();
+  await expect(page.locator(".card").first()).toBeVisible();
+}
+
+async function runToEnd(page: Page): Promise<void> {
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
+}
+
+function node(page: Page, id: string) {
+  return page.locator(`[data-node="${id}"]`);
+}
+
+test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are, its picture stands in the node", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await runToEnd(page);
+  await expect(node(page, "5").locator(".badge")).toHaveClass(/done|cached/);
+  await expect(node(page, "91").locator(".result img")).toBeVisible();
+  await page.keyboard.press("q");
+  await expect(page.getByLabel("queue and history").getByText("completed")).toBeVisible();
+});
+
+test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("4711"); // not known already
+  await runToEnd(page);
+  await expect(node(page, "5").locator(".strip")).toContainText("an evaluation, predicted");
+  await page.keyboard.press("e");
+  const panel = page.getByLabel("plan", { exact: true });
+  await expect(panel).toContainText("What was weighed");
+  await expect(panel).toContainText("Bound by");
+  const spans = panel.locator(".timeline rect");
+  expect(await spans.count()).toBeGreaterThan(4);
+  await spans.first().hover();
+  await expect(panel.locator(".timeline figcaption")).toContainText(", evaluation ");
+});
+
+test("P0.09 P0.23 P0.25 a changed prompt is undone by one step; a seed that follows is kept on screen", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const prompt = node(page, "2").getByLabel("text");
+  const before = await prompt.inputValue();
+  await prompt.fill("a blue circle on sand");
+  await prompt.press("End");
+  await prompt.pressSequentially(" at night");
+  await page.locator(".react-flow__pane").click({ position: { x: 30, y: 30 } });
+  await page.keyboard.press("Control+z");
+  await expect(prompt).toHaveValue(before);
+  await page.keyboard.press("Control+Shift+Z");
+  await expect(prompt).toHaveValue("a blue circle on sand at night");
+  await node(page, "5").getByLabel("seed, next run").selectOption("+1");
+  await runToEnd(page);
+  await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("7");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("8");
+});
+
+test("P0.14 a picture opens in a tab of its own and repeats itself; what is no workflow leaves a line", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await runToEnd(page);
+  const address = await node(page, "91").locator(".result img").getAttribute("src");
+  const file = new URL(address ?? "", page.url());
+  file.searchParams.delete("width");
+  const picture = await (await page.request.get(file.href)).body();
+  const drop = async (name: string, content: Buffer) => {
+    const chooser = page.waitForEvent("filechooser");
+    await page.getByRole("button", { name: "Open files" }).click();
+    await (await chooser).setFiles({ name, mimeType: "application/octet-stream", buffer: content });
+  };
+  await drop("mine.png", picture);
+  await expect(page.locator(".tab.active")).toContainText("mine");
+  await runToEnd(page);
+  const again = await node(page, "91").locator(".result img").getAttribute("src");
+  const second = new URL(again ?? "", page.url());
+  second.searchParams.delete("width");
+  await drop("broken.json", Buffer.from("{"));
+  await expect(page.getByRole("alert")).toContainText("broken.json: the file cannot be opened");
+  await expect(page.locator(".tab")).toHaveCount(2);
+  troubles.splice(0); // the refusal itself stands on the console
+  const pixels = await page.evaluate(
+    async (addresses) =>
+      Promise.all(
+        addresses.map(async (one) => {
+          const bitmap = await createImageBitmap(await (await fetch(one)).blob());
+          const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+          const context = canvas.getContext("2d");
+          context?.drawImage(bitmap, 0, 0);
+          return [...(context?.getImageData(0, 0, bitmap.width, bitmap.height).data ?? [])].join();
+        }),
+      ),
+    [file.href, second.href],
+  );
+  expect(pixels[0]).toBe(pixels[1]);
+  expect(pixels[0]?.length).toBeGreaterThan(1000);
+});
+
+test("P0.16 P0.17 all tabs are there after a reload, changes too, and the file is what was opened", async ({
+  page,
+}) => {
+  await openTemplate(page, "Inpainting");
+  await node(page, "5").getByLabel("steps").fill("3");
+  await node(page, "5").getByLabel("steps").press("Enter");
+  await page.waitForTimeout(900);
+  await page.reload();
+  await expect(page.getByRole("alert")).toContainText("restored");
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("3");
+  const saving = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Download the workflow" }).click();
+  const written = JSON.parse(readFileSync(await (await saving).path(), "utf8"));
+  const opened = await (await page.request.get("/templates/inpaint.json")).json();
+  const sampler = opened.nodes.find(({ id }: { id: number }) => id === 5);
+  sampler.widgets_values[2] = 3;
+  expect(written).toEqual(opened);
+});
+
+test("P0.02 P0.04 P0.31 nodes are added, linked by a search for what fits, and problems are told", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.locator(".react-flow__pane").dblclick({ position: { x: 200, y: 120 } });
+  const search = page.getByRole("combobox", { name: "Add a node" });
+  await search.fill("save image");
+  await search.press("Enter");
+  const problems = page.getByLabel("problems");
+  await expect(problems).toContainText("Required input is missing");
+  await problems.getByRole("button").first().click();
+  await expect(page.locator(".card.selected")).toHaveCount(1);
+  await page.keyboard.press("Control+z");
+  await expect(problems).toHaveCount(0);
+});
+
+test("P0.30 P0.33 a paused queue keeps its job until it is resumed; a picture opens its workflow", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.keyboard.press("q");
+  const panel = page.getByLabel("queue and history");
+  await panel.getByRole("button", { name: "Pause" }).click();
+  await expect(panel).toContainText("paused: what waits stays in the queue");
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("99");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page.locator(".toolbar .state")).toContainText("waiting");
+  await expect(panel).toContainText("1 waiting");
+  await panel.getByRole("button", { name: "Resume" }).click();
+  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
+  await panel.locator(".pictures button").first().click();
+  await page.getByRole("button", { name: "Open its workflow" }).click();
+  await expect(page.locator(".tab")).toHaveCount(2);
+  await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("99");
+});
+
+test("P0.39 every action stands in the palette and on the sheet", async ({ page }) => {
+  await page.keyboard.press("Control+k");
+  const palette = page.getByRole("combobox", { name: "All actions" });
+  await palette.fill("shortcuts");
+  await palette.press("Enter");
+  await expect(page.getByRole("dialog", { name: "Shortcuts" })).toContainText("Mod+Enter");
+});
+
+for (const colorScheme of ["dark", "light"] as const)
+  test(`P0.40 P0.41 axe finds nothing serious, ${colorScheme}`, async ({ page }) => {
+    await page.emulateMedia({ colorScheme });
+    const source = readFileSync(
+      createRequire(import.meta.url).resolve("axe-core/axe.min.js"),
+      "utf8",
+    );
+    const found = async () => {
+      await page.evaluate(source);
+      const { violations } = await page.evaluate(() =>
+        (
+          window as unknown as {
+            axe: {
+              run: () => Promise<{
+                violations: { id: string; impact: string; nodes: { html: string }[] }[];
+              }>;
+            };
+          }
+        ).axe.run(),
+      );
+      return violations
+        .filter(({ impact }) => impact === "serious" || impact === "critical")
+        .map(({ id, nodes }) => `${id}: ${nodes[0]?.html}`);
+    };
+    expect(await found()).toEqual([]);
+    await openTemplate(page, "ControlNet and LoRA");
+    await runToEnd(page);
+    await page.keyboard.press("e");
+    expect(await found()).toEqual([]);
+    await page.keyboard.press("q");
+    expect(await found()).toEqual([]);
+    await page.keyboard.press("Shift+A");
+    expect(await found()).toEqual([]);
+  });

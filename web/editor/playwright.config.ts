@@ -1,0 +1,16 @@
+import { existsSync } from "node:fs";
+import { defineConfig } from "@playwright/test";
+
+const CHROMIUM = ["/usr/bin/chromium-headless-shell", "/usr/bin/chromium"].find(existsSync);
+
+export default defineConfig({
+  testDir: "e2e",
+  workers: 1,
+  timeout: 60_000,
+  reporter: "line",
+  use: {
+    baseURL: `http://127.0.0.1:${process.env.KATZ_PORT ?? "8429"}`,
+    viewport: { width: 1440, height: 900 },
+    launchOptions: { executablePath: CHROMIUM, args: ["--no-sandbox"] },
+  },
+});

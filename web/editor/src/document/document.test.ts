@@ -1,0 +1,183 @@
+import { readdirSync, readFileSync } from "node:fs";
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { isObject, type Json, parseJson, printJson } from "../json";
+import { copied, pasted } from "./clipboard";
+import {
+  addNode,
+  connect,
+  emptyDocument,
+  moveNodes,
+  removeLinks,
+  removeNodes,
+  setMode,
+  setValue,
+} from "./commands";
+import { begin, type History, record, redo, undo } from "./history";
+import { type Doc, linksOf, nodesOf } from "./model";
+
+const VERSION_ONE: Doc = {
+  nodes: [
+    {
+      id: 1,
+      type: "A",
+      pos: [0, 0],
+      outputs: [{ name: "out", type: "X", links: [4] }],
+      strange: 1,
+    },
+    { id: 2, type: "B", pos: { "0": 5, "1": 6 }, inputs: [{ name: "in", type: "X", link: 4 }] },
+  ],
+  links: [{ id: 4, origin_id: 1, origin_slot: 0, target_id: 2, target_slot: 0, type: "X" }],
+  version: 1,
+  state: { lastNodeId: 2, lastLinkId: 4, lastGroupId: 0 },
+  unknown: { kept: true },
+};
+
+const A_NODE = {
+  type: "A",
+  pos: [0, 0],
+  inputs: [{ name: "in", type: "X", link: null }],
+  outputs: [{ name: "out", type: "X", links: [] }],
+  widgets_values: [1, "a"],
+};
+
+describe("numbers", () => {
+  test("whole numbers beyond 2^53 stay exact", () => {
+    const text = '{"seed":18446744073709551615,"small":7,"half":0.5}';
+    const read = parseJson(text);
+    expect(isObject(read) && read.seed).toBe(18446744073709551615n);
+    expect(printJson(read)).toBe(text);
+  });
+
+  test("shipped workflows are printed as they were read", () => {
+    const folder = new URL("../../../../workflows/", import.meta.url);
+    const files = readdirSync(folder).filter((name) => name.endsWith(".json"));
+    expect(files.length).toBeGreaterThan(5);
+    for (const name of files) {
+      const text = readFileSync(new URL(name, folder), "utf8");
+      expect(JSON.parse(printJson(parseJson(text)))).toEqual(JSON.parse(text));
+    }
+  });
+});
+
+describe("documents", () => {
+  test("both versions' links are read", () => {
+    expect(linksOf(VERSION_ONE)).toEqual([
+      { id: 4, from: "1", fromSlot: 0, to: "2", toSlot: 0, type: "X" },
+    ]);
+    expect(nodesOf(VERSION_ONE)[1]).toMatchObject({ x: 5, y: 6 });
+  });
+
+  test("moving a node changes its place and nothing else", () => {
+    const moved = moveNodes(VERSION_ONE, new Map([["1", { x: 9, y: 8 }]]));
+    expect(moved).toEqual({
+      ...VERSION_ONE,
+      nodes: [
+        { ...((VERSION_ONE.nodes as Json[])[0] as object), pos: [9, 8] },
+        (VERSION_ONE.nodes as Json[])[1],
+      ],
+    });
+    expect((moved.nodes as Json[])[1]).toBe((VERSION_ONE.nodes as Json[])[1]);
+    expect(moveNodes(VERSION_ONE, new Map())).toBe(VERSION_ONE);
+  });
+
+  test("a link has its ends in three places, and all of them change", () => {
+    let doc = addNode(addNode(addNode(emptyDocument(), A_NODE), A_NODE), A_NODE);
+    doc = connect(doc, { node: "1", slot: 0 }, { node: "2", slot: 0 }, "X");
+    doc = connect(doc, { node: "3", slot: 0 }, { node: "2", slot: 0 }, "X");
+    expect(doc.links).toEqual([[2, 3, 0, 2, 0, "X"]]);
+    expect(nodesOf(doc)[1]?.inputs[0]?.link).toBe(2);
+    expect(printJson((doc.nodes as Json[])[0] as Json)).toContain('"links":[]');
+    const gone = removeNodes(doc, new Set(["3"]));
+    expect(gone.links).toEqual([]);
+    expect(nodesOf(gone)[1]?.inputs[0]?.link).toBeNull();
+    const later = connect(VERSION_ONE, { node: "2", slot: 0 }, { node: "2", slot: 0 }, "X");
+    expect(later.state).toEqual({ lastNodeId: 2, lastLinkId: 5, lastGroupId: 0 });
+    expect(later.links).toEqual([
+      { id: 5, origin_id: 2, origin_slot: 0, target_id: 2, target_slot: 0, type: "X" },
+    ]);
+  });
+
+  test("P0.08 copies are pasted under new ids with the links between them", () => {
+    const text = copied(VERSION_ONE, new Set(["1", "2"]));
+    const made = pasted(VERSION_ONE, text, 100, 50);
+    expect(made?.ids).toEqual(["3", "4"]);
+    expect(nodesOf(made?.doc ?? {}).slice(2)).toMatchObject([
+      { x: 100, y: 50 },
+      { x: 105, y: 56 },
+    ]);
+    expect(linksOf(made?.doc ?? {})[1]).toMatchObject({ from: "3", to: "4" });
+    expect(pasted(VERSION_ONE, "a text", 0, 0)).toBeNull();
+    expect(pasted(VERSION_ONE, '{"kind": "other"}', 0, 0)).toBeNull();
+  });
+});
+
+type Command = (doc: Doc) => Doc;
+const id = fc.integer({ min: 1, max: 6 }).map(String);
+const command: fc.Arbitrary<Command> = fc.oneof(
+  fc.constant<Command>((doc) => addNode(doc, A_NODE)),
+  fc.tuple(id, fc.integer(), fc.integer()).map(
+    ([node, x, y]): Command =>
+      (doc) =>
+        moveNodes(doc, new Map([[node, { x, y }]])),
+  ),
+  fc.tuple(id, fc.nat(1), fc.string()).map(
+    ([node, key, value]): Command =>
+      (doc) =>
+        setValue(doc, node, key, value),
+  ),
+  fc.tuple(id, id).map(
+    ([from, to]): Command =>
+      (doc) =>
+        connect(doc, { node: from, slot: 0 }, { node: to, slot: 0 }, "X"),
+  ),
+  fc.nat(9).map(
+    (link): Command =>
+      (doc) =>
+        removeLinks(doc, new Set([link])),
+  ),
+  id.map(
+    (node): Command =>
+      (doc) =>
+        removeNodes(doc, new Set([node])),
+  ),
+  fc.tuple(id, fc.constantFrom(0, 2, 4)).map(
+    ([node, mode]): Command =>
+      (doc) =>
+        setMode(doc, new Set([node]), mode),
+  ),
+);
+
+function times(history: History, step: (history: History) => History, count: number): History {
+  let next = history;
+  for (let number = 0; number < count; number++) next = step(next);
+  return next;
+}
+
+describe("undo", () => {
+  test("P0.09 a thousand random commands, undone and redone, are equal at both ends", () => {
+    fc.assert(
+      fc.property(fc.array(command, { minLength: 50, maxLength: 1000 }), (commands) => {
+        const first = emptyDocument();
+        let history = begin(first);
+        for (const edit of commands) history = record(history, edit(history.present.doc), "edit");
+        const steps = history.past.length;
+        const back = times(history, undo, steps);
+        expect(back.present.doc).toBe(first);
+        expect(times(back, redo, steps).present.doc).toBe(history.present.doc);
+        expect(undo(back)).toBe(back);
+      }),
+      { numRuns: 40 },
+    );
+  });
+
+  test("P0.09 a gesture is one step, and what changes nothing is none", () => {
+    const doc = addNode(emptyDocument(), A_NODE);
+    let history = begin(doc);
+    for (const value of ["a", "ab", "abc"])
+      history = record(history, setValue(history.present.doc, "1", 1, value), "set text", "g1");
+    history = record(history, moveNodes(history.present.doc, new Map()), "move");
+    expect(history.past).toHaveLength(1);
+    expect(undo(history).present.doc).toBe(doc);
+  });
+});

@@ -1,0 +1,44 @@
+/** Steps of a document, each with the name of what led to it. */
+import type { Doc } from "./model";
+
+export interface Step {
+  readonly doc: Doc;
+  readonly label: string;
+  /** Steps of one gesture have the same; "" for those that stand alone. */
+  readonly gesture: string;
+}
+
+export interface History {
+  readonly past: readonly Step[];
+  readonly present: Step;
+  readonly future: readonly Step[];
+}
+
+export function begin(doc: Doc): History {
+  return { past: [], present: { doc, label: "open", gesture: "" }, future: [] };
+}
+
+/** Adds a step; one of the same gesture as the last takes its place. */
+export function record(history: History, doc: Doc, label: string, gesture = ""): History {
+  if (doc === history.present.doc) return history;
+  const present = { doc, label, gesture };
+  const continues = gesture !== "" && history.present.gesture === gesture;
+  const past = continues ? history.past : [...history.past, history.present];
+  return { past, present, future: [] };
+}
+
+export function undo(history: History): History {
+  const last = history.past.at(-1);
+  if (last === undefined) return history;
+  return {
+    past: history.past.slice(0, -1),
+    present: { ...last, gesture: "" },
+    future: [history.present, ...history.future],
+  };
+}
+
+export function redo(history: History): History {
+  const [next, ...future] = history.future;
+  if (next === undefined) return history;
+  return { past: [...history.past, history.present], present: { ...next, gesture: "" }, future };
+}

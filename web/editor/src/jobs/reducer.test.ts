@@ -1,0 +1,125 @@
+import { describe, expect, test } from "vitest";
+import { type Jobs, NO_JOBS, reduce, sent } from "./reducer";
+
+const event = (fields: object) => ({ type: "event", event: { job: "j", ...fields } });
+const EVENTS = [
+  event({ kind: "started", at: 10 }),
+  event({ kind: "cached", nodes: ["1"], at: 10 }),
+  event({ kind: "node_started", node: "5.end", display: "5", type: "KSampler" }),
+  event({ kind: "plan_made", node: "5.end", plan: { sampler: "5" } }),
+  event({ kind: "progress", node: "5.end", display: "5", value: 3, maximum: 20 }),
+];
+const DONE = [
+  event({
+    kind: "node_done",
+    node: "5.end",
+    display: "5",
+    seconds: 1.5,
+    why: "new",
+    cached: false,
+  }),
+  event({ kind: "warned", message: "a line" }),
+  event({
+    kind: "ended",
+    status: "completed",
+    at: 12,
+    outputs: { "97:9": { images: [{ filename: "a.png" }] } },
+  }),
+];
+
+function heardAll(jobs: Jobs, frames: readonly unknown[]): Jobs {
+  return frames.reduce<Jobs>(reduce, jobs);
+}
+
+describe("jobs", () => {
+  test("P0.29 nodes are waiting, running, cached and done, with progress and seconds", () => {
+    const running = heardAll(sent(NO_JOBS, "j", 9), EVENTS).byId.j;
+    expect(running?.status).toBe("running");
+    expect(running?.nodes["1"]?.phase).toBe("cached");
+    expect(running?.nodes["5"]).toMatchObject({ phase: "running", value: 3, maximum: 20 });
+    expect(running?.plans["5"]).toEqual({ sampler: "5" });
+    const done = heardAll(sent(NO_JOBS, "j", 9), [...EVENTS, ...DONE]).byId.j;
+    expect(done).toMatchObject({ status: "completed", ended: 12, warnings: ["a line"] });
+    expect(done?.nodes["5"]).toMatchObject({ phase: "done", seconds: 1.5, why: "new" });
+    expect(done?.outputs["97"]).toEqual({ images: [{ filename: "a.png" }] });
+  });
+
+  test("P0.32 a snapshot and the rest give what all events gave", () => {
+    const whole = heardAll(sent(NO_JOBS, "j", 9), [...EVENTS, ...DONE]).byId.j;
+    const snapshot = {
+      type: "snapshot",
+      queue: { running: 1, pending: 0, paused: false, places: {} },
+      jobs: [
+        {
+          id: "j",
+          status: "in_progress",
+          created: 9,
+          started: 10,
+          ended: null,
+          predicted: null,
+          result: null,
+          state: {
+            started: 10,
+            nodes: {
+              "1": {
+                display: "1",
+                status: "finished",
+                value: 1,
+                maximum: 1,
+                cached: true,
+                seconds: 0,
+                why: "",
+                ui: null,
+              },
+              "5.end": {
+                display: "5",
+                status: "running",
+                value: 3,
+                maximum: 20,
+                cached: false,
+                seconds: 0,
+                why: "",
+                ui: null,
+              },
+            },
+            plans: { "5.end": { sampler: "5" } },
+            timeline: [],
+            warnings: [],
+            preview: null,
+          },
+        },
+      ],
+    };
+    expect(heardAll(NO_JOBS, [snapshot, ...DONE]).byId.j).toEqual(whole);
+  });
+
+  test("rule 4: events of a job that is not known mark nothing", () => {
+    expect(heardAll(NO_JOBS, EVENTS)).toBe(NO_JOBS);
+  });
+
+  test("a failed node is marked, those that ran are not running any more", () => {
+    const failed = heardAll(sent(NO_JOBS, "j", 9), [
+      ...EVENTS,
+      event({
+        kind: "ended",
+        status: "failed",
+        at: 11,
+        error: { message: "no", node: "5.x", display: "5" },
+      }),
+    ]).byId.j;
+    expect(failed).toMatchObject({ status: "failed", error: { message: "no", node: "5" } });
+    expect(failed?.nodes["5"]?.phase).toBe("failed");
+  });
+
+  test("a job that waits again has lost its marks", () => {
+    const running = heardAll(sent(NO_JOBS, "j", 9), EVENTS);
+    const again = reduce(running, {
+      type: "queue",
+      running: 0,
+      pending: 1,
+      paused: false,
+      places: { j: 0 },
+    });
+    expect(again.byId.j).toMatchObject({ status: "pending", nodes: {} });
+  });
+});

@@ -1,0 +1,304 @@
+/**
+ * Follows jobs by the frames of the native channel: a snapshot replaces all that is known, events
+ * add to it. Pure; pictures are bytes here.
+ */
+
+export type NodePhase = "running" | "done" | "cached" | "failed";
+
+export interface NodeRun {
+  readonly phase: NodePhase;
+  readonly value: number;
+  readonly maximum: number;
+  readonly seconds: number;
+  readonly why: string;
+}
+
+export interface Picture {
+  readonly node: string;
+  readonly image: Uint8Array;
+  readonly mediaType: string;
+}
+
+export type JobStatus = "pending" | "running" | "completed" | "failed" | "cancelled";
+
+export interface Job {
+  readonly id: string;
+  readonly status: JobStatus;
+  readonly created: number;
+  readonly started: number | null;
+  readonly ended: number | null;
+  readonly predicted: number | null;
+  /** By the node of the document that shows it. */
+  readonly nodes: Readonly<Record<string, NodeRun>>;
+  readonly outputs: Readonly<Record<string, Readonly<Record<string, readonly unknown[]>>>>;
+  readonly preview: Picture | null;
+  readonly warnings: readonly string[];
+  readonly plans: Readonly<Record<string, unknown>>;
+  readonly error: { readonly message: string; readonly node: string } | null;
+}
+
+export interface Queue {
+  readonly running: number;
+  readonly pending: number;
+  readonly paused: boolean;
+  /** Of this client's waiting jobs: how many wait before each. */
+  readonly places: Readonly<Record<string, number>>;
+}
+
+export interface Jobs {
+  readonly byId: Readonly<Record<string, Job>>;
+  readonly queue: Queue;
+}
+
+export const NO_JOBS: Jobs = {
+  byId: {},
+  queue: { running: 0, pending: 0, paused: false, places: {} },
+};
+
+type Fields = Readonly<Record<string, unknown>>;
+
+function fields(value: unknown): Fields {
+  return typeof value === "object" && value !== null ? (value as Fields) : {};
+}
+
+/**
+ * The node of the document that an id stands for: of `97:98`, inside of a subgraph, the subgraph's
+ * `97`; of `5.end`, which a node expanded to, `5`.
+ */
+function shownAs(id: unknown): string {
+  return text(id).split(/[.:]/)[0] ?? "";
+}
+
+function text(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+function byShown(raw: unknown): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(fields(raw)).map(([id, value]) => [shownAs(id), value]));
+}
+
+function number(value: unknown, otherwise = 0): number {
+  return typeof value === "number" ? value : typeof value === "bigint" ? Number(value) : otherwise;
+}
+
+function numberOrNull(value: unknown): number | null {
+  return value === null || value === undefined ? null : number(value);
+}
+
+export function reduce(jobs: Jobs, frame: unknown): Jobs {
+  const told = fields(frame);
+  switch (told.type) {
+    case "snapshot": {
+      const found = (told.jobs as readonly unknown[]).map(jobOf);
+      return {
+        byId: Object.fromEntries(found.map((job) => [job.id, job])),
+        queue: queueOf(told.queue),
+      };
+    }
+    case "queue":
+      return waiting({ ...jobs, queue: queueOf(told.queue ?? told) });
+    case "event":
+      return heard(jobs, fields(told.event));
+    default:
+      return jobs;
+  }
+}
+
+/** Notes a job that was just sent. */
+export function sent(jobs: Jobs, id: string, now: number): Jobs {
+  return { ...jobs, byId: { ...jobs.byId, [id]: blank(id, now) } };
+}
+
+export function blank(id: string, created: number): Job {
+  return {
+    id,
+    status: "pending",
+    created,
+    started: null,
+    ended: null,
+    predicted: null,
+    nodes: {},
+    outputs: {},
+    preview: null,
+    warnings: [],
+    plans: {},
+    error: null,
+  };
+}
+
+function queueOf(raw: unknown): Queue {
+  const told = fields(raw);
+  const places = Object.entries(fields(told.places)).map(([id, place]) => [id, number(place)]);
+  return {
+    running: number(told.running),
+    pending: number(told.pending),
+    paused: told.paused === true,
+    places: Object.fromEntries(places) as Record<string, number>,
+  };
+}
+
+/** A job that waits again has lost what was told of its nodes. */
+function waiting(jobs: Jobs): Jobs {
+  const again = Object.values(jobs.byId).filter(
+    (job) => job.status === "running" && job.id in jobs.queue.places,
+  );
+  if (again.length === 0) return jobs;
+  const changed = again.map((job) => [job.id, blank(job.id, job.created)]);
+  return { ...jobs, byId: { ...jobs.byId, ...Object.fromEntries(changed) } };
+}
+
+function jobOf(raw: unknown): Job {
+  const told = fields(raw);
+  const state = fields(told.state);
+  const preview = fields(state.preview);
+  const job: Job = {
+    ...blank(text(told.id), number(told.created)),
+    status: statusOf(told),
+    started: numberOrNull(told.started),
+    ended: numberOrNull(told.ended),
+    predicted: numberOrNull(told.predicted),
+    nodes: nodesOf(state.nodes),
+    outputs: outputsOf(state.nodes),
+    preview: state.preview ? pictureOf(preview) : null,
+    warnings: ((state.warnings ?? []) as readonly unknown[]).map(text),
+    plans: byShown(state.plans),
+  };
+  return told.result ? ended(job, fields(told.result)) : job;
+}
+
+function statusOf(told: Fields): JobStatus {
+  const status = text(told.status);
+  if (status === "in_progress") return "running";
+  return status === "completed" || status === "failed" || status === "cancelled"
+    ? status
+    : "pending";
+}
+
+function nodesOf(raw: unknown): Record<string, NodeRun> {
+  const found: Record<string, NodeRun> = {};
+  for (const [id, value] of Object.entries(fields(raw))) {
+    const node = fields(value);
+    const shown = shownAs(text(node.display) || id);
+    const status = text(node.status);
+    found[shown] = {
+      phase: status === "error" ? "failed" : status === "running" ? "running" : doneAs(node.cached),
+      value: number(node.value),
+      maximum: number(node.maximum, 1),
+      seconds: number(node.seconds) + (found[shown]?.seconds ?? 0),
+      why: text(node.why),
+    };
+  }
+  return found;
+}
+
+function outputsOf(raw: unknown): Job["outputs"] {
+  const shown = Object.entries(fields(raw)).filter(([, node]) => fields(node).ui);
+  return Object.fromEntries(
+    shown.map(([id, node]) => [shownAs(text(fields(node).display) || id), fields(node).ui]),
+  ) as Job["outputs"];
+}
+
+function doneAs(cached: unknown): NodePhase {
+  return cached === true ? "cached" : "done";
+}
+
+function pictureOf(told: Fields): Picture | null {
+  return told.image instanceof Uint8Array
+    ? {
+        node: shownAs(text(told.display) || told.node),
+        image: told.image,
+        mediaType: text(told.media_type),
+      }
+    : null;
+}
+
+function heard(jobs: Jobs, event: Fields): Jobs {
+  const id = text(event.job);
+  const job = jobs.byId[id];
+  if (job === undefined) return jobs;
+  const next = after(job, event);
+  return next === job ? jobs : { ...jobs, byId: { ...jobs.byId, [id]: next } };
+}
+
+function after(job: Job, event: Fields): Job {
+  const shown = shownAs(text(event.display) || event.node);
+  switch (event.kind) {
+    case "started":
+      return { ...job, status: "running", started: number(event.at) };
+    case "cached": {
+      const nodes = { ...job.nodes };
+      for (const node of (event.nodes as readonly string[]).map(shownAs))
+        nodes[node] = { phase: "cached", value: 1, maximum: 1, seconds: 0, why: "" };
+      return { ...job, nodes };
+    }
+    case "node_started":
+      return withNode(job, shown, { phase: "running", value: 0, maximum: 1 });
+    case "progress":
+      return withNode(job, shown, {
+        phase: "running",
+        value: number(event.value),
+        maximum: number(event.maximum, 1),
+      });
+    case "node_done": {
+      const before = job.nodes[shown];
+      const done = withNode(job, shown, {
+        phase: doneAs(event.cached),
+        seconds: number(event.seconds) + (before?.seconds ?? 0),
+        why: text(event.why),
+      });
+      return event.ui
+        ? { ...done, outputs: { ...done.outputs, [shown]: event.ui as Job["outputs"][string] } }
+        : done;
+    }
+    case "previewed":
+      return { ...job, preview: pictureOf(event) };
+    case "plan_made":
+      return { ...job, plans: { ...job.plans, [shownAs(event.node)]: event.plan } };
+    case "warned":
+      return { ...job, warnings: [...job.warnings, text(event.message)].slice(-100) };
+    case "ended":
+      return ended(job, event);
+    default:
+      return job;
+  }
+}
+
+function withNode(job: Job, node: string, change: Partial<NodeRun>): Job {
+  const before = job.nodes[node] ?? {
+    phase: "running",
+    value: 0,
+    maximum: 1,
+    seconds: 0,
+    why: "",
+  };
+  return { ...job, nodes: { ...job.nodes, [node]: { ...before, ...change } } };
+}
+
+function ended(job: Job, event: Fields): Job {
+  const status = text(event.status) as JobStatus;
+  const error = event.error ? fields(event.error) : null;
+  const node = error === null ? "" : shownAs(text(error.display) || error.node);
+  const nodes = { ...job.nodes };
+  for (const [id, run] of Object.entries(nodes))
+    if (run.phase === "running") {
+      if (status === "completed") nodes[id] = { ...run, phase: "done", value: run.maximum };
+      else delete nodes[id];
+    }
+  if (node !== "")
+    nodes[node] = {
+      phase: "failed",
+      value: 0,
+      maximum: 1,
+      seconds: 0,
+      why: error === null ? "" : text(error.message),
+    };
+  return {
+    ...job,
+    status,
+    ended: number(event.at),
+    nodes,
+    outputs: { ...job.outputs, ...(byShown(event.outputs) as Job["outputs"]) },
+    preview: null,
+    error: error === null ? null : { message: text(error.message), node },
+  };
+}

@@ -1,0 +1,38 @@
+/** JSON whose whole numbers stay exact: beyond 2^53 they are bigint. */
+import { parse, stringify } from "lossless-json";
+
+export type Json = null | boolean | number | bigint | string | readonly Json[] | JsonObject;
+export interface JsonObject {
+  readonly [key: string]: Json;
+}
+
+const WHOLE = /^-?\d+$/;
+
+function numberOf(text: string): number | bigint {
+  const value = Number(text);
+  return WHOLE.test(text) && !Number.isSafeInteger(value) ? BigInt(text) : value;
+}
+
+export function parseJson(text: string): Json {
+  return parse(text, undefined, numberOf) as Json;
+}
+
+export function printJson(value: Json, indent?: number): string {
+  return stringify(value, undefined, indent) ?? "null";
+}
+
+export function isObject(value: Json | undefined): value is JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+export function listOf(value: Json | undefined): readonly Json[] {
+  return Array.isArray(value) ? value : [];
+}
+
+export function textOf(value: Json | undefined, otherwise = ""): string {
+  return typeof value === "string" ? value : otherwise;
+}
+
+export function numberFrom(value: Json | undefined, otherwise = 0): number {
+  return typeof value === "number" ? value : typeof value === "bigint" ? Number(value) : otherwise;
+}

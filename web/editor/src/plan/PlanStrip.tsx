@@ -1,0 +1,27 @@
+import type { Plan } from "./plan";
+import { shortName, timeText } from "./plan";
+
+/** A cell for each call of an evaluation, as wide as it takes long, in its device's colour. */
+export function PlanStrip({ plan }: { readonly plan: Plan }) {
+  const shown = plan.cells.filter(({ seconds }) => seconds > 0);
+  return (
+    <figure className="strip">
+      <div>
+        {shown.map((cell) => (
+          <span
+            key={`${cell.segment} ${cell.stage}`}
+            className={`cell device-${cell.device % 8} ${cell.stale ? "stale" : ""}`}
+            style={{ flexGrow: 1e6 * cell.seconds }}
+            title={`${cell.stage}${cell.branches > 1 ? `, ${cell.branches} branches in one call` : ""}, ${timeText(cell.seconds)} on ${plan.devices[cell.device]}${cell.stale ? ", one evaluation behind" : ""}`}
+          >
+            {shortName(cell.stage)}
+            {cell.branches > 1 ? ` ×${cell.branches}` : ""}
+          </span>
+        ))}
+      </div>
+      <figcaption>
+        {timeText(plan.period)} an evaluation, predicted · {plan.devices.join(", ")}
+      </figcaption>
+    </figure>
+  );
+}

@@ -1,0 +1,91 @@
+/**
+ * Holds the native channel (subprotocol `katz.msgpack`): tells of its frames and its state, and
+ * connects again when it is lost. Knows neither jobs nor pages.
+ */
+import { decode, encode } from "@msgpack/msgpack";
+
+export type ChannelState = "connecting" | "connected" | "lost";
+
+const PROTOCOL = "katz.msgpack";
+const PING = 15_000;
+const SILENCE = 25_000;
+const SHORTEST_WAIT = 200;
+const LONGEST_WAIT = 5_000;
+
+export class Channel {
+  private socket: WebSocket | null = null;
+  private wait = SHORTEST_WAIT;
+  private heard = 0;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private pinging: ReturnType<typeof setInterval> | undefined;
+  private closed = false;
+
+  constructor(
+    private readonly client: string,
+    private readonly onFrame: (frame: unknown) => void,
+    private readonly onState: (state: ChannelState) => void,
+  ) {
+    this.connect();
+    document.addEventListener("visibilitychange", this.wake);
+    window.addEventListener("online", this.wake);
+  }
+
+  close(): void {
+    this.closed = true;
+    document.removeEventListener("visibilitychange", this.wake);
+    window.removeEventListener("online", this.wake);
+    clearTimeout(this.timer);
+    this.forget();
+  }
+
+  private readonly wake = (): void => {
+    if (document.visibilityState === "visible" && this.socket?.readyState !== WebSocket.OPEN) {
+      this.wait = SHORTEST_WAIT;
+      clearTimeout(this.timer);
+      this.connect();
+    }
+  };
+
+  private connect(): void {
+    this.forget();
+    this.onState("connecting");
+    const address = new URL("ws", document.baseURI);
+    address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
+    address.searchParams.set("clientId", this.client);
+    const socket = new WebSocket(address, PROTOCOL);
+    socket.binaryType = "arraybuffer";
+    this.socket = socket;
+    this.heard = Date.now();
+    socket.onopen = () => {
+      this.wait = SHORTEST_WAIT;
+      this.onState("connected");
+    };
+    socket.onmessage = (message: MessageEvent<unknown>) => {
+      this.heard = Date.now();
+      if (message.data instanceof ArrayBuffer) this.onFrame(decode(message.data));
+    };
+    socket.onclose = () => this.lost(socket);
+    this.pinging = setInterval(() => {
+      if (Date.now() - this.heard > SILENCE) this.lost(socket);
+      else if (socket.readyState === WebSocket.OPEN) socket.send(encode({ type: "ping" }));
+    }, PING);
+  }
+
+  private lost(socket: WebSocket): void {
+    if (socket !== this.socket || this.closed) return;
+    this.forget();
+    this.onState("lost");
+    this.timer = setTimeout(() => this.connect(), this.wait * (0.8 + 0.4 * Math.random()));
+    this.wait = Math.min(2 * this.wait, LONGEST_WAIT);
+  }
+
+  private forget(): void {
+    clearInterval(this.pinging);
+    const socket = this.socket;
+    this.socket = null;
+    if (socket !== null) {
+      socket.onopen = socket.onmessage = socket.onclose = null;
+      socket.close();
+    }
+  }
+}

@@ -1,0 +1,173 @@
+/** Asks the server. A refusal is a `Refused` with the server's own line. */
+
+import type { Doc } from "../document/model";
+import {
+  isObject,
+  type Json,
+  type JsonObject,
+  listOf,
+  parseJson,
+  printJson,
+  textOf,
+} from "../json";
+
+export class Refused extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly answer: JsonObject = {},
+  ) {
+    super(message);
+  }
+}
+
+export interface Opened {
+  readonly document: Doc;
+  readonly notes: readonly string[];
+}
+
+export interface Checked {
+  readonly error: JsonObject | null;
+  readonly nodeErrors: JsonObject;
+  readonly notes: readonly string[];
+}
+
+export interface Template {
+  readonly name: string;
+  readonly title: string;
+  readonly description: string;
+  readonly picture: string;
+}
+
+async function asked(path: string, init?: RequestInit): Promise<Json> {
+  let response: Response;
+  try {
+    response = await fetch(path, init);
+  } catch {
+    throw new Refused("the server does not answer", 0);
+  }
+  const text = await response.text();
+  let answer: Json = null;
+  try {
+    answer = text === "" ? null : parseJson(text);
+  } catch {
+    if (response.ok) throw new Refused("the server's answer is no JSON", response.status);
+  }
+  if (!response.ok)
+    throw new Refused(
+      refusal(answer, response.status),
+      response.status,
+      isObject(answer) ? answer : {},
+    );
+  return answer;
+}
+
+function refusal(answer: Json, status: number): string {
+  const error = isObject(answer) ? answer.error : undefined;
+  if (typeof error === "string") return error;
+  if (isObject(error)) {
+    const details = textOf(error.details);
+    return textOf(error.message) + (details === "" ? "" : `: ${details}`);
+  }
+  return `the server answered ${status}`;
+}
+
+function posted(path: string, body: JsonObject): Promise<Json> {
+  return asked(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: printJson(body),
+  });
+}
+
+export async function open(file: Blob): Promise<Opened> {
+  const form = new FormData();
+  form.append("file", file);
+  const answer = await asked("katz/open", { method: "POST", body: form });
+  const found = isObject(answer) ? answer : {};
+  return {
+    document: isObject(found.document) ? found.document : {},
+    notes: listOf(found.notes).map((note) => textOf(note)),
+  };
+}
+
+export async function template(name: string): Promise<Doc> {
+  const answer = await asked(`templates/${encodeURIComponent(name)}.json`);
+  return isObject(answer) ? answer : {};
+}
+
+export async function templates(): Promise<readonly Template[]> {
+  const categories = listOf(await asked("templates/index.json")).filter(isObject);
+  return categories
+    .flatMap((category) => listOf(category.templates).filter(isObject))
+    .map((raw) => ({
+      name: textOf(raw.name),
+      title: textOf(raw.title),
+      description: textOf(raw.description),
+      picture: `templates/${encodeURIComponent(textOf(raw.name))}-1.webp`,
+    }));
+}
+
+export function objectInfo(): Promise<Json> {
+  return asked("object_info");
+}
+
+export async function check(document: Doc): Promise<Checked> {
+  const answer = await posted("katz/check", { prompt: document });
+  const found = isObject(answer) ? answer : {};
+  return {
+    error: isObject(found.error) ? found.error : null,
+    nodeErrors: isObject(found.node_errors) ? found.node_errors : {},
+    notes: listOf(found.notes).map((note) => textOf(note)),
+  };
+}
+
+/** Queues a document; the job's id is minted here, so that no event can come too early. */
+export async function queue(document: Doc, job: string, client: string, front: boolean) {
+  await posted("prompt", { prompt: document, prompt_id: job, client_id: client, front });
+}
+
+export async function cancel(job: string): Promise<void> {
+  await posted("api/jobs/cancel", { job_ids: [job] });
+}
+
+/** Steers the whole queue: what runs goes on when it is paused. */
+export async function steer(what: "pause" | "resume" | "clear"): Promise<void> {
+  await posted(`katz/queue/${what}`, {});
+}
+
+/** Fetches a file of the server's, as one to open. */
+export async function fetched(address: string): Promise<File> {
+  const response = await fetch(address);
+  if (!response.ok) throw new Refused("the file is not there any more", response.status);
+  const name = new URL(address, document.baseURI).searchParams.get("filename") ?? "picture.png";
+  return new File([await response.blob()], name);
+}
+
+export interface StoredPicture {
+  readonly filename: string;
+  readonly subfolder: string;
+  readonly type: string;
+}
+
+export function pictureOf(raw: Json): StoredPicture | null {
+  if (!isObject(raw) || typeof raw.filename !== "string") return null;
+  return {
+    filename: raw.filename,
+    subfolder: textOf(raw.subfolder),
+    type: textOf(raw.type, "output"),
+  };
+}
+
+export function addressOf(picture: StoredPicture, width = 0): string {
+  const query = new URLSearchParams({ ...picture });
+  if (width > 0) query.set("width", String(width));
+  return `view?${query}`;
+}
+
+export async function upload(file: File): Promise<string> {
+  const form = new FormData();
+  form.append("image", file);
+  const answer = await asked("upload/image", { method: "POST", body: form });
+  return isObject(answer) ? textOf(answer.name) : "";
+}

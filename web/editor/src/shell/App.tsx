@@ -1,0 +1,112 @@
+/** The page: tabs, the canvas in front, and what stands around it. */
+import { useEffect, useState } from "react";
+import { Canvas } from "../canvas/Canvas";
+import { emptyDocument } from "../document/commands";
+import { nodesOf } from "../document/model";
+import { PlanPanel } from "../plan/PlanPanel";
+import { onKey } from "./actions";
+import { Dialogs } from "./Dialogs";
+import { docOf, useActive, useDocuments } from "./documents";
+import { JobsPanel } from "./JobsPanel";
+import { keepOpen, restore } from "./keeping";
+import { connect, tell, useJob, useLive } from "./live";
+import { Problems } from "./Problems";
+import { usePage } from "./page";
+import { openFiles, watchProblems } from "./running";
+import { Start } from "./Start";
+import { Tabs } from "./Tabs";
+import { Toolbar } from "./Toolbar";
+
+export function App() {
+  const session = useActive();
+  const job = useJob(session?.job ?? null);
+  const side = usePage((page) => page.side);
+  const [ready, setReady] = useState(false);
+
+  useEffect(() => {
+    const channel = connect();
+    const ends = [watchProblems(), () => channel.close()];
+    void restore().then((count) => {
+      if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
+      else useDocuments.getState().open("workflow", emptyDocument());
+      ends.push(keepOpen());
+      setReady(true);
+    });
+    window.addEventListener("keydown", onKey);
+    window.addEventListener("dragover", allow);
+    window.addEventListener("drop", onDrop);
+    return () => {
+      window.removeEventListener("keydown", onKey);
+      window.removeEventListener("dragover", allow);
+      window.removeEventListener("drop", onDrop);
+      for (const end of ends) end();
+    };
+  }, []);
+
+  useEffect(() => {
+    const changed = session !== null && docOf(session) !== session.saved ? "● " : "";
+    const run = job?.status === "running" ? Object.values(job.nodes).at(-1) : undefined;
+    const progress =
+      run && run.maximum > 1 ? `${Math.round((100 * run.value) / run.maximum)} % ` : "";
+    document.title = `${progress}${changed}${session?.name ?? ""} · Katz Graph`;
+  }, [session, job]);
+
+  const empty = session === null || nodesOf(docOf(session)).length === 0;
+  return (
+    <div className="page">
+      <header className="bar">
+        <Tabs />
+        <Line />
+      </header>
+      {session !== null && <Toolbar session={session} job={job} />}
+      <div className="middle">
+        <div className="work">
+          {session !== null && ready && <Canvas session={session} />}
+          {empty && ready && <Start />}
+          {session !== null && <Problems session={session} job={job} />}
+        </div>
+        {side === "jobs" && <JobsPanel />}
+        {side === "plan" && <PlanPanel job={job} />}
+      </div>
+      <Notice />
+      <Dialogs />
+    </div>
+  );
+}
+
+function allow(event: DragEvent): void {
+  event.preventDefault();
+}
+
+function onDrop(event: DragEvent): void {
+  event.preventDefault();
+  const files = [...(event.dataTransfer?.files ?? [])];
+  if (files.length > 0) void openFiles(files);
+}
+
+function Line() {
+  const line = useLive((live) => live.line);
+  const words = {
+    connected: "connected",
+    connecting: "connecting …",
+    lost: "line lost, trying again",
+  };
+  return (
+    <span className={`line ${line}`} role="status">
+      {words[line]}
+    </span>
+  );
+}
+
+function Notice() {
+  const notice = useLive((live) => live.notice);
+  if (notice === "") return null;
+  return (
+    <div className="notice" role="alert">
+      <span>{notice}</span>
+      <button type="button" onClick={() => useLive.setState({ notice: "" })}>
+        Dismiss
+      </button>
+    </div>
+  );
+}

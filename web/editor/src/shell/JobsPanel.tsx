@@ -1,0 +1,91 @@
+/** Lists this client's jobs: what runs, what waits, what has ended. */
+import type { Job } from "../jobs/reducer";
+import type { Json } from "../json";
+import { addressOf, cancel, pictureOf, steer } from "../server/client";
+import { useDocuments } from "./documents";
+import { tell, useLive } from "./live";
+import { usePage } from "./page";
+
+export function JobsPanel() {
+  const jobs = useLive((live) => live.jobs);
+  const sessions = useDocuments((documents) => documents.sessions);
+  const all = Object.values(jobs.byId).sort((one, other) => other.created - one.created);
+  return (
+    <aside className="side jobs" aria-label="queue and history">
+      <h2>
+        {jobs.queue.running} running, {jobs.queue.pending} waiting
+      </h2>
+      <div className="steering">
+        <button
+          type="button"
+          onClick={() => void steer(jobs.queue.paused ? "resume" : "pause").catch(tell)}
+        >
+          {jobs.queue.paused ? "Resume" : "Pause"}
+        </button>
+        <button
+          type="button"
+          disabled={jobs.queue.running + jobs.queue.pending === 0}
+          onClick={() => void steer("clear").catch(tell)}
+        >
+          Cancel all
+        </button>
+        {jobs.queue.paused && <span>paused: what waits stays in the queue</span>}
+      </div>
+      {all.length === 0 && <p className="empty">nothing was run yet</p>}
+      <ol>
+        {all.map((job) => (
+          <Row
+            key={job.id}
+            job={job}
+            place={jobs.queue.places[job.id]}
+            name={sessions.find((session) => session.job === job.id)?.name ?? ""}
+          />
+        ))}
+      </ol>
+    </aside>
+  );
+}
+
+function Row({
+  job,
+  place,
+  name,
+}: {
+  readonly job: Job;
+  readonly place: number | undefined;
+  readonly name: string;
+}) {
+  const pictures = Object.values(job.outputs).flatMap((made) =>
+    ((made.images ?? []) as readonly Json[]).flatMap((raw) => pictureOf(raw) ?? []),
+  );
+  const busy = job.status === "running" || job.status === "pending";
+  const began = new Date(1000 * job.created).toLocaleTimeString();
+  return (
+    <li>
+      <div>
+        <i className={`dot ${job.status}`} /> {job.status}
+        {place !== undefined && place > 0 ? `, ${place} before it` : ""}
+        <small>
+          {name} {began}
+        </small>
+        {busy && (
+          <button type="button" onClick={() => void cancel(job.id).catch(tell)}>
+            Cancel
+          </button>
+        )}
+      </div>
+      {job.error && <p className="missing">{job.error.message}</p>}
+      <div className="pictures">
+        {pictures.map((picture) => (
+          <button
+            type="button"
+            key={picture.filename}
+            onClick={() => usePage.setState({ picture: addressOf(picture) })}
+          >
+            <img src={addressOf(picture, 128)} alt={picture.filename} loading="lazy" />
+          </button>
+        ))}
+      </div>
+    </li>
+  );
+}

@@ -1,0 +1,87 @@
+/** A dialog with a search field and a list, for mouse and keyboard. */
+import { useEffect, useRef, useState } from "react";
+
+export interface Entry {
+  readonly id: string;
+  readonly title: string;
+  readonly detail?: string;
+  readonly help?: string;
+}
+
+export function Picker({
+  label,
+  query,
+  onQuery,
+  entries,
+  onPick,
+  onClose,
+}: {
+  readonly label: string;
+  readonly query: string;
+  readonly onQuery: (query: string) => void;
+  readonly entries: readonly Entry[];
+  readonly onPick: (id: string) => void;
+  readonly onClose: () => void;
+}) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [place, setPlace] = useState(0);
+  const at = Math.min(place, entries.length - 1);
+  useEffect(() => dialog.current?.showModal(), []);
+  useEffect(() => {
+    dialog.current?.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest" });
+  });
+  return (
+    <dialog
+      ref={dialog}
+      className="picker"
+      aria-label={label}
+      onClose={onClose}
+      onClick={(event) => event.target === dialog.current && onClose()}
+      onKeyDown={(event) => {
+        const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[event.key];
+        if (step !== undefined) {
+          event.preventDefault();
+          setPlace(Math.max(0, Math.min(entries.length - 1, at + step)));
+        }
+        const chosen = entries[at];
+        if (event.key === "Enter" && chosen !== undefined) {
+          event.preventDefault();
+          onPick(chosen.id);
+        }
+      }}
+    >
+      <input
+        type="search"
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="picker-list"
+        aria-activedescendant={entries[at] && `picker-${at}`}
+        aria-label={label}
+        placeholder={label}
+        value={query}
+        onChange={(event) => {
+          onQuery(event.target.value);
+          setPlace(0);
+        }}
+      />
+      <div id="picker-list" role="listbox" aria-label={label} tabIndex={-1}>
+        {entries.map((entry, number) => (
+          // the search field has the keyboard
+          <div
+            key={entry.id}
+            id={`picker-${number}`}
+            role="option"
+            tabIndex={-1}
+            aria-selected={number === at}
+            title={entry.help}
+            onClick={() => onPick(entry.id)}
+          >
+            <span>{entry.title}</span>
+            {entry.detail && <small>{entry.detail}</small>}
+          </div>
+        ))}
+        {entries.length === 0 && <p className="empty">nothing found</p>}
+      </div>
+    </dialog>
+  );
+}

@@ -1,0 +1,44 @@
+import { useCanvas } from "../canvas/state";
+import { nodesOf } from "../document/model";
+import type { Job } from "../jobs/reducer";
+import { docOf, type Session } from "./documents";
+import { problemsOf } from "./problems";
+
+const SHOWN = 8;
+
+export function Problems({
+  session,
+  job,
+}: {
+  readonly session: Session;
+  readonly job: Job | null;
+}) {
+  const nodes = nodesOf(docOf(session));
+  const found = nodes.length === 0 ? [] : problemsOf(session.checked, job);
+  const notes = [...session.notes, ...(session.checked?.notes ?? []), ...(job?.warnings ?? [])];
+  if (found.length === 0 && notes.length === 0) return null;
+  const named = new Map(nodes.map((node) => [node.id, node.title || node.type]));
+  return (
+    <aside className="problems" aria-label="problems">
+      {found.length > 0 && <h2>{found.length === 1 ? "1 problem" : `${found.length} problems`}</h2>}
+      <ul>
+        {found.slice(0, SHOWN).map(({ node, input, line }) => (
+          <li key={`${node} ${input} ${line}`}>
+            {named.has(node) ? (
+              <button type="button" onClick={() => useCanvas.getState().jump(node)}>
+                {named.get(node)} #{node}
+              </button>
+            ) : null}
+            <span>{line}</span>
+          </li>
+        ))}
+        {found.length > SHOWN && <li>and {found.length - SHOWN} more</li>}
+        {[...new Set(notes)].slice(0, SHOWN).map((note) => (
+          <li className="remark" key={note}>
+            {note}
+          </li>
+        ))}
+      </ul>
+    </aside>
+  );
+}

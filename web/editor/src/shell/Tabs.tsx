@@ -1,0 +1,53 @@
+import { Plus, X } from "lucide-react";
+import { emptyDocument } from "../document/commands";
+import { docOf, useDocuments } from "./documents";
+import { useLive } from "./live";
+
+export function Tabs() {
+  const sessions = useDocuments((documents) => documents.sessions);
+  const active = useDocuments((documents) => documents.active);
+  const byId = useLive(({ jobs }) => jobs.byId);
+  const { show, close, open, update } = useDocuments.getState();
+  return (
+    <nav className="tabs" aria-label="documents">
+      {sessions.map((session) => {
+        const status = byId[session.job ?? ""]?.status ?? "";
+        const changed = docOf(session) !== session.saved;
+        return (
+          <span className={`tab ${session.id === active ? "active" : ""}`} key={session.id}>
+            <button
+              type="button"
+              aria-current={session.id === active}
+              title="double-click renames"
+              onClick={() => show(session.id)}
+              onAuxClick={(event) => event.button === 1 && close(session.id)}
+              onDoubleClick={() => {
+                const name = window.prompt("Name", session.name)?.trim();
+                if (name) update(session.id, { name });
+              }}
+            >
+              <i className={`dot ${status}`} />
+              {session.name}
+              {changed && <b title="changed since it was opened or saved"> ●</b>}
+            </button>
+            <button
+              type="button"
+              aria-label={`close ${session.name}`}
+              onClick={() => close(session.id)}
+            >
+              <X size={12} />
+            </button>
+          </span>
+        );
+      })}
+      <button
+        type="button"
+        className="plain"
+        aria-label="new workflow"
+        onClick={() => open("workflow", emptyDocument())}
+      >
+        <Plus size={14} />
+      </button>
+    </nav>
+  );
+}

@@ -1,0 +1,97 @@
+import {
+  Download,
+  FolderOpen,
+  Keyboard,
+  LayoutTemplate,
+  List,
+  Network,
+  Play,
+  Redo2,
+  Square,
+  Undo2,
+} from "lucide-react";
+import type { ReactNode } from "react";
+import type { Job } from "../jobs/reducer";
+import { ACTIONS } from "./actions";
+import type { Session } from "./documents";
+import { useLive } from "./live";
+
+export function Toolbar({ session, job }: { readonly session: Session; readonly job: Job | null }) {
+  const queue = useLive(({ jobs }) => jobs.queue);
+  const { past, future } = session.history;
+  const busy = job?.status === "running" || job?.status === "pending";
+  return (
+    <div className="toolbar" role="toolbar" aria-label="actions">
+      <Button id="open" icon={<FolderOpen size={15} />} />
+      <Button id="save" icon={<Download size={15} />} />
+      <Button id="templates" icon={<LayoutTemplate size={15} />} />
+      <span className="gap" />
+      <Button
+        id="undo"
+        icon={<Undo2 size={15} />}
+        disabled={past.length === 0}
+        more={past.length > 0 ? `: ${session.history.present.label}` : ""}
+      />
+      <Button
+        id="redo"
+        icon={<Redo2 size={15} />}
+        disabled={future.length === 0}
+        more={future[0] ? `: ${future[0].label}` : ""}
+      />
+      <span className="state" role="status">
+        {job !== null && stateOf(job)}
+      </span>
+      <Button id="plan" icon={<Network size={15} />} label="plan" />
+      <Button id="keys" icon={<Keyboard size={15} />} />
+      <Button
+        id="jobs"
+        icon={<List size={15} />}
+        label={`queue ${queue.running + queue.pending}${queue.paused ? ", paused" : ""}`}
+      />
+      <Button id="stop" icon={<Square size={13} />} label="Stop" disabled={!busy} />
+      <Button id="run" icon={<Play size={13} />} label="Run" prominent />
+    </div>
+  );
+}
+
+function stateOf(job: Job): string {
+  if (job.status === "pending") return "waiting";
+  if (job.status === "running") {
+    const predicted = job.predicted === null ? "" : `, ${job.predicted.toFixed(1)} s predicted`;
+    return `running${predicted}`;
+  }
+  const seconds = job.started !== null && job.ended !== null ? job.ended - job.started : null;
+  return seconds === null ? job.status : `${job.status} in ${seconds.toFixed(2)} s`;
+}
+
+function Button({
+  id,
+  icon,
+  label = "",
+  more = "",
+  disabled = false,
+  prominent = false,
+}: {
+  readonly id: string;
+  readonly icon: ReactNode;
+  readonly label?: string;
+  readonly more?: string;
+  readonly disabled?: boolean;
+  readonly prominent?: boolean;
+}) {
+  const action = ACTIONS.find((one) => one.id === id);
+  if (action === undefined) return null;
+  return (
+    <button
+      type="button"
+      className={prominent ? "prominent" : "plain"}
+      disabled={disabled}
+      aria-label={label === "" ? action.title : undefined}
+      title={`${action.title}${more} (${action.keys.join(", ")})`}
+      onClick={action.act}
+    >
+      {icon}
+      {label}
+    </button>
+  );
+}

@@ -1,0 +1,100 @@
+/** Holds the open documents: each an island with its own steps, job, and problems. */
+import { create } from "zustand";
+import { begin, type History, record, redo, undo } from "../document/history";
+import { type Doc, nodesOf } from "../document/model";
+import type { Checked } from "../server/client";
+
+export interface Session {
+  readonly id: string;
+  readonly name: string;
+  readonly history: History;
+  /** The document as it was opened or saved last. */
+  readonly saved: Doc;
+  /** The job whose marks and pictures are shown. */
+  readonly job: string | null;
+  /** Whether the next run repeats what is there, seeds included, as for one that was just opened. */
+  readonly repeats: boolean;
+  readonly notes: readonly string[];
+  readonly checked: Checked | null;
+}
+
+interface Documents {
+  readonly sessions: readonly Session[];
+  readonly active: string;
+  readonly open: (name: string, doc: Doc, notes?: readonly string[]) => void;
+  readonly restore: (sessions: readonly Session[], active: string) => void;
+  readonly close: (id: string) => void;
+  readonly show: (id: string) => void;
+  readonly change: (id: string, label: string, edit: (doc: Doc) => Doc, gesture?: string) => void;
+  readonly undo: (id: string) => void;
+  readonly redo: (id: string) => void;
+  readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
+}
+
+export function newSession(name: string, doc: Doc, notes: readonly string[] = []): Session {
+  return {
+    id: crypto.randomUUID(),
+    name,
+    history: begin(doc),
+    saved: doc,
+    job: null,
+    repeats: true,
+    notes,
+    checked: null,
+  };
+}
+
+export const useDocuments = create<Documents>((set) => {
+  const each = (id: string, change: (session: Session) => Session) =>
+    set(({ sessions }) => ({
+      sessions: sessions.map((session) => (session.id === id ? change(session) : session)),
+    }));
+  return {
+    sessions: [],
+    active: "",
+    open: (name, doc, notes) =>
+      set(({ sessions }) => {
+        const session = newSession(name, doc, notes);
+        const others = sessions.filter((one) => !isUntouched(one));
+        return { sessions: [...others, session], active: session.id };
+      }),
+    restore: (sessions, active) => set({ sessions, active }),
+    close: (id) =>
+      set(({ sessions, active }) => {
+        const place = sessions.findIndex((session) => session.id === id);
+        const rest = sessions.filter((session) => session.id !== id);
+        const next = rest[Math.min(place, rest.length - 1)]?.id ?? "";
+        return { sessions: rest, active: active === id ? next : active };
+      }),
+    show: (id) => set({ active: id }),
+    change: (id, label, edit, gesture) =>
+      each(id, (session) => {
+        const { doc } = session.history.present;
+        return { ...session, history: record(session.history, edit(doc), label, gesture) };
+      }),
+    undo: (id) => each(id, (session) => ({ ...session, history: undo(session.history) })),
+    redo: (id) => each(id, (session) => ({ ...session, history: redo(session.history) })),
+    update: (id, part) => each(id, (session) => ({ ...session, ...part })),
+  };
+});
+
+/** Tells of an empty document that nobody has done anything with: it gives way. */
+function isUntouched({ history }: Session): boolean {
+  const { past, future, present } = history;
+  return past.length + future.length + nodesOf(present.doc).length === 0;
+}
+
+export function docOf(session: Session): Doc {
+  return session.history.present.doc;
+}
+
+export function useActive(): Session | null {
+  return useDocuments(
+    ({ sessions, active }) => sessions.find((session) => session.id === active) ?? null,
+  );
+}
+
+export function activeSession(): Session | null {
+  const { sessions, active } = useDocuments.getState();
+  return sessions.find((session) => session.id === active) ?? null;
+}

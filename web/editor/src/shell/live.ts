@@ -1,0 +1,67 @@
+/** Holds what the server tells: node types, jobs, the line's state; and lines for the person. */
+import { create } from "zustand";
+import { type Catalog, catalogOf } from "../catalog/catalog";
+import { type Job, type Jobs, NO_JOBS, reduce, sent } from "../jobs/reducer";
+import { Channel, type ChannelState } from "../server/channel";
+import { objectInfo } from "../server/client";
+
+interface Live {
+  readonly catalog: Catalog;
+  readonly jobs: Jobs;
+  readonly line: ChannelState;
+  readonly notice: string;
+}
+
+export const useLive = create<Live>(() => ({
+  catalog: new Map(),
+  jobs: NO_JOBS,
+  line: "connecting",
+  notice: "",
+}));
+
+const CLIENT = "katz.client";
+
+/** One client a browser profile, so that every page sees its owner's jobs. */
+export const clientId = (() => {
+  try {
+    const known = localStorage.getItem(CLIENT);
+    if (known !== null) return known;
+    const made = crypto.randomUUID();
+    localStorage.setItem(CLIENT, made);
+    return made;
+  } catch {
+    return crypto.randomUUID();
+  }
+})();
+
+export function connect(): Channel {
+  return new Channel(
+    clientId,
+    (frame) => useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) })),
+    (line) => {
+      useLive.setState({ line });
+      if (line === "connected") void loadCatalog();
+    },
+  );
+}
+
+async function loadCatalog(): Promise<void> {
+  try {
+    useLive.setState({ catalog: catalogOf(await objectInfo()) });
+  } catch (error) {
+    tell(error);
+  }
+}
+
+export function noteSent(job: string): void {
+  useLive.setState(({ jobs }) => ({ jobs: sent(jobs, job, Date.now() / 1000) }));
+}
+
+/** Shows a line until it is put away, or another one comes. */
+export function tell(what: unknown): void {
+  useLive.setState({ notice: what instanceof Error ? what.message : String(what) });
+}
+
+export function useJob(id: string | null): Job | null {
+  return useLive(({ jobs }) => (id === null ? null : (jobs.byId[id] ?? null)));
+}
