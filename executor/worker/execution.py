@@ -389,11 +389,14 @@ class Execution:
         started = time.perf_counter()
         try:
             self._hold()
-        except NoRoom as error:
-            self._let_go()
+        except NoRoom:
             if self._models.residents.in_use:
                 raise
-            raise self._too_much(error) from None
+            self._models.residents.on_short()
+            try:
+                self._hold()
+            except NoRoom as error:
+                raise self._too_much(error) from None
         space = self._model.latent
         self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
         self.timing.load = self._span("load", started, None)
@@ -402,12 +405,16 @@ class Execution:
 
     def _hold(self) -> None:
         """Loads models that stay until `close`, text encoders until all is encoded. NoRoom when
-        those of other requests take the room.
+        those of other requests take the room: then none is held.
         """
-        for model in self._loop_models:
-            self._held_models.enter_context(self._models.holding(model))
-        for clip in self._text_encoders:
-            self._held_texts.enter_context(self._models.holding(clip))
+        try:
+            for model in self._loop_models:
+                self._held_models.enter_context(self._models.holding(model))
+            for clip in self._text_encoders:
+                self._held_texts.enter_context(self._models.holding(clip))
+        except NoRoom:
+            self._let_go()
+            raise
 
     def _let_go(self) -> None:
         self._held_models.close()

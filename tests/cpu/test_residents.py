@@ -307,6 +307,29 @@ def test_models_that_do_not_fit_together_are_listed_with_their_sizes() -> None:
     )
 
 
+def test_what_comes_back_by_itself_goes_before_a_model_is_refused(
+    sd1: Files, measured: Path
+) -> None:
+    """As recordings do, of which budgets know nothing: for a model that is too large alone, and for
+    those of a request that are too large together.
+    """
+    asked = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    parts = model.network, *(one.encoder for one in clip.encoders)
+    with local_engine(cache=measured) as engine:
+        residents = engine.models.residents
+        for kept in (1 << 16, bytes_of(*parts)):
+            memory, recorded = Memory(bytes_of(*parts) + 100), [kept]
+            memory.taken = lambda: residents._books.resident_bytes + sum(recorded)  # noqa: B023
+            residents._memory, residents.on_short = memory, recorded.clear
+            sample(engine, asked)
+            assert recorded == []
+            engine.models.unload()
+        memory.size -= 200
+        with pytest.raises(OutOfMemory, match=r"needs 0\.00 GB: unet sd1"):
+            sample(engine, asked)
+
+
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
     """A worker's request holds all that there is; an upscaler's turn comes when it has ended."""
     models = DeviceModels(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].network)))

@@ -60,7 +60,8 @@ class Residents:
         self.on_leaving: Callable[[Hashable, Any], None] = lambda key, module: None
         # returns such copies
         self.copies: Callable[[Hashable], Mapping[str, Tensor] | None] = lambda key: None
-        # gives back what is kept besides modules, when memory has run out
+        # gives back what is kept besides modules and comes back by itself, when memory has run out,
+        # or before something is refused for want of it
         self.on_short: Callable[[], None] = lambda: None
         self._memory, self._model_bytes = memory, model_bytes
         self._lock = RLock()
@@ -307,6 +308,9 @@ class Residents:
                 place += self._displaced(self._control_nets, wanted, None if place else form, size)
             books, held = self._books, sum(one.size for one in place)
             books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
+            if size > books.budget_bytes:
+                self.on_short()
+                books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
                 raise self.short_of_memory(
