@@ -35,9 +35,11 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.device import NetworkLink as DeviceLink
 from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.merge import merged_model
 from katz_graph.models.loading.residency import NoRoom
+from katz_graph.models.loading.residents import Residents
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import (
@@ -356,12 +358,51 @@ def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(
     with local_engine(cache=measured, model_bytes=bytes_of(model.network) + 1000) as engine:
         with pytest.raises(
             OutOfMemory,
-            match=r"sampler .*its models do not fit together: text encoder sd1: takes .* "
-            r"in use takes",
+            match=r"^sampler .*: needs 0\.00 GB: unet sd1 0\.00, text encoder sd1 0\.00; models may "
+            r"take 0\.00 GB of cpu \(--model-gb\); take a smaller",
         ):
             sample(engine, region)
         assert not engine.models.residents.in_use
         assert engine.models.patch(model) is not None
+
+
+def test_models_that_do_not_fit_together_are_listed_with_their_sizes() -> None:
+    wanted = [
+        Loadable(name, name, lambda size=size: size, lambda: None)
+        for name, size in (
+            ("text encoder big", 250e6),
+            ("unet big", 5.1e9),
+            ("ControlNet a", 2.5e9),
+        )
+    ]
+    error = Residents(model_bytes=int(6e9)).too_much("a request", [*wanted, wanted[1]])
+    assert str(error).startswith(
+        "a request: needs 7.85 GB: unet big 5.10, ControlNet a 2.50, text encoder big 0.25; models "
+        "may take 6.00 GB (--model-gb); take a smaller"
+    )
+
+
+def test_what_comes_back_by_itself_goes_before_a_model_is_refused(
+    sd1: Files, measured: Path
+) -> None:
+    """As recordings do, of which budgets know nothing: for a model that is too large alone, and for
+    those of a request that are too large together.
+    """
+    asked = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    parts = model.network, *(one.encoder for one in clip.encoders)
+    with local_engine(cache=measured) as engine:
+        residents = engine.models.residents
+        for kept in (1 << 16, bytes_of(*parts)):
+            memory, recorded = Memory(bytes_of(*parts) + 100), [kept]
+            memory.taken = lambda: residents._books.resident_bytes + sum(recorded)  # noqa: B023
+            residents.room.memory, residents.on_short = memory, recorded.clear
+            sample(engine, asked)
+            assert recorded == []
+            engine.models.unload()
+        memory.size -= 200
+        with pytest.raises(OutOfMemory, match=r"needs 0\.00 GB: unet sd1"):
+            sample(engine, asked)
 
 
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
