@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from katz_graph.host.transfer import to_host
+
 Beside = Callable[[], AbstractContextManager[float]]
 """Gives the bytes of a device that may be taken for long, which is done inside its `with`."""
 
@@ -42,7 +44,7 @@ class Originals:
             return
         with self._beside() as room:
             fits = sum(weight.nbytes for weight in weights.values()) <= room
-            copy = torch.clone if fits else on_host
+            copy = torch.clone if fits else to_host
             copies = {name: copy(weight) for name, weight in weights.items()}
             self._tensors |= copies
             self._on_device |= copies.keys() if fits else set()
@@ -52,9 +54,4 @@ class Originals:
         while size > 0 and self._on_device:
             name = self._on_device.pop()
             size -= self._tensors[name].nbytes
-            self._tensors[name] = on_host(self._tensors[name])
-
-
-def on_host(weight: Tensor) -> Tensor:
-    """Copies a tensor to the host, a GPU's into pinned memory."""
-    return torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
+            self._tensors[name] = to_host(self._tensors[name])

@@ -20,8 +20,9 @@ from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.errors import RunError
 from katz_graph.eviction import POLICIES
-from katz_graph.executor.worker.originals import Beside, Originals, nowhere, on_host
+from katz_graph.executor.worker.originals import Beside, Originals, nowhere
 from katz_graph.files.settings import checks_weights
+from katz_graph.host.transfer import to_host
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch
 from katz_graph.models.loading.residency import Residency
@@ -177,7 +178,7 @@ class WeightSets:
         return parts[part]
 
     def _copies(self) -> Mapping[str, Tensor]:
-        return {name: on_host(self._weights[name]) for name in self._touched}
+        return {name: to_host(self._weights[name]) for name in self._touched}
 
     def _keep(self, names: Iterable[str]) -> None:
         """Keeps the originals of weights that nothing was added to, once."""

@@ -202,7 +202,7 @@ def lora_bytes(monkeypatch: pytest.MonkeyPatch) -> float:
     """What the originals take of SD1.5's network with a LoRA."""
     # on torch's meta device is nothing to compare or to copy
     monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")
-    monkeypatch.setattr(originals, "on_host", lambda weight: torch.zeros_like(weight, device="cpu"))
+    monkeypatch.setattr(originals, "to_host", lambda weight: torch.zeros_like(weight, device="cpu"))
     model = recipes("sd1")[0]
     device = Device(100 * bytes_of(model.network))
     device.models.patch(model.with_lora(lora("sd1")))
