@@ -81,7 +81,7 @@ def places(module: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("room", "switches"), [("one of each", 100), ("two networks", 20), ("two ControlNets", 20)]
+    ("room", "switches"), [("one of each", 40), ("two networks", 12), ("two ControlNets", 12)]
 )
 def test_switching_checkpoints_and_controlnets_records_nothing_anew(
     sd1: Files, tmp_path: Path, costs: Path, room: str, switches: int
