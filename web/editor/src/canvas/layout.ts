@@ -1,5 +1,6 @@
-/** Turns a document into what React Flow draws. Equal parts keep their identity. */
-import type { Edge, Node } from "@xyflow/react";
+/** Turns a graph into what React Flow draws. Equal parts keep their identity. */
+import { type Edge, type Node, type NodeHandle, Position } from "@xyflow/react";
+import type { Place } from "../document/commands";
 import {
   type Doc,
   type DocGroup,
@@ -8,57 +9,114 @@ import {
   linksOf,
   nodesOf,
 } from "../document/model";
+import { type Boundary, boundariesOf } from "../document/scope";
 
 export type CardNode = Node<{ readonly node: DocNode }, "card">;
-export type GroupNode = Node<{ readonly group: DocGroup }, "group">;
-export type Drawn = CardNode | GroupNode;
+export type GroupNode = Node<{ readonly group: DocGroup; readonly number: number }, "frame">;
+export type BoundaryNode = Node<{ readonly boundary: Boundary }, "boundary">;
+export type Drawn = CardNode | GroupNode | BoundaryNode;
 
 const LEAST_WIDTH = 200;
+/** In the file a node's place is below its title. */
+const TITLE = 30;
+const ROW = 21;
 
-/** `before`: what was drawn, whose selection and measured sizes are kept. */
-export function drawnNodes(doc: Doc, before: readonly Drawn[]): Drawn[] {
-  const known = new Map(before.map((one) => [one.id, one]));
-  const groups = groupsOf(doc).map((group, number): Drawn => {
-    const id = `group:${number}`;
-    const old = known.get(id);
-    if (old?.type === "group" && old.data.group === group) return old;
-    return {
-      id,
-      type: "group",
-      data: { group },
-      position: { x: group.x, y: group.y },
-      width: group.width,
-      height: group.height,
-      zIndex: -1,
-      selectable: false,
-      draggable: false,
-      focusable: false,
-    };
-  });
-  const cards = nodesOf(doc).map((node): Drawn => {
-    const old = known.get(node.id);
-    const same =
-      old?.type === "card" &&
-      old.data.node === node &&
-      old.position.x === node.x &&
-      old.position.y === node.y;
-    if (same) return old;
-    return {
-      ...(old?.type === "card" ? old : {}),
-      id: node.id,
-      type: "card",
-      data: { node },
-      position: { x: node.x, y: node.y },
-      width: Math.max(LEAST_WIDTH, node.width),
-      dragHandle: ".card-title",
-      ariaLabel: node.title || node.type,
-    };
-  });
-  return [...groups, ...cards];
+/** The place in the file of what is drawn there. */
+export function placeOf({ type, position: { x, y } }: Drawn): Place {
+  return { x: Math.round(x), y: Math.round(y) + (type === "card" ? TITLE : 0) };
 }
 
-export function drawnEdges(doc: Doc, selected: ReadonlySet<string>): Edge[] {
-  return linksOf(doc).map((link) => ({
+/** `before`: what was drawn, whose selection and measured sizes are kept. */
+export function drawnNodes(graph: Doc, before: readonly Drawn[]): Drawn[] {
+  const known = new Map(before.map((one) => [one.id, one]));
+  return [
+    ...groupsOf(graph).map((group, number) => drawnGroup(group, number, known)),
+    ...boundariesOf(graph).map((boundary): Drawn => {
+      const old = known.get(boundary.id);
+      const { id, x, y } = boundary;
+      return {
+        ...(old?.type === "boundary" ? old : {}),
+        id,
+        type: "boundary",
+        data: { boundary },
+        position: { x, y },
+        deletable: false,
+      };
+    }),
+    ...nodesOf(graph).map((node) => drawnCard(node, known)),
+  ];
+}
+
+function drawnGroup(group: DocGroup, number: number, known: ReadonlyMap<string, Drawn>): Drawn {
+  const id = `group:${number}`;
+  const old = known.get(id);
+  const { x, y, width, height } = group;
+  const stands = old?.position.x === x && old.position.y === y && old.width === width;
+  if (old?.type === "frame" && old.data.group === group && stands) return old;
+  return {
+    ...(old?.type === "frame" ? old : {}),
+    id,
+    type: "frame",
+    data: { group, number },
+    position: { x, y },
+    width,
+    height,
+    zIndex: -1,
+    dragHandle: ".group-title",
+    className: "group-frame",
+  };
+}
+
+function drawnCard(node: DocNode, known: ReadonlyMap<string, Drawn>): Drawn {
+  const old = known.get(node.id);
+  const position = { x: node.x, y: node.y - TITLE };
+  const width = Math.max(LEAST_WIDTH, node.width);
+  const same =
+    old?.type === "card" &&
+    old.data.node === node &&
+    old.position.x === position.x &&
+    old.position.y === position.y &&
+    old.width === width;
+  if (same) return old;
+  return {
+    ...(old?.type === "card" ? old : {}),
+    id: node.id,
+    type: "card",
+    data: { node },
+    position,
+    width,
+    initialHeight: node.height + TITLE,
+    handles: handlesOf(node, width),
+    dragHandle: ".card-title",
+    draggable: !node.pinned,
+    ariaLabel: node.title || node.type,
+  };
+}
+
+/** Where handles are until they are measured, so that links to nodes out of view are drawn. */
+function handlesOf(node: DocNode, width: number): NodeHandle[] {
+  const y = (row: number) => TITLE + 5 + ROW * row + ROW / 2;
+  const size = { width: 1, height: 1 };
+  return [
+    ...node.inputs.map((_, slot): NodeHandle => {
+      return {
+        id: `in:${slot}`,
+        type: "target",
+        position: Position.Left,
+        x: 0,
+        y: y(slot),
+        ...size,
+      };
+    }),
+    ...node.outputs.map((_, slot): NodeHandle => {
+      const place = { position: Position.Right, x: width, y: y(slot) };
+      return { id: `out:${slot}`, type: "source", ...place, ...size };
+    }),
+  ];
+}
+
+export function drawnEdges(graph: Doc, selected: ReadonlySet<string>): Edge[] {
+  return linksOf(graph).map((link) => ({
     id: String(link.id),
     source: link.from,
     sourceHandle: `out:${link.fromSlot}`,
@@ -67,10 +125,6 @@ export function drawnEdges(doc: Doc, selected: ReadonlySet<string>): Edge[] {
     className: `link socket-${socketColour(link.type)}`,
     selected: selected.has(String(link.id)),
   }));
-}
-
-export function slotOf(handle: string | null | undefined): number {
-  return Number(handle?.split(":")[1] ?? 0);
 }
 
 const NAMED: Readonly<Record<string, number>> = {

@@ -3,16 +3,8 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { isObject, type Json, parseJson, printJson } from "../json";
 import { copied, pasted } from "./clipboard";
-import {
-  addNode,
-  connect,
-  emptyDocument,
-  moveNodes,
-  removeLinks,
-  removeNodes,
-  setMode,
-  setValue,
-} from "./commands";
+import { addNode, emptyDocument, moveNodes, removeNodes, setMode, setValue } from "./commands";
+import { connect, removeLinks } from "./links";
 import { begin, type History, record, redo, undo } from "./history";
 import { type Doc, linksOf, nodesOf } from "./model";
 

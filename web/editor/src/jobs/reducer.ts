@@ -62,11 +62,11 @@ function fields(value: unknown): Fields {
 }
 
 /**
- * The node of the document that an id stands for: of `97:98`, inside of a subgraph, the subgraph's
- * `97`; of `5.end`, which a node expanded to, `5`.
+ * The node of the document that an id stands for: of `5.end`, which a node expanded to, `5`. Nodes
+ * inside of a subgraph's node `97` are `97:98`.
  */
 function shownAs(id: unknown): string {
-  return text(id).split(/[.:]/)[0] ?? "";
+  return text(id).split(".")[0] ?? "";
 }
 
 function text(value: unknown): string {

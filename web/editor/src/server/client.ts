@@ -29,6 +29,8 @@ export interface Opened {
 export interface Checked {
   readonly error: JsonObject | null;
   readonly nodeErrors: JsonObject;
+  /** The nodes that have errors, and the subgraphs' nodes around them. */
+  readonly failing: ReadonlySet<string>;
   readonly notes: readonly string[];
 }
 
@@ -113,18 +115,38 @@ export function objectInfo(): Promise<Json> {
 }
 
 export async function check(document: Doc): Promise<Checked> {
-  const answer = await posted("katz/check", { prompt: document });
+  return checkedOf(await posted("katz/check", { prompt: document }));
+}
+
+/** Reads what a check, or a run that was refused, answers. */
+export function checkedOf(answer: Json): Checked {
   const found = isObject(answer) ? answer : {};
+  const nodeErrors = isObject(found.node_errors) ? found.node_errors : {};
+  const failing = Object.keys(nodeErrors).flatMap((id) =>
+    id.split(":").map((_, depth, parts) => parts.slice(0, depth + 1).join(":")),
+  );
   return {
     error: isObject(found.error) ? found.error : null,
-    nodeErrors: isObject(found.node_errors) ? found.node_errors : {},
+    nodeErrors,
+    failing: new Set(failing),
     notes: listOf(found.notes).map((note) => textOf(note)),
   };
 }
 
 /** Queues a document; the job's id is minted here, so that no event can come too early. */
-export async function queue(document: Doc, job: string, client: string, front: boolean) {
-  await posted("prompt", { prompt: document, prompt_id: job, client_id: client, front });
+export async function queue(
+  document: Doc,
+  job: string,
+  client: string,
+  { front = false, targets }: { readonly front?: boolean; readonly targets?: readonly string[] },
+): Promise<void> {
+  await posted("prompt", {
+    prompt: document,
+    prompt_id: job,
+    client_id: client,
+    front,
+    ...(targets === undefined ? {} : { partial_execution_targets: targets }),
+  });
 }
 
 export async function cancel(job: string): Promise<void> {

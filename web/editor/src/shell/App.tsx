@@ -15,6 +15,7 @@ import { usePage } from "./page";
 import { openFiles, watchProblems } from "./running";
 import { Start } from "./Start";
 import { Tabs } from "./Tabs";
+import { Trail } from "./Trail";
 import { Toolbar } from "./Toolbar";
 
 export function App() {
@@ -63,6 +64,7 @@ export function App() {
         <div className="work">
           {session !== null && ready && <Canvas session={session} />}
           {empty && ready && <Start />}
+          {session !== null && session.path.length > 0 && <Trail session={session} />}
           {session !== null && <Problems session={session} job={job} />}
         </div>
         {side === "jobs" && <JobsPanel />}

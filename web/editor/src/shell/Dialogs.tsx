@@ -1,6 +1,8 @@
 import { useEffect, useRef, useState } from "react";
 import { fetched } from "../server/client";
-import { ACTIONS } from "./actions";
+import { ACTIONS, keyText, TOPICS } from "./actions";
+import { colour } from "./editing";
+import { Find } from "./Find";
 import { tell } from "./live";
 import { Picker } from "./Picker";
 import { usePage } from "./page";
@@ -17,6 +19,8 @@ export function Dialogs() {
       {dialog === "palette" && <Palette />}
       {dialog === "templates" && <Templates />}
       {dialog === "keys" && <Keys />}
+      {dialog === "find" && <Find />}
+      {dialog === "colour" && <Colours />}
       {picture !== null && <Large address={picture} />}
     </>
   );
@@ -31,7 +35,7 @@ function Palette() {
       label="All actions"
       query={query}
       onQuery={setQuery}
-      entries={found.map(({ id, title, keys }) => ({ id, title, detail: keys.join(", ") }))}
+      entries={found.map(({ id, title, keys }) => ({ id, title, detail: keys.map(keyText).join(", ") }))}
       onClose={close}
       onPick={(id) => {
         close();
@@ -66,23 +70,59 @@ function Templates() {
   );
 }
 
+const COLOURS = {
+  "as the theme": "",
+  red: "#7a3b3b",
+  orange: "#7a5230",
+  yellow: "#6f6a2f",
+  green: "#356a45",
+  teal: "#2f6770",
+  blue: "#35558a",
+  purple: "#5d4480",
+  grey: "#565c66",
+};
+
+function Colours() {
+  const [query, setQuery] = useState("");
+  return (
+    <Picker
+      label="Colour"
+      query={query}
+      onQuery={setQuery}
+      entries={Object.entries(COLOURS)
+        .filter(([name]) => name.includes(query.toLowerCase()))
+        .map(([title, id]) => ({ id, title, colour: id }))}
+      onClose={close}
+      onPick={(id) => {
+        close();
+        colour(id);
+      }}
+    />
+  );
+}
+
 function Keys() {
   return (
     <Modal label="Shortcuts" onClose={close}>
-      <table>
-        <tbody>
-          {ACTIONS.map(({ id, title, keys }) => (
-            <tr key={id}>
-              <th scope="row">{title}</th>
-              <td>
-                {keys.map((key) => (
-                  <kbd key={key}>{key}</kbd>
-                ))}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <div className="sheet">
+        {Object.entries(TOPICS).map(([topic, actions]) => (
+          <table key={topic}>
+            <caption>{topic}</caption>
+            <tbody>
+              {actions.map(({ id, title, keys }) => (
+                <tr key={id}>
+                  <th scope="row">{title}</th>
+                  <td>
+                    {keys.map((key) => (
+                      <kbd key={key}>{keyText(key)}</kbd>
+                    ))}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        ))}
+      </div>
     </Modal>
   );
 }

@@ -12,7 +12,7 @@ import {
 } from "lucide-react";
 import type { ReactNode } from "react";
 import type { Job } from "../jobs/reducer";
-import { ACTIONS } from "./actions";
+import { ACTIONS, keyText } from "./actions";
 import type { Session } from "./documents";
 import { useLive } from "./live";
 
@@ -87,7 +87,7 @@ function Button({
       className={prominent ? "prominent" : "plain"}
       disabled={disabled}
       aria-label={label === "" ? action.title : undefined}
-      title={`${action.title}${more} (${action.keys.join(", ")})`}
+      title={`${action.title}${more} (${action.keys.map(keyText).join(", ")})`}
       onClick={action.act}
     >
       {icon}

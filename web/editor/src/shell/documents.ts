@@ -2,12 +2,15 @@
 import { create } from "zustand";
 import { begin, type History, record, redo, undo } from "../document/history";
 import { type Doc, nodesOf } from "../document/model";
+import { changeAt, graphAt, type Path } from "../document/scope";
 import type { Checked } from "../server/client";
 
 export interface Session {
   readonly id: string;
   readonly name: string;
   readonly history: History;
+  /** The graph of the document that is in view. */
+  readonly path: Path;
   /** The document as it was opened or saved last. */
   readonly saved: Doc;
   /** The job whose marks and pictures are shown. */
@@ -25,7 +28,9 @@ interface Documents {
   readonly restore: (sessions: readonly Session[], active: string) => void;
   readonly close: (id: string) => void;
   readonly show: (id: string) => void;
-  readonly change: (id: string, label: string, edit: (doc: Doc) => Doc, gesture?: string) => void;
+  /** Changes the graph in view; steps of one gesture are one step. */
+  readonly change: (id: string, label: string, edit: (graph: Doc) => Doc, gesture?: string) => void;
+  readonly changeDocument: (id: string, label: string, edit: (doc: Doc) => Doc) => void;
   readonly undo: (id: string) => void;
   readonly redo: (id: string) => void;
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
@@ -36,6 +41,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     id: crypto.randomUUID(),
     name,
     history: begin(doc),
+    path: [],
     saved: doc,
     job: null,
     repeats: true,
@@ -68,15 +74,36 @@ export const useDocuments = create<Documents>((set) => {
       }),
     show: (id) => set({ active: id }),
     change: (id, label, edit, gesture) =>
-      each(id, (session) => {
-        const { doc } = session.history.present;
-        return { ...session, history: record(session.history, edit(doc), label, gesture) };
+      each(id, ({ history, path, ...rest }) => {
+        const doc = changeAt(history.present.doc, path, edit);
+        return { ...rest, path, history: record(history, doc, label, gesture, path) };
       }),
-    undo: (id) => each(id, (session) => ({ ...session, history: undo(session.history) })),
-    redo: (id) => each(id, (session) => ({ ...session, history: redo(session.history) })),
+    changeDocument: (id, label, edit) =>
+      each(id, ({ history, path, ...rest }) => {
+        const doc = edit(history.present.doc);
+        return { ...rest, path, history: record(history, doc, label, "", path) };
+      }),
+    undo: (id) =>
+      each(id, (session) =>
+        session.history.past.length === 0
+          ? session
+          : inView({ ...session, history: undo(session.history) }, session.history.present.path),
+      ),
+    redo: (id) =>
+      each(id, (session) => {
+        const history = redo(session.history);
+        return history === session.history
+          ? session
+          : inView({ ...session, history }, history.present.path);
+      }),
     update: (id, part) => each(id, (session) => ({ ...session, ...part })),
   };
 });
+
+/** Brings a graph into view, or the root where it is gone. */
+function inView(session: Session, path: Path): Session {
+  return { ...session, path: graphAt(docOf(session), path) === null ? [] : path };
+}
 
 /** Tells of an empty document that nobody has done anything with: it gives way. */
 function isUntouched({ history }: Session): boolean {
@@ -86,6 +113,11 @@ function isUntouched({ history }: Session): boolean {
 
 export function docOf(session: Session): Doc {
   return session.history.present.doc;
+}
+
+/** The graph in view. */
+export function graphOf(session: Session): Doc {
+  return graphAt(docOf(session), session.path) ?? docOf(session);
 }
 
 export function useActive(): Session | null {

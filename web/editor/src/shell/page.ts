@@ -1,7 +1,7 @@
 /** Holds what the page shows besides documents: one dialog at a time, folded panels, a picture. */
 import { create } from "zustand";
 
-export type Dialog = "templates" | "palette" | "keys";
+export type Dialog = "templates" | "palette" | "keys" | "find" | "colour";
 
 interface Page {
   readonly dialog: Dialog | null;

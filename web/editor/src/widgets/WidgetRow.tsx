@@ -1,5 +1,5 @@
 /** Edits one value of a node. Typing in one field is one step of undo. */
-import { useEffect, useRef, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import type { Placed, Widget } from "../catalog/catalog";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
 import { setValue } from "../document/commands";
@@ -19,10 +19,15 @@ interface Field {
 export function WidgetRow({
   node,
   placed: { widget, key, value },
+  handle,
+  linked,
   after,
 }: {
   readonly node: string;
   readonly placed: Placed;
+  /** What a link to the widget is drawn to; none for a text that never runs. */
+  readonly handle: ReactNode;
+  readonly linked: boolean;
   /** The hidden value behind this one. */
   readonly after: Json | undefined;
 }) {
@@ -31,7 +36,12 @@ export function WidgetRow({
     if (session === null) return;
     useDocuments
       .getState()
-      .change(session.id, `set ${widget.name}`, (doc) => setValue(doc, node, place, next), gesture);
+      .change(
+        session.id,
+        `set ${widget.name}`,
+        (graph) => setValue(graph, node, place, next, place === key ? widget.name : ""),
+        gesture,
+      );
   };
   const field: Field = {
     widget,
@@ -40,20 +50,13 @@ export function WidgetRow({
     set: (next, gesture) => put(key, next, gesture),
   };
   return (
-    <div className={`widget nodrag nowheel ${widget.lines ? "lines" : ""}`}>
-      {!widget.lines && <span className="label">{widget.name.replaceAll("_", " ")}</span>}
-      {widget.kind === "text" && <TextField {...field} />}
-      {widget.kind === "number" && <NumberField {...field} />}
-      {widget.kind === "switch" && (
-        <input
-          type="checkbox"
-          aria-label={widget.name}
-          checked={value === true}
-          onChange={(event) => field.set(event.target.checked)}
-        />
+    <div className={`widget nodrag ${widget.lines ? "lines" : ""} ${linked ? "linked" : ""}`}>
+      {handle}
+      {(!widget.lines || linked) && (
+        <span className="label">{widget.name.replaceAll("_", " ")}</span>
       )}
-      {widget.kind === "choice" && <ChoiceField {...field} />}
-      {widget.helper === "seed" && typeof key === "number" && (
+      {linked ? <span className="value">linked</span> : <Value {...field} />}
+      {!linked && widget.helper === "seed" && typeof key === "number" && (
         <select
           aria-label={`${widget.name}, next run`}
           title="next run"
@@ -69,6 +72,26 @@ export function WidgetRow({
       )}
     </div>
   );
+}
+
+function Value(field: Field) {
+  switch (field.widget.kind) {
+    case "text":
+      return <TextField {...field} />;
+    case "number":
+      return <NumberField {...field} />;
+    case "choice":
+      return <ChoiceField {...field} />;
+    case "switch":
+      return (
+        <input
+          type="checkbox"
+          aria-label={field.label}
+          checked={field.value === true}
+          onChange={(event) => field.set(event.target.checked)}
+        />
+      );
+  }
 }
 
 function TextField({ widget, value, label, set }: Field) {
