@@ -1,35 +1,8 @@
 /** A real `katz serve` with the miniature models, as a person uses it. */
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { expect, type Page, test } from "@playwright/test";
-
-const troubles: string[] = [];
-
-test.beforeEach(async ({ page }) => {
-  troubles.length = 0;
-  page.on("console", (message) => {
-    if (message.type() === "error") troubles.push(message.text());
-  });
-  page.on("pageerror", (error) => troubles.push(error.message));
-  await page.goto("/");
-  await expect(page.getByText("connected", { exact: true })).toBeVisible();
-});
-
-test.afterEach(() => expect(troubles).toEqual([]));
-
-async function openTemplate(page: Page, title: string): Promise<void> {
-  await page.getByRole("button", { name: title }).first().click();
-  await expect(page.locator(".card").first()).toBeVisible();
-}
-
-async function runToEnd(page: Page): Promise<void> {
-  await page.getByRole("button", { name: "Run", exact: true }).click();
-  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
-}
-
-function node(page: Page, id: string) {
-  return page.locator(`[data-node="${id}"]`);
-}
+import { expect } from "@playwright/test";
+import { node, openFile, openTemplate, runToEnd, test } from "./steps";
 
 test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are, its picture stands in the node", async ({
   page,
@@ -82,6 +55,7 @@ test("P0.09 P0.23 P0.25 a changed prompt is undone by one step; a seed that foll
 
 test("P0.14 a picture opens in a tab of its own and repeats itself; what is no workflow leaves a line", async ({
   page,
+  troubles,
 }) => {
   await openTemplate(page, "Text to image");
   await runToEnd(page);
@@ -89,18 +63,13 @@ test("P0.14 a picture opens in a tab of its own and repeats itself; what is no w
   const file = new URL(address ?? "", page.url());
   file.searchParams.delete("width");
   const picture = await (await page.request.get(file.href)).body();
-  const drop = async (name: string, content: Buffer) => {
-    const chooser = page.waitForEvent("filechooser");
-    await page.getByRole("button", { name: "Open files" }).click();
-    await (await chooser).setFiles({ name, mimeType: "application/octet-stream", buffer: content });
-  };
-  await drop("mine.png", picture);
+  await openFile(page, "mine.png", picture);
   await expect(page.locator(".tab.active")).toContainText("mine");
   await runToEnd(page);
   const again = await node(page, "91").locator(".result img").getAttribute("src");
   const second = new URL(again ?? "", page.url());
   second.searchParams.delete("width");
-  await drop("broken.json", Buffer.from("{"));
+  await openFile(page, "broken.json", "{");
   await expect(page.getByRole("alert")).toContainText("broken.json: the file cannot be opened");
   await expect(page.locator(".tab")).toHaveCount(2);
   troubles.splice(0); // the refusal itself stands on the console

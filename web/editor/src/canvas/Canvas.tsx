@@ -20,7 +20,7 @@ import { AddNode } from "./AddNode";
 import { BoundaryCard } from "./Boundary";
 import { Card } from "./Card";
 import { Group } from "./Group";
-import { type Drawn, drawnEdges, drawnNodes } from "./layout";
+import { type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
 import { useCanvas } from "./state";
 import { useConnecting } from "./useConnecting";
@@ -62,7 +62,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
   const moving = useMoving(graph, change, setNodes);
 
   const onNodesChange = useCallback((changes: NodeChange<Drawn>[]) => {
-    setNodes((before) => applyNodeChanges(changes, before));
+    setNodes((before) => measured(applyNodeChanges(changes, before)));
   }, []);
 
   const onSelectionChange = useCallback(
@@ -100,7 +100,8 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
       aria-label="workflow"
       onPointerMove={onPointerMove}
       onDoubleClick={(event) => {
-        const pane = event.target instanceof Element && event.target.closest(".react-flow__pane");
+        const pane =
+          event.target instanceof Element && event.target.classList.contains("react-flow__pane");
         if (pane) ask(event.clientX, event.clientY);
       }}
       onContextMenu={onContextMenu}
@@ -122,6 +123,9 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
         selectionMode={SelectionMode.Partial}
         panOnDrag={PAN}
         zoomOnDoubleClick={false}
+        nodesFocusable={false}
+        edgesFocusable={false}
+        disableKeyboardA11y
         minZoom={0.05}
         maxZoom={4}
         {...(viewport === undefined ? { fitView: true } : { defaultViewport: viewport })}

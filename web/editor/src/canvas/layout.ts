@@ -79,18 +79,26 @@ function drawnCard(node: DocNode, known: ReadonlyMap<string, Drawn>): Drawn {
     old.width === width;
   if (same) return old;
   return {
-    ...(old?.type === "card" ? old : {}),
+    ...(old?.type === "card" ? old : { handles: handlesOf(node, width) }),
     id: node.id,
     type: "card",
     data: { node },
     position,
     width,
     initialHeight: node.height + TITLE,
-    handles: handlesOf(node, width),
     dragHandle: ".card-title",
     draggable: !node.pinned,
     ariaLabel: node.title || node.type,
   };
+}
+
+/** Takes in what was measured; from then on it holds, and not what was computed. */
+export function measured(nodes: Drawn[]): Drawn[] {
+  return nodes.map((node) =>
+    node.measured === undefined || node.handles === undefined
+      ? node
+      : { ...node, handles: undefined },
+  );
 }
 
 /** Where handles are until they are measured, so that links to nodes out of view are drawn. */

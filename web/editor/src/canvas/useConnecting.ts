@@ -88,7 +88,7 @@ export function useConnecting(
       const under = document.elementFromPoint(clientX, clientY);
       const body = under?.closest(".react-flow__node")?.getAttribute("data-id");
       if (body && pending.side === "from") dropOn(graph, change, pending.end, body);
-      else if (under?.closest(".react-flow__pane")) ask(clientX, clientY, pending);
+      else if (under?.classList.contains("react-flow__pane")) ask(clientX, clientY, pending);
     },
     [ask, change, graph, pendingOf],
   );

@@ -35,7 +35,11 @@ function Palette() {
       label="All actions"
       query={query}
       onQuery={setQuery}
-      entries={found.map(({ id, title, keys }) => ({ id, title, detail: keys.map(keyText).join(", ") }))}
+      entries={found.map(({ id, title, keys }) => ({
+        id,
+        title,
+        detail: keys.map(keyText).join(", "),
+      }))}
       onClose={close}
       onPick={(id) => {
         close();
