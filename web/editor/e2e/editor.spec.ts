@@ -2,7 +2,7 @@
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { expect } from "@playwright/test";
-import { node, openFile, openTemplate, runToEnd, test } from "./steps";
+import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
 test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are, its picture stands in the node", async ({
   page,
@@ -100,9 +100,7 @@ test("P0.16 P0.17 all tabs are there after a reload, changes too, and the file i
   await page.reload();
   await expect(page.getByRole("alert")).toContainText("restored");
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("3");
-  const saving = page.waitForEvent("download");
-  await page.getByRole("button", { name: "Download the workflow" }).click();
-  const written = JSON.parse(readFileSync(await (await saving).path(), "utf8"));
+  const written = await downloaded(page);
   const opened = await (await page.request.get("/templates/inpaint.json")).json();
   const sampler = opened.nodes.find(({ id }: { id: number }) => id === 5);
   sampler.widgets_values[2] = 3;

@@ -41,7 +41,7 @@ export interface Template {
   readonly picture: string;
 }
 
-async function asked(path: string, init?: RequestInit): Promise<Json> {
+export async function asked(path: string, init?: RequestInit): Promise<Json> {
   let response: Response;
   try {
     response = await fetch(path, init);

@@ -7,6 +7,7 @@ import { PlanPanel } from "../plan/PlanPanel";
 import { onKey } from "./actions";
 import { Dialogs } from "./Dialogs";
 import { docOf, useActive, useDocuments } from "./documents";
+import { FilesPanel } from "./FilesPanel";
 import { JobsPanel } from "./JobsPanel";
 import { keepOpen, restore } from "./keeping";
 import { connect, tell, useJob, useLive } from "./live";
@@ -67,6 +68,7 @@ export function App() {
           {session !== null && session.path.length > 0 && <Trail session={session} />}
           {session !== null && <Problems session={session} job={job} />}
         </div>
+        {side === "files" && <FilesPanel />}
         {side === "jobs" && <JobsPanel />}
         {side === "plan" && <PlanPanel job={job} />}
       </div>

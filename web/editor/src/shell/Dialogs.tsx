@@ -1,12 +1,14 @@
-import { useEffect, useRef, useState } from "react";
+import { useState } from "react";
 import { fetched } from "../server/client";
 import { ACTIONS, keyText, TOPICS } from "./actions";
 import { colour } from "./editing";
 import { Find } from "./Find";
 import { tell } from "./live";
+import { Modal } from "./Modal";
 import { Picker } from "./Picker";
 import { usePage } from "./page";
 import { openFiles, openTemplate } from "./running";
+import { ConflictChoice, SaveAs } from "./Saving";
 import { useTemplates } from "./Start";
 
 const close = () => usePage.setState({ dialog: null });
@@ -14,12 +16,15 @@ const close = () => usePage.setState({ dialog: null });
 export function Dialogs() {
   const dialog = usePage((page) => page.dialog);
   const picture = usePage((page) => page.picture);
+  const conflict = usePage((page) => page.conflict);
   return (
     <>
       {dialog === "palette" && <Palette />}
       {dialog === "templates" && <Templates />}
       {dialog === "keys" && <Keys />}
       {dialog === "find" && <Find />}
+      {dialog === "save-as" && <SaveAs />}
+      {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}
       {picture !== null && <Large address={picture} />}
     </>
@@ -150,30 +155,5 @@ function Large({ address }: { readonly address: string }) {
         </a>
       </p>
     </Modal>
-  );
-}
-
-function Modal({
-  label,
-  onClose,
-  children,
-}: {
-  readonly label: string;
-  readonly onClose: () => void;
-  readonly children: React.ReactNode;
-}) {
-  const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => dialog.current?.showModal(), []);
-  return (
-    <dialog
-      ref={dialog}
-      className="modal"
-      aria-label={label}
-      onClose={onClose}
-      onClick={(event) => event.target === dialog.current && onClose()}
-    >
-      <h2>{label}</h2>
-      {children}
-    </dialog>
   );
 }

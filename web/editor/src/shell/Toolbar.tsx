@@ -1,5 +1,6 @@
 import {
   Download,
+  Files,
   FolderOpen,
   Keyboard,
   LayoutTemplate,
@@ -7,6 +8,7 @@ import {
   Network,
   Play,
   Redo2,
+  Save,
   Square,
   Undo2,
 } from "lucide-react";
@@ -23,7 +25,9 @@ export function Toolbar({ session, job }: { readonly session: Session; readonly 
   return (
     <div className="toolbar" role="toolbar" aria-label="actions">
       <Button id="open" icon={<FolderOpen size={15} />} />
-      <Button id="save" icon={<Download size={15} />} />
+      <Button id="save" icon={<Save size={15} />} />
+      <Button id="download" icon={<Download size={15} />} />
+      <Button id="files" icon={<Files size={15} />} />
       <Button id="templates" icon={<LayoutTemplate size={15} />} />
       <span className="gap" />
       <Button
@@ -81,13 +85,14 @@ function Button({
 }) {
   const action = ACTIONS.find((one) => one.id === id);
   if (action === undefined) return null;
+  const keys = action.keys.map(keyText).join(", ");
   return (
     <button
       type="button"
       className={prominent ? "prominent" : "plain"}
       disabled={disabled}
       aria-label={label === "" ? action.title : undefined}
-      title={`${action.title}${more} (${action.keys.map(keyText).join(", ")})`}
+      title={`${action.title}${more}${keys === "" ? "" : ` (${keys})`}`}
       onClick={action.act}
     >
       {icon}

@@ -6,8 +6,9 @@ import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
 import * as editing from "./editing";
 import { chooseFiles, download } from "./files";
-import { type Dialog, usePage } from "./page";
+import { type Dialog, type Side, usePage } from "./page";
 import { run, runTo, stop } from "./running";
+import { save } from "./saving";
 
 export interface Action {
   readonly id: string;
@@ -29,8 +30,7 @@ const onActive = (act: (id: string) => void) => () => {
 };
 const page = usePage.setState;
 const dialog = (name: Dialog) => () => page({ dialog: name });
-const aside = (which: "jobs" | "plan") => () =>
-  page(({ side }) => ({ side: side === which ? null : which }));
+const aside = (which: Side) => () => page(({ side }) => ({ side: side === which ? null : which }));
 const canvas = useCanvas.getState;
 
 const RUNNING: readonly Action[] = [
@@ -142,7 +142,16 @@ const LOOKING: readonly Action[] = [
 
 const DOCUMENTS: readonly Action[] = [
   { id: "open", title: "Open files", keys: ["Mod+o"], act: chooseFiles, anywhere: true },
-  { id: "save", title: "Download the workflow", keys: ["Mod+s"], act: download, anywhere: true },
+  { id: "save", title: "Save", keys: ["Mod+s"], act: () => void save(), anywhere: true },
+  {
+    id: "save-as",
+    title: "Save under another name",
+    keys: ["Mod+Shift+S"],
+    act: dialog("save-as"),
+    anywhere: true,
+  },
+  { id: "download", title: "Download the workflow", keys: [], act: download },
+  { id: "files", title: "Saved workflows", keys: ["w"], act: aside("files") },
   {
     id: "new",
     title: "New workflow",

@@ -4,10 +4,13 @@ import { begin, type History, record, redo, undo } from "../document/history";
 import { type Doc, nodesOf } from "../document/model";
 import { changeAt, graphAt, type Path } from "../document/scope";
 import type { Checked } from "../server/client";
+import type { StoredWorkflow } from "../server/workflows";
 
 export interface Session {
   readonly id: string;
   readonly name: string;
+  /** Where it is saved on the server, and which version of that is known. */
+  readonly file: StoredWorkflow | null;
   readonly history: History;
   /** The graph of the document that is in view. */
   readonly path: Path;
@@ -40,6 +43,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
   return {
     id: crypto.randomUUID(),
     name,
+    file: null,
     history: begin(doc),
     path: [],
     saved: doc,

@@ -1,0 +1,96 @@
+/** Files on the server and windows of one person, against a real `katz serve`. */
+import { expect, type Page } from "@playwright/test";
+import { downloaded, node, openTemplate, test } from "./steps";
+
+async function saveAs(page: Page, name: string): Promise<void> {
+  await page.keyboard.press("Control+s");
+  await page.getByRole("textbox", { name: /^Name/ }).fill(name);
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("alert")).toContainText(`saved as ${name}.json`);
+}
+
+async function setSteps(page: Page, steps: string): Promise<void> {
+  await node(page, "5").getByLabel("steps").fill(steps);
+  await node(page, "5").getByLabel("steps").press("Enter");
+}
+
+async function openSaved(page: Page, name: string): Promise<void> {
+  await page.locator(".toolbar").getByRole("button", { name: "Saved workflows" }).click();
+  await page.getByLabel("saved workflows").getByRole("button", { name }).first().click();
+  await expect(page.locator(".card").first()).toBeVisible();
+}
+
+test("P0.16 a workflow is saved, renamed, found again, and deleted into the trash", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await setSteps(page, "4");
+  await expect(page.locator(".tab.active b")).toBeVisible();
+  await saveAs(page, "mine/first");
+  await expect(page.locator(".tab.active b")).toHaveCount(0);
+  const kept = await downloaded(page);
+  const stored = await page.request.get("/userdata/workflows%2Fmine%2Ffirst.json");
+  expect(await stored.json()).toEqual(kept);
+  await page.keyboard.press("w");
+  const panel = page.getByLabel("saved workflows");
+  await panel.getByRole("button", { name: "rename" }).first().click();
+  await panel.getByLabel("new name").fill("mine/second");
+  await panel.getByLabel("new name").press("Enter");
+  await expect(page.locator(".tab.active")).toContainText("second");
+  await page.keyboard.press("Alt+w");
+  await panel.getByRole("button", { name: "mine/second" }).first().click();
+  expect(await downloaded(page)).toEqual(kept);
+  await panel.getByRole("button", { name: "delete" }).first().click();
+  await expect(panel).toContainText("nothing was saved yet");
+  await expect(page.locator(".tab.active b")).toBeVisible(); // nowhere saved any more
+  const trash = await page.request.get("/userdata?dir=workflows&recurse=true");
+  expect(await trash.json()).toEqual([expect.stringMatching(/^\.trash\/\d+ mine second\.json$/)]);
+});
+
+test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
+  page,
+  context,
+}) => {
+  await openTemplate(page, "Text to image");
+  await saveAs(page, "shared");
+  const other = await context.newPage();
+  await other.goto("/");
+  await openSaved(other, "shared");
+  await setSteps(other, "7");
+  await other.keyboard.press("Control+s");
+  await expect(other.getByRole("alert")).toContainText("saved as shared.json");
+  await setSteps(page, "9");
+  await page.keyboard.press("Control+s");
+  const choice = page.getByRole("dialog", { name: "The file has changed" });
+  await expect(choice).toContainText("shared.json was saved by another page");
+  await choice.getByRole("button", { name: "Take theirs" }).click();
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("7");
+  await page.keyboard.press("Control+z");
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("9");
+  await page.keyboard.press("Control+s");
+  await expect(page.getByRole("alert")).toContainText("saved as shared.json");
+  // the other window is told before it overwrites, and keeps both
+  await setSteps(other, "8");
+  await other.keyboard.press("Control+s");
+  await other.getByRole("button", { name: /Keep both/ }).click();
+  await other.getByRole("textbox", { name: /^Name/ }).fill("shared too");
+  await other.keyboard.press("Enter");
+  await expect(other.getByRole("alert")).toContainText("saved as shared too.json");
+  const steps = async (name: string) => {
+    const { nodes } = await (await page.request.get(`/userdata/workflows%2F${name}.json`)).json();
+    return nodes.find(({ id }: { id: number }) => id === 5).widgets_values[2];
+  };
+  expect([await steps("shared"), await steps("shared%20too")]).toEqual([9, 8]);
+  // each window finds its own documents again
+  await setSteps(other, "6");
+  await page.waitForTimeout(900);
+  await page.reload();
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("9");
+  await expect(page.locator(".tab")).toHaveCount(1);
+  // those of a window that is gone come to the next one that is opened
+  await other.close();
+  const third = await context.newPage();
+  await third.goto("/");
+  await expect(third.getByRole("alert")).toContainText("restored 1 document");
+  await expect(node(third, "5").getByLabel("steps")).toHaveValue("6");
+});
