@@ -20,7 +20,7 @@ from torch import Tensor
 
 from katz_graph.context import Context
 from katz_graph.errors import RunError
-from katz_graph.events import Planned, Sampled, Span, StageDone, Timeline
+from katz_graph.events import Planned, Sampled, Span, StageDone
 from katz_graph.executor.cluster.autoscaler import Autoscaler
 from katz_graph.executor.cluster.driver import Cluster
 from katz_graph.executor.cluster.network import WorkerNetwork
@@ -307,8 +307,6 @@ class DeviceEngine:
                 sum((Counter(one.calls) for one in outcome.timings.values()), Counter()),
             )
         )
-        spans = (span for timing in outcome.timings.values() for span in timing.spans)
-        context.report(Timeline(region.name, tuple(spans)))
         latent: LatentSamples = region.begin.inputs["latent_image"]
         return {**latent, "samples": outcome.samples}, {**latent, "samples": outcome.denoised}
 
@@ -355,7 +353,14 @@ class DeviceEngine:
         check_reachable((stage,), self.choices.stranded)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
         called = self.cluster.call(device, what, *arguments, context=context)
-        span = Span(device, stage.replace("_", " "), called.start, called.seconds)
+        span = Span(
+            device,
+            stage.replace("_", " "),
+            called.start,
+            called.seconds,
+            kind="stage",
+            target=stage,
+        )
         context.report(StageDone(stage, span))
         return called
 

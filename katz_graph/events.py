@@ -106,12 +106,17 @@ class Sampled:
     calls: Mapping[str, int] = field(default_factory=dict)
 
 
+SpanKind = Literal["segment", "send", "patch", "prepare", "load", "stage", "node"]
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A device worked for a while, on what `name` tells people.
 
+    `kind` says what it did, `target` on what: a segment, an operation (`send`, `prepare`), a weight
+    set (`patch`), a stage that is no sampler's, a type of node; `peer` is who was sent something.
     `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job
-    started.
+    started. On a GPU times are its own, not those of the launch.
     """
 
     device: str
@@ -119,11 +124,14 @@ class Span:
     start: float
     seconds: float
     evaluation: int | None = None
+    kind: SpanKind = "segment"
+    target: str = ""
+    peer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Devices worked for a node, which is done."""
+    """Devices worked for a node: all that was not told before."""
 
     node: str
     segments: tuple[Span, ...]

@@ -36,11 +36,13 @@ TWICE = (
     "jobs:own",
     "jobs:history",
     "files:router",
+    "gallery:router",
     "users:router",
     "models:router",
     "info:router",
     "health:router",
     "frontend:extensions",
+    "frontend:shipped",
     "documents:router",
     "socket:router",
 )

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BeforeValidator,
     Field,
+    GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
     TypeAdapter,
     WrapSerializer,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline, Warned
+from katz_graph.planner.report.document import PlanData
 from katz_graph.ui_results import Place
 
 EndStatus = Literal["completed", "failed", "cancelled"]
@@ -77,7 +81,7 @@ class PlanMade:
     """A sampler was compiled (`Planned`): what `katz plan --json` prints of its program."""
 
     node: str
-    plan: Mapping[str, Any]
+    plan: PlanData
     kind: Literal["plan_made"] = "plan_made"
 
 
@@ -146,7 +150,22 @@ def _flat(told: JobEvent, dump: SerializerFunctionWrapHandler) -> dict[str, Any]
     return {"job": data["job"], **data["event"]}
 
 
-JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(
-    Annotated[JobEvent, BeforeValidator(_nested), WrapSerializer(_flat)]
-)
+class _Flat:
+    """Describes events as data: the fields of one of these classes, and `job`."""
+
+    def __init__(self, *kinds: type[Any]) -> None:
+        self._kinds = kinds
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        job = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
+        events = (handler(TypeAdapter(kind).core_schema) for kind in self._kinds)
+        return {"anyOf": [{"allOf": [event, job]} for event in events]}
+
+
+_DATA = BeforeValidator(_nested), WrapSerializer(_flat)
+EventData = Annotated[JobEvent, *_DATA, _Flat(*get_args(ClientEvent))]
+EndedData = Annotated[JobEvent, *_DATA, _Flat(Ended)]
+JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(EventData)
 """Events to and from data."""

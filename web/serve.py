@@ -27,7 +27,9 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention, drop_unfinished
 from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.live.channel import JobState
 from katz_graph.web.live.hub import Hub
+from katz_graph.web.live.report import packed, report_of
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_client.manager import Runner, Workers, no_fork_server
@@ -120,7 +122,11 @@ def assemble(
         }
 
     runner = new_runner(options, heard, lost)
-    hub = Hub(lambda: jobs, facts, options.limits)
+
+    def ended(job: Job, state: JobState) -> None:
+        jobs.keep_report(job.id, lambda: packed(report_of(job, state)))
+
+    hub = Hub(lambda: jobs, facts, options.limits, ended)
     files = JobFiles({"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")})
     retention = Retention(options.keep_days, options.keep_bytes)
     at_once = options.jobs_at_once or max(1, len(options.device_list().choices))

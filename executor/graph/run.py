@@ -58,6 +58,7 @@ class Regions(Protocol):
         nodes: RegionNodes,
         values: Mapping[Link, Any],
         name: str = "",
+        shown_as: Mapping[str, str] | None = None,
     ) -> Region: ...
 
 
@@ -201,11 +202,12 @@ class _GraphRun:
     def _sampled(self, node: NodeState, region: RegionNodes) -> list[Any]:
         """Samples a step region with the engine, for each set of values that enters it."""
         sampled: list[Any] = []
+        shown_as = {member: self.nodes[member].origin for member in region.members}
         for entering in self.calls.region_inputs(region):
             blocker = blocker_in(entering)
             if blocker is None:
                 bound = self.regions.bind_region(
-                    Graph(node.scope), self.registry, region, entering, node.origin
+                    Graph(node.scope), self.registry, region, entering, node.origin, shown_as
                 )
                 sampled.append(self.context.engine.sample(bound, self.context))
             else:

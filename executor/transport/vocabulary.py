@@ -84,6 +84,7 @@ _CLASSES: tuple[type, ...] = (
     events.Previewed,
     events.Warned,
     events.Span,
+    events.Timeline,
     events.PackMessage,
     config.WorkerConfig,
     timing.Timing,

@@ -21,7 +21,6 @@ from torch import Tensor
 from katz_graph.adapters.fit import check_loras, takes_loras
 from katz_graph.context import Context
 from katz_graph.errors import InputError, KatzError
-from katz_graph.events import Span
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.bound_calls import BoundCalls
@@ -29,6 +28,7 @@ from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.loop import WeightSetKey
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
+from katz_graph.executor.worker.spans import SpanRecorder
 from katz_graph.executor.worker.stream import Reading
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
@@ -104,6 +104,8 @@ class Execution:
         self._kept: Mapping[Instance, Any] = {}  # what later evaluations need of earlier ones
         self._evaluation = -1
         self._computed: Counter[str] = Counter()  # calls of stages, by how
+        # the device's clock begins with the request's first unit
+        self._spans: SpanRecorder | None = None
         self._ahead = RunAhead(program, models.stream, context, models.dtype)
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
         self._device = portion.device
@@ -250,6 +252,7 @@ class Execution:
             done = self._continue()
             self._computed.update(self._models.compute.use.calls - calls_before)
             if done:
+                self._recorder.tell(last=True)
                 self.timing.calls = dict(self._computed)
                 self.timing.reads = {
                     reading_key(file): took for file, took in self._adapters.seconds.items()
@@ -269,7 +272,8 @@ class Execution:
         return True
 
     def _carry_out(self, instruction: Instruction) -> None:
-        started, index = time.perf_counter(), instruction.evaluation
+        index, spans, started = instruction.evaluation, self._recorder, time.perf_counter()
+        began = spans.clock()
         match instruction.kind:
             case "weights":
                 self._heed_arrivals(index)
@@ -280,13 +284,14 @@ class Execution:
                 self._patched[model.network] = model
                 if (switched := self._models.network_seconds - before) > 0:
                     self.timing.switches[instruction.target] = switched
-                seconds = self._span(f"patch {instruction.target}", started, index)
-                self.timing.prepare += seconds if index is None else 0.0
+                spans.add("patch", instruction.target, began, index)
+                self.timing.prepare += time.perf_counter() - started if index is None else 0.0
             case "prepare":
                 self._call(
                     self._preparations[instruction.target], self._version.before, self._before
                 )
-                self.timing.prepare += self._span(instruction.target, started, index)
+                spans.add("prepare", instruction.target, began, index)
+                self.timing.prepare += time.perf_counter() - started
             case "begin":
                 assert index is not None
                 if self._present == self._versions.late.everything:
@@ -295,16 +300,18 @@ class Execution:
             case "receive":
                 self._receive(_instance(instruction))
             case "send":
-                self._send(_instance(instruction), instruction.peer or "", started)
+                self._send(_instance(instruction), instruction.peer or "")
+                spans.add("send", instruction.target, began, index, instruction.peer)
             case "run":
                 self._run_segment(instruction.target)
-                self._span(instruction.target, started, index)
+                spans.add("segment", instruction.target, began, index)
             case "advance":
                 self._advance()
             case "end":
                 self._kept = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None
                 self._ahead.wait(last=self._next == len(self._instructions))
+                spans.tell()
                 self.timing.denoise = time.perf_counter() - self._opened
 
     def _heed_arrivals(self, evaluation: int | None) -> None:
@@ -349,10 +356,9 @@ class Execution:
         else:
             self._now.arrive(instance, value, self._evaluation)
 
-    def _send(self, instance: Instance, peer: str, started: float) -> None:
+    def _send(self, instance: Instance, peer: str) -> None:
         values = self._before if instance.ref.operation in self._made_before else self._now
         self._partners.send(peer, instance, values.resolve(instance.ref))
-        self._span(f"send {instance.ref.operation} to {peer}", started, instance.evaluation)
 
     @property
     def _now(self) -> Values:
@@ -386,6 +392,7 @@ class Execution:
 
     def _load(self) -> None:
         """Loads models before any operation, so that operations are not charged for it."""
+        began = self._recorder.clock()
         started = time.perf_counter()
         try:
             self._hold()
@@ -396,7 +403,8 @@ class Execution:
             raise self._too_much(error) from None
         space = self._model.latent
         self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
-        self.timing.load = self._span("load", started, None)
+        self.timing.load = time.perf_counter() - started
+        self._recorder.add("load", "load", began)
         if self._owns:
             self._process = self._start()
 
@@ -489,10 +497,13 @@ class Execution:
             torch.cuda.synchronize(self._models.device)
         return time.perf_counter()
 
-    def _span(self, name: str, started: float, evaluation: int | None) -> float:
-        seconds = time.perf_counter() - started
-        self.timing.spans.append(Span(self._device, name, started, seconds, evaluation))
-        return seconds
+    @property
+    def _recorder(self) -> SpanRecorder:
+        if self._spans is None:
+            clock = self._models.stream.clock()
+            self._spans = SpanRecorder(self._device, self.program.name, clock, self._context.report)
+            self.timing.spans = self._spans.told
+        return self._spans
 
 
 def _recipes(

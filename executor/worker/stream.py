@@ -1,11 +1,13 @@
-"""Reads what a device has computed: the host enqueues work, and waits for it here only.
+"""Reads what a device has computed, and when: the host enqueues work, and waits for it here only.
 
 A processor has done its work when the call returns; a GPU does it later, in order.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -13,6 +15,24 @@ from torch import Tensor
 
 Reading = Callable[[], Tensor]
 """Waits until a tensor is on the host, and returns it."""
+
+
+class Moment(Protocol):
+    """Marks a place in a device's queue of work."""
+
+    @property
+    def known(self) -> bool:
+        """Returns whether the device has come there."""
+
+    @property
+    def at(self) -> float:
+        """Waits until the device has come there; returns when, on the clock of
+        `time.perf_counter`.
+        """
+
+
+Clock = Callable[[], Moment]
+"""Marks the end of what is enqueued now."""
 
 
 class Stream(Protocol):
@@ -27,6 +47,9 @@ class Stream(Protocol):
     def read(self, tensor: Tensor) -> Reading:
         """Begins to copy a tensor to the host, behind what is enqueued."""
 
+    def clock(self) -> Clock:
+        """Makes a clock; the host may wait for the device once."""
+
 
 class HostStream:
     """Presents a processor: what was computed is there."""
@@ -35,6 +58,17 @@ class HostStream:
 
     def read(self, tensor: Tensor) -> Reading:
         return lambda: tensor
+
+    def clock(self) -> Clock:
+        return lambda: HostMoment(time.perf_counter())
+
+
+@dataclass(frozen=True, slots=True)
+class HostMoment:
+    """Is where a processor is."""
+
+    at: float
+    known: bool = True
 
 
 class CudaStream:
@@ -55,6 +89,36 @@ class CudaStream:
             return landing
 
         return wait
+
+    def clock(self) -> Clock:
+        origin = _event()
+        origin.synchronize()
+        began = time.perf_counter()
+        return lambda: CudaMoment(_event(), origin, began)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaMoment:
+    """Is told by the GPU, from an `origin` on at which the host's clock was read."""
+
+    event: torch.cuda.Event
+    origin: torch.cuda.Event
+    began: float
+
+    @property
+    def known(self) -> bool:
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    @property
+    def at(self) -> float:
+        self.event.synchronize()
+        return self.began + float(self.origin.elapsed_time(self.event)) / 1e3
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+    event.record()  # on the current stream of the thread that enqueues
+    return event
 
 
 def stream_of(device: torch.device) -> Stream:

@@ -57,7 +57,7 @@ class Plan:
         """Returns plain data, as `katz plan --json` prints it: an object for one sampler, else a
         list.
         """
-        from katz_graph.planner.report.text import as_json
+        from katz_graph.planner.report.describe import as_json
 
         plans = [as_json(program) for program in self.programs]
         return plans[0] if len(plans) == 1 else plans

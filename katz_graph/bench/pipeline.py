@@ -224,7 +224,7 @@ def _period(track: Track) -> float:
     for outcome in track.outcomes:
         ends: dict[int, float] = {}
         for span in outcome.timings[track.program.owner].spans:
-            if span.evaluation is not None and not span.name.startswith("send"):
+            if span.evaluation is not None and span.kind != "send":
                 ends[span.evaluation] = span.start + span.seconds
         moments = [ends[evaluation] for evaluation in sorted(ends)]
         distances += [later - earlier for earlier, later in itertools.pairwise(moments[1:])]

@@ -132,6 +132,16 @@ def serve(options: ServeOptions, aliases: ServeAliases) -> None:
     serve_workflows(resolved(options, aliases))
 
 
+@app.command()
+def schema() -> None:
+    """Print JSON Schemas of what clients of a server send and get, of plans and reports."""
+    import json
+
+    from katz_graph.web.schema import schema
+
+    print(json.dumps(schema(), indent=2))
+
+
 @command(app)
 def bench(
     name: Annotated[

@@ -79,7 +79,14 @@ class _Reporter:
                 self._explain(event, "blocked")
             case NodeDone(node=node, cached=cached):
                 if not cached:
-                    ran = Span("graph", event.type, self._began[node], event.seconds)
+                    ran = Span(
+                        "graph",
+                        event.type,
+                        self._began[node],
+                        event.seconds,
+                        kind="node",
+                        target=event.type,
+                    )
                     self.timelines.append(Timeline(node, (ran,)))
                 self._explain(event, "cached" if cached else "done")
                 for text in (event.ui or {}).get("text", ()):
@@ -158,7 +165,7 @@ def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
     events = [
         {
             "name": span.name,
-            "cat": "segment" if span.evaluation is not None else "work",
+            "cat": "segment" if span.kind == "segment" else "work",
             "ph": "X",
             "pid": 1,
             "tid": lanes[span.device],

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,35 @@ beside this: `NAME-1.SUBTYPE`.
 """
 
 
-def names() -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A shipped workflow. `picture`: its address below the server's own; `description`: one line
+    for people.
+    """
+
+    name: str
+    title: str
+    description: str
+    picture: str
+
+
+def listing() -> list[Template]:
     """Lists workflows in the order of the index."""
     return [
-        template["name"]
+        Template(
+            entry["name"],
+            entry["title"],
+            entry["description"],
+            f"{TEMPLATES.name}/{entry['name']}-1.{entry['mediaSubtype']}",
+        )
         for category in json.loads(INDEX.read_text("utf-8"))
-        for template in category["templates"]
+        for entry in category["templates"]
     ]
+
+
+def names() -> list[str]:
+    """Lists the names of workflows in the order of the index."""
+    return [template.name for template in listing()]
 
 
 def template(name: str, types: Mapping[str, NodeType]) -> dict[str, Any] | None:

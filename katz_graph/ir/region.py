@@ -7,7 +7,7 @@ StepBegin one evaluation later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SLOTS = 8  # previous_1 to previous_8
@@ -80,3 +80,8 @@ class Region:
     operations: tuple[Operation, ...]
     end: Operation
     name: str  # the node of the file that it stands for
+    nodes: Mapping[str, str] = field(default_factory=dict)  # operation -> node of the file
+
+    def node_of(self, operation: str) -> str:
+        """Returns the node of the file that an operation stands for."""
+        return self.nodes.get(operation, self.name)

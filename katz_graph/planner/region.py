@@ -69,9 +69,11 @@ def bind_region(
     nodes: RegionNodes,
     values: Mapping[Link, Any],
     name: str = "",
+    shown_as: Mapping[str, str] | None = None,
 ) -> Region:
     """Builds the region as data: links from outside replaced by `values`, absent knobs by their
-    defaults. `name` is the region's display name.
+    defaults. `name` is the region's display name, `shown_as` that of each of its nodes; without,
+    all are shown as the region is.
     """
     inside = set(nodes.members)
 
@@ -102,7 +104,9 @@ def bind_region(
         for identifier in nodes.members
         if identifier not in (nodes.begin, nodes.end)
     )
-    return Region(operations[nodes.begin], interior, operations[nodes.end], name or nodes.end)
+    return Region(
+        operations[nodes.begin], interior, operations[nodes.end], name or nodes.end, shown_as or {}
+    )
 
 
 def region_problems(

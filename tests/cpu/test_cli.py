@@ -188,6 +188,19 @@ def test_plan_runs_no_model_and_writes_nothing(
     assert not Path("output").exists()
 
 
+def test_plan_says_which_node_each_operation_stands_for(katz: Katz, model_folder: Path) -> None:
+    def nodes(path: Path) -> dict[str, tuple[str, str]]:
+        plan = katz("plan", path, "--models", model_folder, "--json").data
+        looped = [one for one in plan["operations"] if not one["hoisted"]]
+        return {one["id"]: (one["node"], one["branch"]) for one in looped}
+
+    sampler = nodes(write(workflow()))
+    assert sampler["5.positive-mid"] == ("5", "positive")
+    assert sampler["5.negative-mid"] == ("5", "negative")
+    drawn = nodes(Path(__file__).parents[2] / "workflows" / "loop_by_hand.json")
+    assert drawn["31"] == ("31", "") and {node for node, _ in drawn.values()} == set(drawn)
+
+
 def test_a_size_that_is_no_multiple_of_eight_is_floored_with_a_warning(
     katz: Katz, model_folder: Path
 ) -> None:

@@ -37,7 +37,7 @@ from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.executor.worker.stream import HostStream, Reading
+from katz_graph.executor.worker.stream import Clock, HostStream, Reading
 from katz_graph.files.folders import Folders
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -162,6 +162,10 @@ class Later:
     def __init__(self) -> None:
         self.begun = 0
         self.waited: list[tuple[int, int]] = []
+        self.asked: list[int] = []  # when: how many reads had begun
+
+    def clock(self) -> Clock:
+        return lambda: _NotYet(self)
 
     def read(self, tensor: Tensor) -> Reading:
         number, self.begun = self.begun, self.begun + 1
@@ -173,6 +177,20 @@ class Later:
             return landed
 
         return wait
+
+
+class _NotYet:
+    """Is a place that the device has not come to while anybody asks."""
+
+    known = False
+
+    def __init__(self, stream: Later) -> None:
+        self._stream = stream
+
+    @property
+    def at(self) -> float:
+        self._stream.asked.append(self._stream.begun)
+        return 0.0
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +324,8 @@ def test_an_evaluation_is_waited_for_when_the_next_is_enqueued(
     sd1: Models, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunContext, "wants_preview", lambda self, node: False)
-    assert run(sampler_region(case(sd1))).waited == [
+    stream = run(sampler_region(case(sd1)))
+    assert stream.waited == [
         (0, 2),
         (1, 3),
         (2, 4),
@@ -314,6 +333,7 @@ def test_an_evaluation_is_waited_for_when_the_next_is_enqueued(
         (4, 6),  # and both latents
         (5, 6),
     ]
+    assert set(stream.asked) == {4}  # when its work began and ended: after the last
 
 
 @pytest.fixture

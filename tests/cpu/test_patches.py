@@ -36,7 +36,8 @@ from katz_graph.patches import (
     RescaledGuidance,
 )
 from katz_graph.planner.passes.expand import expand_guider
-from katz_graph.planner.report.text import as_json, as_text
+from katz_graph.planner.report.describe import as_json
+from katz_graph.planner.report.text import as_text
 from katz_graph.planner.sampling import table_of
 from katz_graph.recipe import ConditioningEntry, ModelRecipe, Prompt, digest
 from katz_graph.sampling.guidance import guided, rescaled

@@ -147,19 +147,16 @@ def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
     assert seen == [1, 3, "picture", 4, "picture", "picture"]
 
 
-def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> None:
+def test_what_devices_did_is_told_at_once_in_seconds_since_the_start() -> None:
     tells, told, clock = reporter()
     tells.listen(start("5"))
+    tells.listen(start("5.end", "5"))
     tells.listen(StageDone("vae_decode", Span("cpu", "vae decode", clock.now + 1.5, 0.25)))
-    tells.listen(Timeline("5", (Span("cpu", "step", clock.now + 2.0, 0.5, 3),)))
-    tells.listen(done("5", seconds=3.0))
-    (timeline,) = [one for one in told if isinstance(one, Timeline)]
-    assert timeline == Timeline(
-        "5", (Span("cpu", "vae decode", 1.5, 0.25), Span("cpu", "step", 2.0, 0.5, 3))
-    )
-    assert told.index(timeline) < next(
-        number for number, one in enumerate(told) if isinstance(one, NodeDone)
-    )
+    tells.listen(Timeline("5", (Span("cpu", "v0.1", clock.now + 2.0, 0.5, 3, peer="cpu:1"),)))
+    assert told[-2:] == [
+        Timeline("5.end", (Span("cpu", "vae decode", 1.5, 0.25),)),
+        Timeline("5.end", (Span("cpu", "v0.1", 2.0, 0.5, 3, peer="cpu:1"),)),
+    ]
 
 
 def test_files_are_told_by_their_place_and_others_not_at_all(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,6 +43,17 @@ def test_moves_and_reads_go_on_beside_the_gpu() -> None:
         read = stream.read(to_device(torch.full((1000,), 2.0), "cuda") + there)
     assert not busy.query()
     assert torch.equal(read(), torch.full((1000,), 3.0)) and busy.query()
+
+
+def test_a_clock_tells_when_the_gpu_was_there() -> None:
+    clock, before = CudaStream().clock(), time.perf_counter()
+    began = clock()
+    torch.cuda._sleep(LONG)
+    ended = clock()
+    assert not ended.known
+    seconds, here = ended.at - began.at, time.perf_counter()
+    assert ended.known and seconds > 0.2
+    assert before - 0.01 < began.at < ended.at < here + 0.01
 
 
 @pytest.mark.parametrize("sampler", ["euler", "dpmpp_2m_sde"])

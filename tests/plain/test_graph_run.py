@@ -730,6 +730,7 @@ class FakeRegions:
         nodes: RegionNodes,
         values: Mapping[Link, Any],
         name: str = "",
+        shown_as: Mapping[str, str] | None = None,
     ) -> Any:
         self.bound.append(values)
         return sorted(values.values())

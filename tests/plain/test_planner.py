@@ -32,9 +32,9 @@ def stages(program, variant=0):
 
 def test_guidance_gives_two_branches_and_none_for_uncond_at_guidance_one() -> None:
     two = compiled(sampler_region((prompt("a"),), (prompt("b"),)), after="variants")
-    assert {name.split(".")[0] for name in stages(two)} == {"negative", "positive", "guidance"}
+    assert {name.split("-")[0] for name in stages(two)} == {"negative", "positive", "guidance"}
     one = compiled(sampler_region((prompt("a"),), (prompt("b"),), guidance=1.0), after="variants")
-    assert stages(one) == ["positive.encoder", "positive.mid", "positive.decoder"]
+    assert stages(one) == ["positive-encoder", "positive-mid", "positive-decoder"]
 
 
 def test_papers_parallelism_is_derived_from_the_graph() -> None:
@@ -48,7 +48,7 @@ def test_papers_parallelism_is_derived_from_the_graph() -> None:
         parallel, decoder = child.children
         assert decoder.leaf.endswith("decoder")
         assert parallel.kind == "P" and {
-            str(part).split("(")[0].split(".")[-1] for part in parallel.children
+            str(part).split("(")[0].split("-")[-1] for part in parallel.children
         } == {"S", "controlnet1"}
 
 
@@ -69,10 +69,10 @@ def test_outside_its_window_a_controlnet_is_not_invoked() -> None:
         after="variants",
     )
     with_control, without = program.variants
-    assert "positive.controlnet1" in [
+    assert "positive-controlnet1" in [
         op.id for op in with_control.operations
     ] and with_control.evaluations == (0, 1)
-    assert "positive.controlnet1" not in [
+    assert "positive-controlnet1" not in [
         op.id for op in without.operations
     ] and without.evaluations == (2, 3)
 
@@ -97,9 +97,9 @@ def test_heavy_weights_are_read_once_by_batching_the_branches() -> None:
     heavy = work_of({"unet_encoder": 1e3, "unet_mid": 1e3, "unet_decoder": 1e3}, weights=1e6)
     program = compiled(region, after="search", count=heavy)
     assert [call.operations for call in program.calls[0][:3]] == [
-        ("negative.encoder", "positive.encoder"),
-        ("negative.mid", "positive.mid"),
-        ("negative.decoder", "positive.decoder"),
+        ("negative-encoder", "positive-encoder"),
+        ("negative-mid", "positive-mid"),
+        ("negative-decoder", "positive-decoder"),
     ]
     batched, split = sorted(program.alternatives.values())
     assert split == pytest.approx(2 * batched)
@@ -258,8 +258,8 @@ def test_two_prompts_of_one_side_are_blended_and_ranges_switch_them() -> None:
         sampler_region((prompt("early"), late), (), guidance=1.0), evaluations=4, after="variants"
     )
     first, second = program.variants
-    assert {op.id.split(".")[0] for op in first.operations} == {"positive1", "positive"}
-    assert {op.id.split(".")[0] for op in second.operations} == {
+    assert {op.id.split("-")[0] for op in first.operations} == {"positive1", "positive"}
+    assert {op.id.split("-")[0] for op in second.operations} == {
         "positive1",
         "positive2",
         "positive",

@@ -9,8 +9,9 @@ import pytest
 from planner_devices import MS, region, several
 
 from katz_graph.planner.compile import PASSES
+from katz_graph.planner.report.describe import as_json
 from katz_graph.planner.report.svg import as_svg
-from katz_graph.planner.report.text import as_json, as_text
+from katz_graph.planner.report.text import as_text
 
 STALE = frozenset({"stale-controlnet"})
 SVG = "{http://www.w3.org/2000/svg}"
@@ -28,11 +29,11 @@ def test_every_pass_can_be_looked_at(after: str) -> None:
 def test_text_says_what_stands_where_and_why() -> None:
     text = as_text(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
     assert (
-        "cpu:0 (advances the sampler): positive.encoder, positive.mid, positive.decoder\n" in text
+        "cpu:0 (advances the sampler): positive-encoder, positive-mid, positive-decoder\n" in text
     )
-    assert "cpu:1: positive.controlnet1\n" in text
+    assert "cpu:1: positive-controlnet1\n" in text
     assert "link cpu:1 -> cpu:0: 1 GB/s, latency 0 ms\n" in text
-    assert "one evaluation stale (the first is not): positive.controlnet1\n" in text
+    assert "one evaluation stale (the first is not): positive-controlnet1\n" in text
     assert "choice: controlnet on cpu:1, one evaluation stale 1.040 s; one device 1.470 s" in text
     assert "why: one device lost: 1.470 s, 41.3% more" in text
     assert text.endswith("bound by work on cpu:0: 34.00 ms of 34.00 ms an evaluation")
@@ -69,8 +70,8 @@ def test_json_says_the_same() -> None:
             pins={"unet_decoder": ("cpu:1",)},
         )
     )
-    assert plan["owner"] == "cpu:1" and plan["placement"]["positive.controlnet1"] == "cpu:0"
-    assert plan["delayed"] == ["positive.controlnet1"] and plan["pins"] == {
+    assert plan["owner"] == "cpu:1" and plan["placement"]["positive-controlnet1"] == "cpu:0"
+    assert plan["delayed"] == ["positive-controlnet1"] and plan["pins"] == {
         "unet_decoder": ["cpu:1"]
     }
     assert {
@@ -107,9 +108,9 @@ def test_the_picture_shows_two_evaluations_of_every_device_and_link() -> None:
         "sent over a link",
     } <= set(texts)
     assert len(lines) == 3  # an evaluation begins, the next does, and that one ends
-    decoders = [bar for bar in bars if bar[2].startswith("positive.decoder")]
+    decoders = [bar for bar in bars if bar[2].startswith("positive-decoder")]
     controls = [
-        bar for bar in bars if bar[2].startswith("positive.controlnet1") and "15.000 ms" in bar[2]
+        bar for bar in bars if bar[2].startswith("positive-controlnet1") and "15.000 ms" in bar[2]
     ]
     assert len(decoders) == len(controls) == 2
     # waited for
@@ -118,7 +119,7 @@ def test_the_picture_shows_two_evaluations_of_every_device_and_link() -> None:
 
 def test_the_picture_of_a_stale_plan_shows_residuals_crossing_into_the_next_evaluation() -> None:
     _, bars, lines = drawn(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
-    sent = next(bar for bar in bars if bar[2] == "positive.controlnet1, evaluation 15: 20.000 ms")
+    sent = next(bar for bar in bars if bar[2] == "positive-controlnet1, evaluation 15: 20.000 ms")
     assert sent[0] < lines[1] < sent[1]
 
 
@@ -126,3 +127,64 @@ def test_a_sampler_without_evaluations_can_be_drawn() -> None:
     program = several(region(), evaluations=0)
     assert as_svg(program).endswith("</svg>\n") and program.owner == "cpu:0"
     assert program.prediction is not None and program.prediction.planned == 0.0
+
+
+def by_id(plan):
+    return {operation["id"]: operation for operation in plan["operations"]}
+
+
+def test_json_names_operations_for_people() -> None:
+    named = by_id(as_json(several(region(controls=2, branches=2))))
+    told = {name: (one["branch"], one["label"], one["stage"]) for name, one in named.items()}
+    assert told["positive-controlnet2"] == ("positive", "ControlNet 2", "controlnet")
+    assert told["negative-encoder"] == ("negative", "UNet encoder", "unet_encoder")
+    assert told["guidance"][0] == ""
+    assert named["positive-mid"]["recorded"] and named["positive-mid"]["node"] == "end"
+
+
+def test_json_has_every_edge_with_its_bytes() -> None:
+    program = several(region(branches=2), transfer=20 * MS)
+    plan = as_json(program)
+    named = by_id(plan)
+    for variant, told in zip(program.variants, plan["variants"], strict=True):
+        found = {
+            (edge["from"], edge["output"], edge["to"], edge["input"]) for edge in told["edges"]
+        }
+        assert len(found) == len(told["edges"])
+        assert found >= {
+            (ref.operation, ref.output, operation.id, name)
+            for operation in variant.operations
+            for name, ref in operation.references()
+        }
+        known = {plan["begin"], plan["end"], *named}
+        assert {end for edge in told["edges"] for end in (edge["from"], edge["to"])} <= known
+        (residuals,) = (one for one in told["edges"] if one["from"] == "positive-controlnet1")
+        assert residuals["bytes"] == pytest.approx(20 * MS * 1e9)
+        assert (residuals["delay"], residuals["stale"]) == (0, False)
+        assert ("guidance", plan["end"]) in {(edge["from"], edge["to"]) for edge in told["edges"]}
+    hoisted = {name for name, one in named.items() if one["hoisted"]}
+    assert hoisted == set(plan["hoisted"]) and hoisted >= {e["to"] for e in plan["before_edges"]}
+    for call in plan["before"]:
+        assert call["device"] in plan["devices"] and hoisted.issuperset(call["operations"])
+
+
+def test_json_says_which_values_a_plan_delays() -> None:
+    plan = as_json(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
+    ages = {
+        variant["name"]: {
+            (edge["delay"], edge["stale"])
+            for edge in variant["edges"]
+            if edge["from"] == "positive-controlnet1"
+        }
+        for variant in plan["variants"]
+    }
+    assert ages == {"v0": {(0, False)}, "v1": {(1, True)}, "v2": {(1, True)}}
+
+
+def test_json_has_what_precedes_the_first_prediction() -> None:
+    plan = as_json(several(region(branches=2)))
+    prologue = plan["prologue"]
+    assert prologue["boundaries"] == [prologue["seconds"]]
+    assert {span["evaluation"] for span in prologue["spans"]} >= {0}
+    mids = [span for span in prologue["spans"] if span["stage"] == "unet_mid"]
+    assert mids and all("encoder" in prologue["spans"][mid["after"]]["what"] for mid in mids)

@@ -90,7 +90,7 @@ def brute_force(program: Program, equal: bool) -> float:
     for homes in product(names, repeat=len(bench.names)):
         placement = dict(zip(bench.names, homes, strict=True))
         middle = any(
-            placement[f"{branch}.mid"] != placement[f"{branch}.encoder"]
+            placement[f"{branch}-mid"] != placement[f"{branch}-encoder"]
             for branch in ("negative", "positive")
         )
         seen = list(dict.fromkeys(homes))
@@ -155,7 +155,7 @@ def test_eight_devices_three_controlnets_two_branches_in_a_second(
 def test_a_pinned_pool_takes_all_controlnets() -> None:
     pins = {"controlnet": ("cpu:2", "cpu:3"), "unet_decoder": ("cpu:0", "cpu:1")}
     program = several(region(controls=2, branches=2), speeds=(1, 1, 1, 1), pins=pins)
-    homes = {device for name, device in program.placement.items() if ".controlnet" in name}
+    homes = {device for name, device in program.placement.items() if "-controlnet" in name}
     assert homes == {"cpu:2", "cpu:3"}
     assert program.owner in ("cpu:0", "cpu:1")
 
@@ -168,12 +168,12 @@ def test_pins_hold_although_they_cost_time() -> None:
         "unet_decoder": ("cpu:0",),
     }
     program = several(region(), transfer=60 * MS, pins=pins)
-    assert program.placement["positive.controlnet1"] == "cpu:1" and program.owner == "cpu:0"
+    assert program.placement["positive-controlnet1"] == "cpu:1" and program.owner == "cpu:0"
     assert period(program) == pytest.approx((15 + 60 + 19) * MS + STEP)
     apart = several(region(), pins={"unet_encoder": ("cpu:0",), "unet_decoder": ("cpu:1",)})
     assert (
-        apart.placement["positive.encoder"] == "cpu:0"
-        and apart.placement["positive.decoder"] == apart.owner == "cpu:1"
+        apart.placement["positive-encoder"] == "cpu:0"
+        and apart.placement["positive-decoder"] == apart.owner == "cpu:1"
     )
 
 
@@ -188,7 +188,7 @@ def test_texts_are_encoded_where_they_are_pinned_else_by_the_owner() -> None:
 
 def test_what_is_hoisted_is_computed_where_it_is_read() -> None:
     program = several(region())
-    assert program.placement["positive.controlnet1"] != program.placement["positive.encoder"]
+    assert program.placement["positive-controlnet1"] != program.placement["positive-encoder"]
     for stage in ("keys_values", "added_embedding"):  # of the UNet and of the ControlNet
         assert sorted(call.device for call in program.before_calls if call.stage == stage) == [
             "cpu:0",
@@ -230,8 +230,8 @@ def weighing(memory: tuple[float, ...], **known) -> Program:
 def test_a_device_holds_the_whole_modules_of_what_runs_on_it() -> None:
     # the UNet's three stages fit the first only, and no ControlNet beside them
     program = weighing((6.5, 3.5))
-    assert program.placement["positive.controlnet1"] == "cpu:1"
-    assert {program.placement[f"positive.{stage}"] for stage in ("encoder", "mid", "decoder")} == {
+    assert program.placement["positive-controlnet1"] == "cpu:1"
+    assert {program.placement[f"positive-{stage}"] for stage in ("encoder", "mid", "decoder")} == {
         "cpu:0"
     }
     both = weighing((9.5, 3.5), branches=2)  # the second cannot hold a branch
@@ -243,14 +243,14 @@ def test_a_device_holds_the_whole_modules_of_what_runs_on_it() -> None:
 def test_models_that_no_device_holds_are_refused_in_a_line() -> None:
     with pytest.raises(
         InputError,
-        match=r"operation positive.encoder: its model needs 6.00 GB, .* cpu:0 5.00 GB, "
+        match=r"operation positive-encoder: its model needs 6.00 GB, .* cpu:0 5.00 GB, "
         r"cpu:1 5.00 GB",
     ) as refused:
         weighing((5, 5))
     assert "\n" not in str(refused.value)
     with pytest.raises(
         InputError,
-        match=r"no placement fits: models need .*positive.encoder 6.00 GB.*; devices hold "
+        match=r"no placement fits: models need .*positive-encoder 6.00 GB.*; devices hold "
         r"cpu:0 7.00 GB",
     ):
         weighing((7, 2, 2.5), controls=1)
@@ -303,7 +303,7 @@ def test_one_device_is_planned_as_ever() -> None:
 
 def test_measured_times_count_before_counted_ones() -> None:
     base = several(region(), after="cost")
-    key = base.keys["positive.controlnet1"]
+    key = base.keys["positive-controlnet1"]
     slow = tuple(
         replace(device, measured={(key, 1, False): 100 * MS, (key, 1, True): 100 * MS})
         for device in base.target.devices
@@ -315,10 +315,10 @@ def test_measured_times_count_before_counted_ones() -> None:
 
 def test_equal_work_has_one_key_and_other_work_another() -> None:
     keys = several(region(controls=2, branches=2), after="cost").keys
-    assert keys["positive.encoder"] == keys["negative.encoder"] != keys["positive.mid"]
+    assert keys["positive-encoder"] == keys["negative-encoder"] != keys["positive-mid"]
     assert keys["guidance"] == ""
     without = several(region(controls=1), after="cost").keys
-    assert without["positive.decoder"] != keys["positive.decoder"]  # one more residual is added
+    assert without["positive-decoder"] != keys["positive-decoder"]  # one more residual is added
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_equal_work_has_one_key_and_other_work_another() -> None:
     [
         (
             {"transfer": 4 * MS},
-            "the path positive.controlnet1 on cpu:1 15.00 ms + positive.controlnet1 on cpu:1 -> "
+            "the path positive-controlnet1 on cpu:1 15.00 ms + positive-controlnet1 on cpu:1 -> "
             "cpu:0 4.00 ms",
         ),
         (

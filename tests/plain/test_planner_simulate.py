@@ -14,7 +14,7 @@ from katz_graph.ir.device import Device
 from katz_graph.planner.simulation.simulate import simulate
 from katz_graph.recipe import FileIdentity, Lora
 
-CONTROL = "positive.controlnet1"
+CONTROL = "positive-controlnet1"
 APART = {"controlnet1": "cpu:1"}
 
 
@@ -94,7 +94,7 @@ def test_values_of_one_link_wait_for_each_other_in_the_order_of_making() -> None
     base = several(region(controls=2), transfer=20 * MS, after="cost", evaluations=4)
     simulation = simulate(laid(base, {"controlnet1": "cpu:1", "controlnet2": "cpu:1"}))
     first, second = spans(simulation, "cpu:1 -> cpu:0", 0)
-    assert [first.what, second.what] == ["positive.controlnet1", "positive.controlnet2"]
+    assert [first.what, second.what] == ["positive-controlnet1", "positive-controlnet2"]
     # the second was ready at 30
     assert (first.start, second.start) == pytest.approx((STEP + 15 * MS, STEP + 35 * MS))
     assert simulation.ends[0] == pytest.approx(STEP + (55 + 19) * MS)
@@ -115,9 +115,9 @@ def test_a_value_that_two_operations_of_a_device_read_is_sent_once() -> None:
         laid(
             base,
             {
-                "negative.encoder": "cpu:1",
-                "negative.controlnet1": "cpu:1",
-                "positive.controlnet1": "cpu:1",
+                "negative-encoder": "cpu:1",
+                "negative-controlnet1": "cpu:1",
+                "positive-controlnet1": "cpu:1",
             },
         )
     )
@@ -132,7 +132,7 @@ def test_a_value_that_two_operations_of_a_device_read_is_sent_once() -> None:
 def test_branches_apart_send_a_step_and_a_prediction() -> None:
     base = several(region(controls=0, branches=2), after="cost", evaluations=4)
     simulation = simulate(
-        laid(base, dict.fromkeys(("negative.encoder", "negative.mid", "negative.decoder"), "cpu:1"))
+        laid(base, dict.fromkeys(("negative-encoder", "negative-mid", "negative-decoder"), "cpu:1"))
     )
     prediction = 4 * 16 * 16 * 4 / RATE
     assert simulation.period == pytest.approx(STEP + 34 * MS + prediction)
@@ -195,7 +195,7 @@ def test_an_order_that_cannot_be_carried_out_is_named() -> None:
     reversed_calls = tuple(tuple(reversed(calls)) for calls in program.calls)
     with pytest.raises(
         RunError,
-        match=r"cpu:0 waits with positive.decoder of evaluation 0 for positive.mid of evaluation "
+        match=r"cpu:0 waits with positive-decoder of evaluation 0 for positive-mid of evaluation "
         r"0; cpu:1 waits",
     ):
         simulate(replace(program, calls=reversed_calls))

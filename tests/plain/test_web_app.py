@@ -587,6 +587,20 @@ def test_packs_bring_scripts(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_the_shipped_workflows_are_templates_of_any_client(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        listed = (await server.client.get("/katz/templates")).json()
+        assert "txt2img" in [template["name"] for template in listed]
+        for template in listed:
+            assert template["title"] and "\n" not in template["description"]
+            picture = await server.client.get(f"/{template['picture']}")
+            assert picture.headers["content-type"] == "image/webp", template
+        assert (await server.client.get("/katz/templates/txt2img")).json() == {"nodes": []}
+        assert (await server.client.get("/katz/templates/none")).status_code == 404
+
+    run(tmp_path, scenario)
+
+
 def test_the_shipped_workflows_are_templates_of_the_stock_dialog(tmp_path: Path) -> None:
     """Also below a front end that is served, whose page links to a style of the person's own."""
     built = tmp_path / "built"

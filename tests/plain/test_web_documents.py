@@ -17,7 +17,7 @@ from web_server import GRAPH, Served, serving
 
 from katz_graph.formats.shipped import FOLDER
 from katz_graph.web.options import Limits
-from katz_graph.web.runner_client.facts import CheckedPrompt
+from katz_graph.web.runner_client.facts import CheckedPrompt, PlannedGraph
 
 EDITORS: dict[str, Any] = {
     "id": "d1",
@@ -163,3 +163,44 @@ def test_a_check_answers_as_queueing_would_and_queues_nothing(tmp_path: Path) ->
         assert broken.status_code == 400 and "JSON" in broken.json()["error"]
 
     run(tmp_path, scenario)
+
+
+def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        server.runner.plans = PlannedGraph(({"sampler": "5"},), ("a line",))
+        body = {"prompt": GRAPH, "client_id": "me"}
+        told = (await server.client.post("/katz/plan", json=body)).json()
+        assert told == {
+            "plans": [{"sampler": "5"}],
+            "error": None,
+            "node_errors": {},
+            "notes": ["a line"],
+        }
+        await server.client.post("/katz/plan", json={**body, "packs": True})
+        assert [asked[2:] for asked in server.runner.planned] == [("me", False), ("me", True)]
+        assert not server.runner.taken and not server.state.jobs.pending
+        server.runner.refusal = CheckedPrompt(error={"type": "t"}, node_errors={"1": {}})
+        told = (await server.client.post("/katz/plan", json=body)).json()
+        assert told["plans"] == [] and told["error"] == {"type": "t"}
+        assert len(server.runner.planned) == 2
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("refusal", "status"), [("replaced", 409), ("late", 503), ("busy", 503)])
+def test_a_plan_that_is_not_made_says_why(tmp_path: Path, refusal: Any, status: int) -> None:
+    async def scenario(server: Served) -> None:
+        server.runner.plans = PlannedGraph(refusal=refusal)
+        answer = await server.client.post("/katz/plan", json={"prompt": GRAPH})
+        assert answer.status_code == status and answer.json()["error"]
+        assert ("retry-after" in answer.headers) == (status == 503)
+
+    run(tmp_path, scenario)
+
+
+def test_a_graph_that_is_too_large_is_not_planned(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        body = {"prompt": {"1": {"class_type": "A", "inputs": {"text": "a" * 2000}}}}
+        assert (await server.client.post("/katz/plan", json=body)).status_code == 413
+
+    run(tmp_path, scenario, replace(Limits(), prompt_bytes=1000))

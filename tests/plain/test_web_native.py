@@ -44,7 +44,7 @@ EVERY_KIND: list[ClientEvent] = [
     NodeDone("3", "3", "KSampler", False, 0.5, "new", {"text": ["a"]}),
     EncodedPicture("3", "3", b"\xff\xd8"),
     PlanMade("3", {"stages": [1, 2.5, None]}),
-    Timeline("3", (Span("cpu:0", "unet", 0.1, 0.02, 4),)),
+    Timeline("3", (Span("cpu:0", "unet", 0.1, 0.02, 4, target="unet"),)),
     PackMessage("my.pack", {"a": [1]}),
     Warned("careful"),
     Wrote("a.png", "output"),
@@ -92,7 +92,16 @@ AS_DATA: list[dict[str, Any]] = [
         "job": "job",
         "node": "3",
         "segments": [
-            {"device": "cpu:0", "name": "unet", "start": 0.1, "seconds": 0.02, "evaluation": 4}
+            {
+                "device": "cpu:0",
+                "name": "unet",
+                "start": 0.1,
+                "seconds": 0.02,
+                "evaluation": 4,
+                "kind": "segment",
+                "target": "unet",
+                "peer": None,
+            }
         ],
         "kind": "timeline",
     },
@@ -187,7 +196,7 @@ class Watcher:
         elif kind == "plan_made":
             state["plans"][node] = event["plan"]
         elif kind == "timeline":
-            state["timeline"].append({"node": node, "segments": event["segments"]})
+            state["timeline"].append({key: event[key] for key in ("node", "segments", "kind")})
         elif kind == "warned":
             state["warnings"].append(event["message"])
 

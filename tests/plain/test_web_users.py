@@ -293,3 +293,28 @@ def test_several_users_are_kept_apart(tmp_path: Path) -> None:
         ann: "Ann / ../..",
         bob: "Bob",
     }
+
+
+def test_a_version_that_was_not_read_is_not_overwritten(server: TestClient) -> None:
+    def put(text: str, **headers: str) -> Any:
+        return server.post("/userdata/w.json", content=text, headers=headers)
+
+    new = {"If-None-Match": "*"}
+    first = put("1", **new)
+    assert first.status_code == 200
+    read = server.get("/userdata/w.json")
+    assert read.headers["etag"] == first.headers["etag"]
+    assert put("2", **new).status_code == 412
+    second = put("2", **{"If-Match": read.headers["etag"]})
+    assert second.status_code == 200 and second.headers["etag"] != read.headers["etag"]
+    late = put("3", **{"If-Match": read.headers["etag"]})
+    assert late.status_code == 412 and "has changed" in late.json()["error"]
+    assert server.get("/userdata/w.json").text == "2"
+    seen = {"If-Match": read.headers["etag"]}
+    assert server.delete("/userdata/w.json", headers=seen).status_code == 412
+    server.post("/userdata/other.json", content="o")
+    onto = server.post("/userdata/other.json/move/w.json", headers=new)
+    assert onto.status_code == 412 and server.get("/userdata/w.json").text == "2"
+    assert server.delete("/userdata/w.json", headers={"If-Match": "*"}).status_code == 204
+    assert put("4", **{"If-Match": "*"}).status_code == 412
+    assert put("5").status_code == 200  # as clients do that state nothing

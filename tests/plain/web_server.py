@@ -26,6 +26,7 @@ from katz_graph.web.runner_client.facts import (
     DeviceFacts,
     DeviceStats,
     DrawnWorkflow,
+    PlannedGraph,
     RunnerFacts,
     Stats,
 )
@@ -56,6 +57,8 @@ class ScriptedRunner:
         self.checked: list[Any] = []
         self.freed: list[tuple[bool, bool]] = []
         self.refusal: CheckedPrompt | None = None
+        self.planned: list[tuple[Any, ...]] = []
+        self.plans = PlannedGraph()
         self.web: dict[str, str] = {}
 
     async def start(self) -> None: ...
@@ -104,6 +107,10 @@ class ScriptedRunner:
             return DrawnWorkflow(*drawn(document, registry))
         except InputError as error:
             return DrawnWorkflow(error=str(error))
+
+    async def plan(self, *asked: Any) -> PlannedGraph:
+        self.planned.append(asked)
+        return self.plans
 
     async def object_info(self, name: str | None = None) -> bytes:
         info = {"EmptyImage": {"name": "EmptyImage"}, "SaveImage": {"name": "SaveImage"}}

@@ -239,6 +239,17 @@ def test_the_native_channel_tells_the_same_with_plan_and_timeline(server: Served
     assert server.finished()[identifier]["status"]["status_str"] == "success"
 
 
+def test_a_plan_without_a_run_is_that_of_the_run(server: Served) -> None:
+    prompt = painting(12, EVALUATIONS)
+    known = len(ask(server, "/history"))
+    (asked,) = ask(server, "/katz/plan", {"prompt": prompt})["plans"]
+    assert len(ask(server, "/history")) == known
+    assert asked["evaluations"] == EVALUATIONS and asked["devices"] == ["cpu"]
+    branches = {one["branch"] for one in asked["operations"]}
+    assert branches == {"", "positive", "negative"}
+    assert {edge["from"] for edge in asked["variants"][0]["edges"]} >= {asked["begin"]}
+
+
 def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Served) -> None:
     with socket_of(server, "comes-back") as socket:
         identifier = ask(

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import AsyncIterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,14 @@ MOST_SETTINGS = 2**20  # bytes
 LONGEST_NAME = 100
 MOST_FILES = 10_000
 MOST_FOLDERS = 5_000
+
+
+Check = Callable[[os.stat_result | None], None]
+"""Raises Refusal when a file in this state may not be replaced; None: there is none."""
+
+
+def anything(state: os.stat_result | None) -> None:
+    """Lets files be replaced."""
 
 
 class Users:
@@ -80,24 +88,35 @@ class Users:
             return user
 
     async def store(
-        self, files: UserFiles, name: str, content: AsyncIterable[bytes], overwrite: bool
+        self,
+        files: UserFiles,
+        name: str,
+        content: AsyncIterable[bytes],
+        overwrite: bool,
+        check: Check = anything,
     ) -> None:
-        """Stores a file as it comes in. Refusal as in `UserFiles.keep`, 507 when the disk is
-        full.
+        """Stores a file as it comes in; `check` may refuse to replace the one in a state. Refusal
+        as in `UserFiles.keep`, 507 when the disk is full.
         """
         with arriving(self._root / INCOMING) as (arrived, temporary):
             async for piece in content:
                 await asyncio.to_thread(arrived.write, piece)
             await asyncio.to_thread(arrived.flush)
             async with self._writing:
+                check(await asyncio.to_thread(files.state, name))
                 await asyncio.to_thread(files.keep, temporary, name, overwrite)
 
-    async def delete(self, files: UserFiles, name: str) -> None:
+    async def delete(self, files: UserFiles, name: str, check: Check = anything) -> None:
         async with self._writing:
+            check(await asyncio.to_thread(files.state, name))
             await asyncio.to_thread(files.delete, name)
 
-    async def move(self, files: UserFiles, name: str, to: str, overwrite: bool) -> None:
+    async def move(
+        self, files: UserFiles, name: str, to: str, overwrite: bool, check: Check = anything
+    ) -> None:
+        """Renames a file; `check` may refuse to replace the one of the new name."""
         async with self._writing:
+            check(await asyncio.to_thread(files.state, to))
             await asyncio.to_thread(files.move, name, to, overwrite)
 
     async def settings(self, files: UserFiles) -> dict[str, Any]:
@@ -175,6 +194,10 @@ class UserFiles:
         if state is None:
             raise Refusal(404, "there is no such file")
         return path, state
+
+    def state(self, name: str) -> os.stat_result | None:
+        """Returns a file's state; None when there is none."""
+        return file_state(self._path(name))
 
     def keep(self, temporary: Path, name: str, overwrite: bool) -> None:
         """Gives a whole file on the same disk its name. Raises Refusal 409 when the name is taken

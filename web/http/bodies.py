@@ -63,6 +63,15 @@ class PromptBody(Body):
     )
 
 
+class PlanBody(Body):
+    """`POST /katz/plan`. `packs`: nodes of packs may run for it."""
+
+    prompt: dict[str, Any]
+    client_id: str | None = Field(None, max_length=200)
+    partial_execution_targets: list[str] | None = Field(None, max_length=MOST_IDS)
+    packs: bool = False
+
+
 class ForgetBody(Body):
     """`POST /queue` and `POST /history`: all, or these."""
 
@@ -185,6 +194,11 @@ async def read_prompt(request: Request, limits: Limits) -> PromptBody:
             details="extra_data.extra_pnginfo: expected an object",
         )
     return body
+
+
+async def read_graph(request: Request, model: type[Model], limits: Limits) -> Model:
+    """Parses a JSON body that holds a graph, as `read_body`; Refusal 413 when it is too large."""
+    return validated(await _json(request, await request.body(), limits), model)
 
 
 async def read_workflow_file(request: Request, limits: Limits) -> Carried:

@@ -1,15 +1,19 @@
 """Answers with users' files: browsers show them only where nothing in them could run, and ask again
-only when they changed.
+only when they changed. Says, too, whether a client may replace one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import NotModifiedResponse
+
+from katz_graph.web.http.responses import Refusal
 
 SHOWN_AS = {
     ".png": "image/png",
@@ -49,7 +53,7 @@ def stored_file(request: Request, path: Path, state: os.stat_result) -> Response
     media_type = SHOWN_AS.get(path.suffix.lower())
     answer = FileResponse(
         path,
-        headers=GUARDED,
+        headers={**GUARDED, "ETag": tag_of(state)},
         media_type=media_type or DOWNLOAD,
         filename=path.name,
         stat_result=state,
@@ -60,11 +64,50 @@ def stored_file(request: Request, path: Path, state: os.stat_result) -> Response
     )
 
 
+def tag_of(state: os.stat_result) -> str:
+    """Returns the ETag of a file in this state. Files are replaced, never changed in place, so that
+    each version is an inode of its own.
+    """
+    version = f"{state.st_mtime_ns} {state.st_size} {state.st_ino}"
+    return f'"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Precondition:
+    """States which version of a file a client replaces: one of these tags (`*`: any), or with `new`
+    none, for there is no such file yet.
+    """
+
+    tags: frozenset[str] | None = None
+    new: bool = False
+
+    @classmethod
+    def of(cls, request: Request) -> Precondition:
+        """Reads `If-Match` and `If-None-Match: *`."""
+        match = frozenset(_tags(request, "if-match")) or None
+        return cls(match, _tags(request, "if-none-match") == ["*"])
+
+    def check(self, state: os.stat_result | None) -> None:
+        """Raises Refusal 412 when the file is in another state; None: there is none."""
+        if self.new and state is not None:
+            raise Refusal(412, "there is a file of this name already", "exists")
+        if self.tags is None:
+            return
+        if state is None:
+            raise Refusal(412, "the file is gone since it was read", "gone")
+        if "*" not in self.tags and tag_of(state) not in self.tags:
+            raise Refusal(412, "the file has changed since it was read", "changed")
+
+
 def is_known(request: Request, tag: str) -> bool:
     """Checks whether the client has the answer with this ETag already."""
-    known = [
+    known = _tags(request, "if-none-match")
+    return tag in known or known == ["*"]
+
+
+def _tags(request: Request, name: str) -> list[str]:
+    return [
         given.strip().removeprefix("W/")
-        for header in request.headers.getlist("if-none-match")
+        for header in request.headers.getlist(name)
         for given in header.split(",")
     ]
-    return tag in known or known == ["*"]

@@ -22,11 +22,12 @@ from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.retention import KEYS_KEPT, JobFiles, Retention, outdated
 from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, JobFeatures, by_id, features_of
 from katz_graph.web.jobs.store import JobStore
-from katz_graph.web.options import Limits
+from katz_graph.web.options import MB, Limits
 
 TICK = 1.0  # seconds between looks at deadlines, and at whether the runner is back
 CLEANING = 60.0  # seconds between cleanings
 STOPPING = 5.0  # seconds that jobs have to stop
+REPORTS = 256 * MB  # bytes of kept reports, the newest ones
 PAUSED = "paused"  # the flag in the store
 log = logging.getLogger("katz.jobs")
 
@@ -57,6 +58,7 @@ class Jobs:
         self._admission = Admission(store, self._dispatcher, self._forecast, limits.queue, clock)
         self._paused = False
         self._moving = asyncio.Lock()
+        self._reports: dict[str, asyncio.Task[None]] = {}  # on their way to the disk
         self._ticking: asyncio.Task[None] | None = None
         self.heard = self._dispatcher.heard
         self.lost = self._dispatcher.lost
@@ -183,6 +185,12 @@ class Jobs:
         """Returns a client's jobs that ended last, newest last."""
         return await self._store.recent(client, count)
 
+    async def between(self, first: float, last: float, count: int) -> list[Job]:
+        """Returns jobs that ended and ran at some time from `first` to `last`, oldest first,
+        without prompts; of more than `count` the newest.
+        """
+        return await self._store.between(first, last, count)
+
     async def listed(
         self,
         statuses: Sequence[Status] = (),
@@ -196,6 +204,25 @@ class Jobs:
         of `extra` than the workflow's id.
         """
         return await self._store.listed(statuses, workflow_id, sort_by, descending, limit, offset)
+
+    def keep_report(self, id: str, make: Callable[[], bytes]) -> None:
+        """Keeps the report of a job that ended; `make` is called in a thread."""
+
+        async def keep() -> None:
+            try:
+                await self._store.keep_report(id, await asyncio.to_thread(make))
+            except KatzError as error:
+                log.warning("the report of job %s is not kept: %s", id, error)
+            finally:
+                self._reports.pop(id, None)
+
+        self._reports[id] = self._dispatcher.spawn(keep())
+
+    async def report(self, id: str) -> bytes | None:
+        """Returns the report that was kept; None where there is none, or not any more."""
+        if (pending := self._reports.get(id)) is not None:
+            await asyncio.wait([pending])
+        return await self._store.report(id)
 
     async def forget(self, ids: Sequence[str]) -> None:
         """Forgets jobs that ended, and deletes their temporary files; leaves other jobs alone."""
@@ -263,6 +290,7 @@ class Jobs:
             await outdated(self._store, self._retention, self._limits.history, self._clock())
         )
         await self._store.forget_keys(self._clock() - KEYS_KEPT)
+        await self._store.drop_reports(REPORTS)
         await self._store.shrink()
 
 

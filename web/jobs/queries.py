@@ -148,6 +148,7 @@ def forget(connection: sqlite3.Connection, ids: Sequence[str] | None) -> list[St
             )
         ]
         connection.execute("delete from files where job = ?", (id,))
+        connection.execute("delete from reports where job = ?", (id,))
     shown = "select 1 from files where place = ? and path = ?"
     return [
         file for file in files if not connection.execute(shown, (file.place, file.path)).fetchone()

@@ -41,6 +41,12 @@ create table files (
 create index files_path on files (place, path);
 create table flags (name text primary key, value integer not null) without rowid;
 """
+# stores of the same version may lack it; `finished` is that of the job
+REPORTS = """
+create table if not exists reports (
+    job text primary key, finished integer not null, report blob not null
+)
+"""
 COLUMNS = (
     "id, number, targets, client, status, created, started, ended, deadline, crashes, "
     "predicted, result, place, workflow"

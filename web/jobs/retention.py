@@ -91,7 +91,7 @@ def temporary(job: Ended, wrote: Iterable[StoredFile]) -> list[StoredFile]:
     """Returns the temporary files that a job wrote or shows: they go when it is forgotten, and
     nobody else shows them.
     """
-    named = {file.path for file in wrote if file.place == TEMPORARY} | set(_shown(job))
+    named = {file.path for file in (*wrote, *shown_files(job)) if file.place == TEMPORARY}
     return [StoredFile(TEMPORARY, path) for path in sorted(named)]
 
 
@@ -120,23 +120,20 @@ def drop_unfinished(folders: Iterable[Path], now: float) -> None:
                         path.unlink()
 
 
-def _shown(job: Ended) -> Iterator[str]:
+def shown_files(job: Ended) -> Iterator[StoredFile]:
+    """Lists the files that a job's outputs name, as editors get them: `{"filename", "subfolder",
+    "type"}`. A pack may name anything: paths need not exist.
+    """
     for kinds in job.outputs.values():
         for entries in kinds.values():
-            yield from (path for entry in entries if (path := _temporary_name(entry)) is not None)
+            yield from (file for entry in entries if (file := _shown(entry)) is not None)
 
 
-def _temporary_name(entry: Any) -> str | None:
-    """Returns the path of a temporary file from an editor's `{"filename", "subfolder", "type"}`."""
-    if (
-        not isinstance(entry, Mapping)
-        or entry.get("type") != TEMPORARY
-        or not isinstance(entry.get("filename"), str)
-    ):
+def _shown(entry: Any) -> StoredFile | None:
+    if not isinstance(entry, Mapping):
         return None
-    subfolder = entry.get("subfolder")
-    return (
-        f"{subfolder}/{entry['filename']}"
-        if isinstance(subfolder, str) and subfolder
-        else entry["filename"]
-    )
+    place, name, subfolder = (entry.get(key) for key in ("type", "filename", "subfolder"))
+    if not isinstance(place, str) or not isinstance(name, str):
+        return None
+    inside = isinstance(subfolder, str) and subfolder
+    return StoredFile(place, f"{subfolder}/{name}" if inside else name)

@@ -22,7 +22,7 @@ from katz_graph.errors import RunError
 from katz_graph.web.jobs import queries
 from katz_graph.web.jobs.job import Job, Status
 from katz_graph.web.jobs.queries import Kept, SortBy
-from katz_graph.web.jobs.records import SCHEMA, VERSION, WHOLE, StoredFile
+from katz_graph.web.jobs.records import COLUMNS, REPORTS, SCHEMA, VERSION, WHOLE, StoredFile
 from katz_graph.web.jobs.writer import Writer
 from katz_graph.web.options import RUNNER_LOCK
 
@@ -167,6 +167,18 @@ class JobStore:
             lambda connection: queries.jobs(connection, query, (client, count))[::-1]
         )
 
+    async def between(self, first: float, last: float, count: int) -> list[Job]:
+        """Returns jobs that ended and ran at some time from `first` to `last`, without their
+        documents, oldest first; of more than `count` the newest.
+        """
+        query = (
+            f"select {COLUMNS} from jobs where finished is not null and ended >= ? and "
+            "started <= ? order by finished desc limit ?"
+        )
+        return await self._read(
+            lambda connection: queries.jobs(connection, query, (first, last, count))[::-1]
+        )
+
     async def listed(
         self,
         statuses: Sequence[Status],
@@ -214,6 +226,27 @@ class JobStore:
         total = "sum(bytes) over (order by finished desc) as total"
         totals = f"select id, {total} from {sizes} join jobs on id = job where finished is not null"
         return await self._ids(f"select id from ({totals}) where total > ?", limit)
+
+    async def keep_report(self, id: str, report: bytes) -> None:
+        """Keeps the report of a job that ended, unless the job was forgotten meanwhile."""
+        query = "insert or replace into reports select id, finished, ? from jobs where id = ?"
+        await self._run(query, (report, id))
+
+    async def report(self, id: str) -> bytes | None:
+        rows = await self._read(
+            lambda connection: connection.execute(
+                "select report from reports where job = ?", (id,)
+            ).fetchall()
+        )
+        return rows[0][0] if rows else None
+
+    async def drop_reports(self, limit: int) -> None:
+        """Drops the oldest reports, those that are too much together with newer ones. `limit` in
+        bytes.
+        """
+        total = "sum(length(report)) over (order by finished desc) as total"
+        query = f"select job from (select job, {total} from reports) where total > ?"
+        await self._run(f"delete from reports where job in ({query})", (limit,))
 
     async def forget_keys(self, before: float) -> None:
         """Drops Idempotency-Keys that came before a time, and whose jobs are forgotten."""
@@ -343,6 +376,7 @@ def _writing(file: Path) -> sqlite3.Connection:
                 f"{file}: written by another version of Katz Graph (tables {version}, ours "
                 f"{VERSION}); choose another --data"
             )
+        connection.execute(REPORTS)
         connection.execute(f"select {WHOLE}, finished from jobs limit 1").fetchall()
     except BaseException:
         connection.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from katz_graph.events import NodeDone, NodeStarted, Progress, Timeline, Warned
@@ -145,27 +145,6 @@ class JobState:
         return tuple(
             identifier for identifier, node in self.nodes.items() if node.status == "running"
         )
-
-    def plain(self) -> dict[str, Any]:
-        """Returns data for msgpack; pictures are bytes."""
-        preview = self.preview
-        return {
-            "started": self.started,
-            "nodes": {identifier: asdict(node) for identifier, node in self.nodes.items()},
-            "plans": dict(self.plans),
-            "timeline": [
-                {"node": part.node, "segments": [asdict(segment) for segment in part.segments]}
-                for part in self.timeline
-            ],
-            "warnings": list(self.warnings),
-            "preview": preview
-            and {
-                "node": preview.node,
-                "display": preview.display,
-                "image": preview.image,
-                "media_type": preview.media_type,
-            },
-        }
 
     def _node(self, identifier: str, display: str, type: str = "") -> NodeProgress:
         known = self.nodes.setdefault(identifier, NodeProgress(display))

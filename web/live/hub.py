@@ -122,13 +122,17 @@ class _End:
 
 class Hub:
     """Connects sessions to jobs. `queue` returns `Jobs`; `facts` what clients may know of the
-    server (versions, devices).
+    server (versions, devices); `ended` gets a job at its end, with all that was told of it.
     """
 
     def __init__(
-        self, queue: Callable[[], Queue], facts: Callable[[], Mapping[str, Any]], limits: Limits
+        self,
+        queue: Callable[[], Queue],
+        facts: Callable[[], Mapping[str, Any]],
+        limits: Limits,
+        ended: Callable[[Job, JobState], None] = lambda job, state: None,
     ) -> None:
-        self._queue, self._facts, self._limits = queue, facts, limits
+        self._queue, self._facts, self._limits, self._ended = queue, facts, limits, ended
         self._sessions: dict[str, dict[Session, None]] = {}
         self._states: dict[str, JobState] = {}
         self._ends: OrderedDict[str, _End] = OrderedDict()
@@ -178,18 +182,17 @@ class Hub:
     def publish(self, job: Job, event: ClientEvent) -> None:
         """Sends an event to the owner of its job."""
         client = event.client or job.client if isinstance(event, PackMessage) else job.client
-        if client is None:
-            return
         state = self._state(job, event)
         state.hear(event)
-        for session in tuple(self._sessions.get(client, ())):
+        for session in tuple(self._sessions.get(client, ())) if client is not None else ():
             session.hear(job, event, state, lambda: self._view(without=job.id))
         if isinstance(event, Ended):
             self._states.pop(job.id, None)
-            self._ends[job.id] = _End(
-                replace(job, status=event.status, ended=event.at, result=event)
-            )
-            self._expect_seen(client, [job.id])
+            over = replace(job, status=event.status, ended=event.at, result=event)
+            self._ended(over, state)
+            if client is not None:
+                self._ends[job.id] = _End(over)
+                self._expect_seen(client, [job.id])
             if len(self._ends) > ENDS:
                 self._ends.popitem(last=False)
 

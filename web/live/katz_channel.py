@@ -1,19 +1,14 @@
 """Speaks the native channel: websocket subprotocol `katz.msgpack`, a msgpack map with `type` and
 `seq` in each binary frame.
 
-From the server, `seq` counting from 0; a gap is a running picture that gave way to a newer one:
-- `snapshot`, first: `client`; `server` (facts); `queue` as below; `jobs`: the client's own, each as
-  under `job`, recently ended ones first.
-- `queue`, whenever it changes: `running`, `pending` (how many jobs), `paused`, `places` (the
-  client's waiting jobs, with how many wait before each). A job that stands in `places` waits: what
-  was told of its nodes is void.
+From the server, as `web/live/frames.py` declares them, `seq` counting from 0; a gap is a running
+picture that gave way to a newer one:
+- `snapshot`, first: all that the client may know, its own jobs among it, recently ended ones first.
+- `queue`, whenever it changes. A job that stands in `places` waits: what was told of its nodes is
+  void.
 - `event`: something happened to one of the client's jobs. `event` has the fields of its class in
   `web/events.py`, with `job` and `kind`; pictures are bytes.
-- `job`, the answer to `watch`: `id`, and `job`, which is null for a job that is not this client's,
-  else `id`, `status`, `number`, `created`, `started`, `ended`, `deadline`, `predicted`, `targets`,
-  `result` (the event `ended`; null before), `state` (null unless it runs: `started`, `nodes`,
-  `plans`, `timeline`, `warnings`, `preview`, as they follow from its events).
-- `pong`, the answer to `ping`.
+- `job`, the answer to `watch`; `pong`, the answer to `ping`.
 
 From the client: `{"type": "ping"}` and `{"type": "watch", "job": ID}`. Anything else ends the
 connection: 1003 for a text, 1007 for what is malformed.
@@ -21,17 +16,30 @@ connection: 1003 for a text, 1007 for what is malformed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgpack
 from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
 from katz_graph.errors import InputError
-from katz_graph.web.events import JOB_EVENT, ClientEvent, EncodedPicture, JobEvent
-from katz_graph.web.jobs.job import Job, result_as_data
+from katz_graph.web.events import ClientEvent, EncodedPicture, JobEvent
+from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import JobState, QueueView, Snapshot
+from katz_graph.web.live.frames import (
+    SERVER_FRAME,
+    EventFrame,
+    JobData,
+    JobFrame,
+    PongFrame,
+    PreviewData,
+    QueueData,
+    QueueFrame,
+    RunningData,
+    ServerFrame,
+    SnapshotFrame,
+)
 from katz_graph.web.live.outbox import ClientFrame
 
 SUBPROTOCOL = "katz.msgpack"
@@ -74,41 +82,35 @@ class NativeChannel:
         self._sent = 0
 
     def greeting(self, snapshot: Snapshot) -> Iterator[ClientFrame]:
-        jobs = [_job(job, snapshot.states.get(job.id)) for job in snapshot.jobs]
+        jobs = tuple(_job(job, snapshot.states.get(job.id)) for job in snapshot.jobs)
         queue = _queue(snapshot.client, snapshot.queue)
         yield self._frame(
-            "snapshot",
-            {
-                "client": snapshot.client,
-                "server": dict(snapshot.facts),
-                "queue": queue,
-                "jobs": jobs,
-            },
+            SnapshotFrame(self._number(), snapshot.client, snapshot.facts, queue, jobs)
         )
 
     def queue(self, client: str, queue: QueueView) -> Iterator[ClientFrame]:
-        yield self._frame("queue", _queue(client, queue))
+        now = _queue(client, queue)
+        yield self._frame(
+            QueueFrame(self._number(), now.running, now.pending, now.paused, now.places)
+        )
 
     def event(
         self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
     ) -> Iterator[ClientFrame]:
         replaceable = isinstance(event, EncodedPicture) and not event.lasting
         yield self._frame(
-            "event",
-            {"event": JOB_EVENT.dump_python(JobEvent(job.id, event))},
-            job.id if replaceable else "",
+            EventFrame(self._number(), JobEvent(job.id, event)), job.id if replaceable else ""
         )
 
     def pong(self) -> Iterator[ClientFrame]:
-        yield self._frame("pong", {})
+        yield self._frame(PongFrame(self._number()))
 
     def watched(
         self, identifier: str, job: Job | None, state: JobState | None
     ) -> Iterator[ClientFrame]:
         """Answers `watch`."""
-        yield self._frame(
-            "job", {"id": identifier, "job": None if job is None else _job(job, state)}
-        )
+        known = None if job is None else _job(job, state)
+        yield self._frame(JobFrame(self._number(), identifier, known))
 
     def due(self) -> float | None:
         return None
@@ -116,31 +118,41 @@ class NativeChannel:
     def late(self) -> Iterator[ClientFrame]:
         yield from ()
 
-    def _frame(self, type: str, fields: Mapping[str, Any], slot: str = "") -> ClientFrame:
-        number, self._sent = self._sent, self._sent + 1
-        return ClientFrame(msgpack.packb({"type": type, "seq": number, **fields}), slot)
+    def _number(self) -> int:
+        self._sent += 1
+        return self._sent - 1
+
+    def _frame(self, frame: ServerFrame, slot: str = "") -> ClientFrame:
+        return ClientFrame(msgpack.packb(SERVER_FRAME.dump_python(frame)), slot)
 
 
-def _queue(client: str, queue: QueueView) -> dict[str, Any]:
-    return {
-        "running": queue.running,
-        "pending": queue.pending,
-        "paused": queue.paused,
-        "places": dict(queue.places.get(client, {})),
-    }
+def _queue(client: str, queue: QueueView) -> QueueData:
+    return QueueData(queue.running, queue.pending, queue.paused, dict(queue.places.get(client, {})))
 
 
-def _job(job: Job, state: JobState | None) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "status": job.status,
-        "number": job.number,
-        "created": job.created,
-        "started": job.started,
-        "ended": job.ended,
-        "deadline": job.deadline,
-        "predicted": job.predicted,
-        "targets": list(job.targets),
-        "result": result_as_data(job),
-        "state": None if state is None else state.plain(),
-    }
+def _job(job: Job, state: JobState | None) -> JobData:
+    return JobData(
+        job.id,
+        job.status,
+        job.number,
+        job.created,
+        job.started,
+        job.ended,
+        job.deadline,
+        job.predicted,
+        job.targets,
+        None if job.result is None else JobEvent(job.id, job.result),
+        None if state is None else _running(state),
+    )
+
+
+def _running(state: JobState) -> RunningData:
+    seen = state.preview
+    return RunningData(
+        state.started,
+        state.nodes,
+        state.plans,
+        tuple(state.timeline),
+        tuple(state.warnings),
+        None if seen is None else PreviewData(seen.node, seen.display, seen.image, seen.media_type),
+    )

@@ -29,6 +29,7 @@ REASONS = {
     404: "there is none",
     409: "in conflict with what is there",
     408: "the body did not come",
+    412: "the file is of another version",
     413: "too large",
     415: "not a kind of body that is taken here",
     416: "the file has no such range",
@@ -57,8 +58,10 @@ def takes(
 
 
 def answers(
-    description: str, schema: dict[str, Any] | None = None, media: str = "application/json"
+    description: str, schema: Any = None, media: str = "application/json"
 ) -> dict[int | str, dict[str, Any]]:
-    """Describes the answer of a route that succeeded."""
+    """Describes the answer of a route that succeeded: by a JSON Schema, or by its type."""
+    if schema is not None and not isinstance(schema, dict):
+        return {200: {"description": description, "model": schema}}
     content = {"content": {media: {"schema": schema}}} if schema is not None else {}
     return {200: {"description": description, **content}}

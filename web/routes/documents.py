@@ -1,9 +1,11 @@
-"""Serves `/katz/open` and `/katz/check`: workflows for an editor, before anything is queued."""
+"""Serves `/katz/open`, `/katz/check` and `/katz/plan`: workflows for an editor, before anything is
+queued.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -12,29 +14,26 @@ from starlette.responses import Response
 from katz_graph.errors import InputError
 from katz_graph.formats.image import Carried
 from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
-from katz_graph.web.http.bodies import PromptBody, read_prompt, read_workflow_file, unreadable
-from katz_graph.web.http.responses import json_answer
+from katz_graph.web.http.answers import CheckedWorkflow, OpenedWorkflow, PlannedWorkflow, as_data
+from katz_graph.web.http.bodies import (
+    PlanBody,
+    PromptBody,
+    read_graph,
+    read_prompt,
+    read_workflow_file,
+    unreadable,
+)
+from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals, takes
+from katz_graph.web.runner_client.facts import PlannedGraph
 from katz_graph.web.state import State
 
 FILE = {"type": "string", "format": "binary", "description": "a workflow file or a picture"}
 FORM = {"schema": {"type": "object", "properties": {"file": FILE}, "required": ["file"]}}
-NOTES = {"type": "array", "items": {"type": "string"}}
-OPENED = {
-    "type": "object",
-    "properties": {"document": {"type": "object"}, "notes": NOTES},
-    "required": ["document", "notes"],
-}
-CHECKED = {
-    "type": "object",
-    "properties": {
-        "error": {"type": ["object", "null"]},
-        "node_errors": {"type": "object"},
-        "targets": {"type": "array", "items": {"type": "string"}},
-        "refused": {"type": "array", "items": {"type": "string"}},
-        "notes": NOTES,
-    },
-    "required": ["error", "node_errors", "targets", "refused", "notes"],
+REFUSED: Mapping[str, tuple[int, str, float | None]] = {
+    "replaced": (409, "a newer request of this client came", None),
+    "late": (503, "planning took too long", 10.0),
+    "busy": (503, "too many plans are being made", 1.0),
 }
 
 
@@ -52,7 +51,7 @@ def router(state: State) -> APIRouter:
                 },
             }
         },
-        responses=answers("the workflow as editors open it", OPENED) | refusals(503),
+        responses=answers("the workflow as editors open it", OpenedWorkflow) | refusals(503),
     )
     async def opened(request: Request) -> Response:
         """Open a workflow of any format, or a picture that carries one. What an editor wrote comes
@@ -60,12 +59,12 @@ def router(state: State) -> APIRouter:
         """
         found = await read_workflow_file(request, state.options.limits)
         document, notes = await _drawn(found, state)
-        return json_answer({"document": document, "notes": state.concealment.data(list(notes))})
+        return json_answer(as_data(OpenedWorkflow(document, state.concealment.data(notes))))
 
     @routes.post(
         "/check",
         openapi_extra=takes(PromptBody),
-        responses=answers("what queueing it would answer", CHECKED) | refusals(503),
+        responses=answers("what queueing it would answer", CheckedWorkflow) | refusals(503),
     )
     async def checked(request: Request) -> Response:
         """Check what `POST /prompt` takes, and queue nothing. `targets` are the outputs that would
@@ -73,14 +72,32 @@ def router(state: State) -> APIRouter:
         """
         body = await read_prompt(request, state.options.limits)
         found = await state.runner.check(body.prompt, body.partial_execution_targets)
-        told: dict[str, Any] = {
-            "error": found.error,
-            "node_errors": found.node_errors,
-            "targets": list(found.targets),
-            "refused": list(found.refused),
-            "notes": list(found.notes),
-        }
-        return json_answer(state.concealment.data(told))
+        told = CheckedWorkflow(
+            found.error, found.node_errors, found.targets, found.refused, found.notes
+        )
+        return json_answer(state.concealment.data(as_data(told)))
+
+    @routes.post(
+        "/plan",
+        openapi_extra=takes(PlanBody),
+        responses=answers("the plans of its samplers", PlannedWorkflow) | refusals(409, 503),
+    )
+    async def planned(request: Request) -> Response:
+        """Plan every sampler on the devices that jobs use; no model runs. The newest request of a
+        client replaces the one before, which gets 409.
+        """
+        body = await read_graph(request, PlanBody, state.options.limits)
+        found = await state.runner.check(body.prompt, body.partial_execution_targets)
+        made = PlannedGraph()
+        if found.prompt is not None and found.error is None:
+            made = await state.runner.plan(found.prompt, found.targets, body.client_id, body.packs)
+            if made.refusal:
+                status, message, wait = REFUSED[made.refusal]
+                raise Refusal(status, message, made.refusal, retry_after=wait)
+        told = PlannedWorkflow(
+            made.plans, found.error, found.node_errors, (*found.notes, *made.notes)
+        )
+        return json_answer(state.concealment.data(as_data(told)))
 
     return routes
 

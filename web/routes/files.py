@@ -20,6 +20,7 @@ from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.web.files.paths import NAME_BYTES, Place, people_file
 from katz_graph.web.files.pictures import Channel, Preview, checked_format, shown, with_alpha_of
+from katz_graph.web.files.thumbnails import Thumbnails
 from katz_graph.web.files.uploads import PARTS, Upload, described, keep_picture, picture_name
 from katz_graph.web.http.file_responses import GUARDED, is_known, stored_file
 from katz_graph.web.http.responses import Refusal, json_answer
@@ -51,6 +52,7 @@ def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["files"])
     limits = state.options.limits
     decoders = anyio.CapacityLimiter(AT_ONCE)
+    thumbnails = Thumbnails()
 
     async def decoded(work: Callable[[], Result]) -> Result:
         return await anyio.to_thread.run_sync(work, limiter=decoders)
@@ -92,9 +94,13 @@ def router(state: State) -> APIRouter:
         headers = {**GUARDED, "ETag": f'"{tag}"'}
         if is_known(request, headers["ETag"]):
             return NotModifiedResponse(Response(headers=headers).headers)
-        content, media_type = await decoded(
-            lambda: shown(path, wanted, channel, limits.upload_pixels, width)
-        )
+        key = (path, tag)
+        made = thumbnails.get(key)
+        if made is None:
+            made = await decoded(lambda: shown(path, wanted, channel, limits.upload_pixels, width))
+            if width:
+                thumbnails.keep(key, made)
+        content, media_type = made
         return Response(content, headers=headers, media_type=media_type)
 
     @routes.post(

@@ -11,8 +11,10 @@ import html
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter
@@ -22,7 +24,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from katz_graph.formats.shipped import INDEX, TEMPLATES
+from katz_graph.formats.shipped import INDEX, TEMPLATES, Template, listing
 from katz_graph.web.http.responses import json_answer
 from katz_graph.web.http.security import EDITOR_POLICY, page_policy
 from katz_graph.web.routes.documented import answers, refusals
@@ -167,16 +169,35 @@ def templates(state: State) -> APIRouter:
     async def workflow(name: str, request: Request) -> Response:
         if f"{name}.json" == INDEX.name:
             return await Assets(TEMPLATES).get_response(INDEX.name, request.scope)
-        found = await state.runner.template(name)
-        if found is None:
-            raise HTTPException(404)
-        return json_answer(found)
+        return json_answer(await _template(state, name))
 
     @routes.get("/{picture}.webp")
     async def shown(picture: str, request: Request) -> Response:
         return await Assets(TEMPLATES).get_response(f"{picture}.webp", request.scope)
 
     return routes
+
+
+def shipped(state: State) -> APIRouter:
+    """Serves the same workflows for any client: `/katz/templates`."""
+    routes = APIRouter(prefix="/katz/templates", tags=["editor"])
+
+    @routes.get("", responses=answers("in the order to show them", list[Template]) | refusals())
+    async def listed() -> Response:
+        return json_answer([asdict(template) for template in await asyncio.to_thread(listing)])
+
+    @routes.get("/{name}", responses=answers("as editors open it") | refusals(404, 503))
+    async def document(name: str) -> Response:
+        return json_answer(await _template(state, name))
+
+    return routes
+
+
+async def _template(state: State, name: str) -> Mapping[str, Any]:
+    found = await state.runner.template(name)
+    if found is None:
+        raise HTTPException(404)
+    return found
 
 
 def _scripts(folders: Mapping[str, str]) -> list[str]:

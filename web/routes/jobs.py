@@ -33,9 +33,11 @@ from katz_graph.web.http.responses import (
 )
 from katz_graph.web.jobs.job import FINISHED, Job, Status
 from katz_graph.web.jobs.queue import NotWaiting
+from katz_graph.web.live.report import REPORT, JobReport, report_of, unpacked
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
+JSON = "application/json"
 LARGEST = 2**31
 STATUSES: tuple[Status, ...] = ("pending", "in_progress", *FINISHED)
 
@@ -132,6 +134,25 @@ def own(state: State) -> APIRouter:
     )
     async def clear() -> Response:
         return json_answer({"cancelled": await state.jobs.cancel_all()})
+
+    @routes.get(
+        "/jobs/{id}/report",
+        responses=answers("what is known of the job, also while it runs", JobReport)
+        | refusals(404),
+    )
+    async def report(id: str, client_id: Annotated[str, Query(max_length=200)] = "") -> Response:
+        """Plans, timeline, seconds and reasons of a job. Of a client's job only with its
+        `client_id`, as its events.
+        """
+        job = await state.jobs.job(id)
+        if job is None or job.client not in (None, client_id):
+            raise Refusal(404, "there is no such job of this client")
+        if (live := state.hub.state(job)) is not None:
+            return Response(REPORT.dump_json(report_of(job, live)), media_type=JSON)
+        kept = await state.jobs.report(id)
+        if kept is None:
+            raise Refusal(404, "the job has no report, or not any more")
+        return Response(await asyncio.to_thread(unpacked, kept), media_type=JSON)
 
     @routes.post(
         "/jobs/{id}/move",

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from katz_graph.web.files.paths import NAME_BYTES
 from katz_graph.web.files.users import LONGEST_NAME, UserFileEntry, UserFiles, Users
 from katz_graph.web.http.bodies import Body, json_of, read_body
-from katz_graph.web.http.file_responses import stored_file
+from katz_graph.web.http.file_responses import Precondition, stored_file, tag_of
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
@@ -133,26 +133,36 @@ def router(state: State) -> APIRouter:
     @routes.post(
         "/userdata/{file:path}",
         openapi_extra=ANY_BYTES,
-        responses=answers("the file's name") | refusals(404, 409, 507),
+        responses=answers("the file's name") | refusals(404, 409, 412, 507),
     )
     async def store(
         file: str, request: Request, overwrite: Flag = YES, full_info: Flag = ""
     ) -> Response:
-        files = await files_of(request)
+        """Store a file, or rename one. `If-Match` with the ETag that was read, or
+        `If-None-Match: *`: only in place of this version, or of none.
+        """
+        files, check = await files_of(request), Precondition.of(request).check
         moved = _move(request)
         if moved is not None:
             file = moved[1]
-            await people.move(files, *moved, overwrite != NO)
+            await people.move(files, *moved, overwrite != NO, check)
         else:
-            await people.store(files, file, request.stream(), overwrite != NO)
+            await people.store(files, file, request.stream(), overwrite != NO, check)
         entry = await asyncio.to_thread(files.entry, file)
-        return json_answer(_told(entry) if full_info == YES else entry.name)
+        _, state = await asyncio.to_thread(files.file, file)
+        return json_answer(
+            _told(entry) if full_info == YES else entry.name, headers={"ETag": tag_of(state)}
+        )
 
     @routes.delete(
-        "/userdata/{file:path}", status_code=204, response_class=Response, responses=refusals(404)
+        "/userdata/{file:path}",
+        status_code=204,
+        response_class=Response,
+        responses=refusals(404, 412),
     )
     async def delete(file: str, request: Request) -> Response:
-        await people.delete(await files_of(request), file)
+        check = Precondition.of(request).check
+        await people.delete(await files_of(request), file, check)
         return Response(status_code=204)
 
     return routes

@@ -29,6 +29,7 @@ from katz_graph.web.events import JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.limits import limited
+from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner.runs import RunnerDevices, Runs
 from katz_graph.web.runner.stats import DeviceFigures
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
@@ -111,6 +112,12 @@ class Devices:
             self._engine, types, folders, self._caches, self._text, self._options.previews, shown
         )
         return Runs(place, tell, unkept, self._wear_out)
+
+    def plans(self, registry: Registry, folders: Folders) -> Plans:
+        """Makes the `Plans` of these devices, which are closed with them."""
+        plans = Plans(self._engine, limited(registry, self._options.limits), folders)
+        self._opened.callback(plans.close)
+        return plans
 
     def stats(self) -> Stats:
         """Returns current statistics."""

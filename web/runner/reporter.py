@@ -18,7 +18,7 @@ from katz_graph.executor.cluster.requests import DeviceGone, WorkerLost
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import TEMP
 from katz_graph.picture.preview import as_jpeg
-from katz_graph.planner.report.text import as_json
+from katz_graph.planner.report.describe import as_json
 from katz_graph.ui_results import Place
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Wrote
 
@@ -55,7 +55,6 @@ class JobReporter:
         self._nodes: dict[str, str] = {}  # nodes that work, and what they are shown as
         self._node = ""  # the one that began last
         self._waiting: list[events.NodeDone] | None = []  # cached ones before the first that runs
-        self._spans: dict[str, list[events.Span]] = {}
         self._progressed = -PACE
         self._withheld: events.Progress | None = None  # what came too soon after the last
         self._shown = 0  # characters
@@ -82,9 +81,9 @@ class JobReporter:
                 case events.Progress():
                     self._progress(event)
                 case events.Timeline():
-                    self._note(self._worker_of(event.node), *event.segments)
+                    self._worked(self._worker_of(event.node), *event.segments)
                 case events.StageDone():
-                    self._note(self._node, event.span)
+                    self._worked(self._node, event.span)
                 case events.Previewed():
                     picture = as_jpeg(event.picture)
                     self._tell_progress()  # both in one packet
@@ -137,7 +136,6 @@ class JobReporter:
     def _leave(self, node: str) -> None:
         """Takes a node off the running ones."""
         self.open()
-        self._flush(node)
         self._nodes.pop(node, None)
         if self._withheld is not None and self._withheld.node == node:
             self._withheld = None
@@ -180,14 +178,9 @@ class JobReporter:
             self._tell(self._withheld)
             self._withheld, self._progressed = None, self._clock()
 
-    def _note(self, node: str, *spans: events.Span) -> None:
+    def _worked(self, node: str, *spans: events.Span) -> None:
         told = (replace(span, start=span.start - self._began) for span in spans)
-        self._spans.setdefault(node, []).extend(told)
-
-    def _flush(self, node: str) -> None:
-        """Reports the timeline of a node, and those of nodes whose end nobody reported."""
-        for name in [name for name in self._spans if name == node or name not in self._nodes]:
-            self._tell(events.Timeline(name, tuple(self._spans.pop(name))))
+        self._tell(events.Timeline(node, tuple(told)))
 
     # what nodes give through their context
 
@@ -215,7 +208,6 @@ class JobReporter:
         with self._lock:
             self.open()
             self._nodes.clear()
-            self._flush("")
 
 
 def described(error: KatzError, node: str = "", kind: str = "", display: str = "") -> JobError:

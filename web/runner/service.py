@@ -46,6 +46,7 @@ from katz_graph.web.runner_client.messages import (
     GetStats,
     GetTemplate,
     Happened,
+    MakePlan,
     Question,
     Ready,
     Refused,
@@ -57,6 +58,7 @@ from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
 if TYPE_CHECKING:
     from katz_graph.web.runner.devices import Devices
+    from katz_graph.web.runner.plans import Plans
     from katz_graph.web.runner.runs import Runs
 
 ANSWERING = 2  # threads for questions: one may be long
@@ -83,6 +85,7 @@ class RunnerService:
         self._folders = replace(self._settings.folders(NONE), paths=False)
         self._devices: Devices | None = None
         self._runs: Runs | None = None
+        self._plans: Plans | None = None
         self._early: list[Numbered] = []  # that wait for the devices
         # first: all is waiting for that
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)
@@ -133,6 +136,9 @@ class RunnerService:
                 )
             case GetStats() as question:
                 self._ask(arrived.number, question, self._devices.stats)
+            case MakePlan() as question if self._plans is not None:
+                planned = self._plans.enter(question)
+                self._ask(arrived.number, question, planned, self._plans.thread)
 
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
@@ -141,6 +147,7 @@ class RunnerService:
 
     def _begin(self, devices: Devices) -> None:
         self._devices = devices
+        self._plans = devices.plans(self._registry, self._folders)
         self._runs = devices.runs(self._registry, self._folders, self._tell, self._unkept)
         imports_are_done()
         self._wire.send(Ready(self._facts(devices)))
@@ -159,9 +166,15 @@ class RunnerService:
             traceback.print_exc()
             self._tell(JobEvent(run.job, Ended("failed", time.time(), _internal(error))))
 
-    def _ask(self, number: int, question: Question, find: Callable[[], Any]) -> None:
+    def _ask(
+        self,
+        number: int,
+        question: Question,
+        find: Callable[[], Any],
+        thread: ThreadPoolExecutor | None = None,
+    ) -> None:
         try:
-            self._answering.submit(self._answer, number, question, find)
+            (thread or self._answering).submit(self._answer, number, question, find)
         except Exception as error:
             self._refuse(number, error)
 

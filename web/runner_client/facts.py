@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +114,20 @@ class DrawnWorkflow:
     document: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     error: str = ""
+
+
+PlanRefusal = Literal["", "replaced", "late", "busy"]
+"""Says why a request for plans has no answer: a newer one of its client came, it took too long, too
+many wait.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGraph:
+    """The plans of a graph's samplers, as `katz plan --json` prints them, with lines for the person
+    about what could not be planned.
+    """
+
+    plans: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    refusal: PlanRefusal = ""

@@ -23,6 +23,7 @@ from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
     DeviceStats,
     DrawnWorkflow,
+    PlannedGraph,
     RunnerFacts,
     Stats,
 )
@@ -39,6 +40,7 @@ from katz_graph.web.runner_client.messages import (
     GetTemplate,
     Happened,
     Keep,
+    MakePlan,
     Order,
     Question,
     Run,
@@ -197,6 +199,13 @@ class Runner:
         """Draws a workflow of any format but the editor's own as editors open it."""
         drawn: DrawnWorkflow = await self._ask(Draw(document))
         return drawn
+
+    async def plan(
+        self, prompt: Mapping[str, Any], targets: Sequence[str], client: str | None, packs: bool
+    ) -> PlannedGraph:
+        """Plans the samplers of a checked prompt, in place of the client's earlier request."""
+        planned: PlannedGraph = await self._ask(MakePlan(prompt, targets, client, packs))
+        return planned
 
     async def scripts(self) -> Mapping[str, str]:
         """Returns folders of packs' scripts for the editor, by pack."""

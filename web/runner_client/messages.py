@@ -10,7 +10,13 @@ from pydantic import TypeAdapter
 
 from katz_graph.errors import KatzError
 from katz_graph.web.options import RunnerStart
-from katz_graph.web.runner_client.facts import CheckedPrompt, DrawnWorkflow, RunnerFacts, Stats
+from katz_graph.web.runner_client.facts import (
+    CheckedPrompt,
+    DrawnWorkflow,
+    PlannedGraph,
+    RunnerFacts,
+    Stats,
+)
 
 RECORD = "record"
 
@@ -103,6 +109,19 @@ class Draw(Question):
 
     answer: ClassVar[TypeAdapter[DrawnWorkflow]] = TypeAdapter(DrawnWorkflow)
     document: Any
+
+
+@dataclass(frozen=True)
+class MakePlan(Question):
+    """Asks for the plans of a checked prompt, in place of an earlier question of this client.
+    `packs`: nodes of packs may run for it.
+    """
+
+    answer: ClassVar[TypeAdapter[PlannedGraph]] = TypeAdapter(PlannedGraph)
+    prompt: Mapping[str, Any]
+    targets: Sequence[str]
+    client: str | None
+    packs: bool
 
 
 @dataclass(frozen=True)
@@ -208,6 +227,7 @@ ToRunner = (
     | Keep
     | Check
     | Draw
+    | MakePlan
     | GetScripts
     | GetTemplate
     | GetObjectInfo

@@ -137,14 +137,14 @@ def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
     )
     if guider.kind == "nested":
         negative, middle, positive = side("negative"), side("middle"), side("positive")
-        inner = _patched(nodes, "guidance.inner", guider.model, positive, middle, guider.guidance)
+        inner = _patched(nodes, "guidance-inner", guider.model, positive, middle, guider.guidance)
         return _combined(
             nodes, "guidance", {"cond": inner, "uncond": negative, "guidance": guider.outer}
         )
     if guider.kind == "dual" and not (plain and plain_outer):
         outer_uncond = None if plain_outer else side("negative")
         middle, positive = side("middle"), side("positive")
-        outer = _patched(nodes, "guidance.outer", guider.model, middle, outer_uncond, guider.outer)
+        outer = _patched(nodes, "guidance-outer", guider.model, middle, outer_uncond, guider.outer)
         return _combined(
             nodes,
             "guidance",

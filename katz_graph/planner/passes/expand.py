@@ -70,13 +70,13 @@ def _side(nodes: dict[str, NodeCall], side: str, model: ModelRecipe, entries: Co
     if len(branches) == 1 and _counts_everywhere(entries[0]):
         return branches[0]
     weighted = [
-        _within(nodes, f"{name}.range", _weighed(nodes, name, branch, entry), _window(entry))
+        _within(nodes, f"{name}-range", _weighed(nodes, name, branch, entry), _window(entry))
         for name, branch, entry in zip(names, branches, entries, strict=True)
     ]
     while len(weighted) > SLOTS:  # more than a node takes
-        name = f"{side}.sum{len(weighted)}"
+        name = f"{side}-sum{len(weighted)}"
         weighted = [_joined(nodes, name, "SumPredictions", weighted[:SLOTS]), *weighted[SLOTS:]]
-    return _joined(nodes, f"{side}.blend", "BlendPredictions", weighted)
+    return _joined(nodes, f"{side}-blend", "BlendPredictions", weighted)
 
 
 def _joined(nodes: dict[str, NodeCall], name: str, kind: str, weighted: Sequence[Link]) -> Link:
@@ -104,8 +104,8 @@ def _weighed(nodes: dict[str, NodeCall], name: str, branch: Link, entry: Conditi
         inputs |= {"top": entry.area.top, "left": entry.area.left}
     if entry.mask is not None:
         inputs |= {"strength": entry.strength * entry.mask.strength, "mask": entry.mask.mask.pixels}
-    nodes[f"{name}.weight"] = NodeCall("WeighPrediction", inputs)
-    return Link(f"{name}.weight", 0)
+    nodes[f"{name}-weight"] = NodeCall("WeighPrediction", inputs)
+    return Link(f"{name}-weight", 0)
 
 
 def _branch(
@@ -113,14 +113,14 @@ def _branch(
 ) -> Link:
     """Adds the network of one conditioning entry, with a ControlNet instance per use."""
     text = (ConditioningEntry(entry.encoding, sizes=entry.sizes, concatenated=entry.concatenated),)
-    step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}.area", entry.area)
+    step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}-area", entry.area)
     active = [use for use in entry.control if use.strength != 0.0]
     if len(active) > SLOTS:
         raise InputError(
             f"a conditioning carries {len(active)} ControlNets; at most {SLOTS} can act at once"
         )
     residuals = {
-        f"residuals_{number}": _control(nodes, f"{name}.controlnet{number}", step, text, use)
+        f"residuals_{number}": _control(nodes, f"{name}-controlnet{number}", step, text, use)
         for number, use in enumerate(active, start=1)
     }
     return family_of(model.network).network.predict(nodes, name, model, step, text, residuals)
@@ -143,7 +143,7 @@ def _control(
         "strength": use.strength,
     }
     nodes[name] = NodeCall("ControlNet", inputs)
-    return _within(nodes, f"{name}.window", Link(name, 0), (use.start_percent, use.end_percent))
+    return _within(nodes, f"{name}-window", Link(name, 0), (use.start_percent, use.end_percent))
 
 
 def _within(
@@ -156,8 +156,8 @@ def _within(
         "StepWindow",
         {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]},
     )
-    nodes[f"{name}.switch"] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value})
-    return Link(f"{name}.switch", 0)
+    nodes[f"{name}-switch"] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value})
+    return Link(f"{name}-switch", 0)
 
 
 def _window(entry: ConditioningEntry) -> tuple[float, float]:

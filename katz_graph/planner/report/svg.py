@@ -14,7 +14,7 @@ from itertools import pairwise
 from katz_graph.ir.program import Program
 from katz_graph.models.stages import Stage, stages
 from katz_graph.planner.report.timeline import PlannedTimeline, planned_timeline
-from katz_graph.planner.simulation.simulate import SimulatedSpan
+from katz_graph.planner.simulation.simulate import SimulatedSpan, simulate
 
 WIDTH, ROW, BAR, LEFT, TOP = 1100, 44, 30, 170, 64  # pixels
 LETTER = 6.6  # width of one, in pixels
@@ -33,7 +33,7 @@ LINK, OTHER = DrawnKind("sent over a link", "#b279a2"), DrawnKind("other", "#9d9
 
 def as_svg(program: Program) -> str:
     """Draws a program whose calls are known."""
-    timeline = planned_timeline(program)
+    timeline = planned_timeline(program, simulate(program))
     start, end = timeline.start, timeline.end
     scale = (WIDTH - LEFT - 20) / ((end - start) or 1.0)
     height = TOP + ROW * len(timeline.rows) + 70
@@ -94,7 +94,7 @@ def _row(
 def _label(span: SimulatedSpan, width: float) -> str:
     """Names a span's operation, with the number of its evaluation, as far as there is room."""
     which = "" if span.evaluation is None else f" #{span.evaluation}"
-    branch, _, stage = span.what.rpartition(".")
+    branch, _, stage = span.what.rpartition(".")[2].rpartition("-")
     for text in (
         f"{branch[:3]}. {stage}{which}" if branch else f"{stage}{which}",
         f"{stage}{which}",

@@ -1,4 +1,4 @@
-"""Renders a program as text for people and as JSON for scripts."""
+"""Renders a program as text for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from katz_graph.ir.program import Call, Program
 from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
-from katz_graph.planner.report.timeline import planned_timeline
 
 
 def as_text(program: Program) -> str:
@@ -101,73 +100,6 @@ def _where(program: Program) -> Iterator[str]:
         yield f"one evaluation stale (the first is not): {', '.join(program.delayed)}"
 
 
-def as_json(program: Program) -> dict[str, Any]:
-    """Returns the same as plain data."""
-    prediction = program.prediction
-    return {
-        "sampler": program.name,
-        "evaluations": len(program.schedule),
-        "latent": list(program.shape),
-        "devices": [device.name for device in program.target.devices],
-        "dtype": program.target.devices[0].dtype,
-        "pinned_by": list(opaque_functions(program.region)),
-        "hoisted": [operation.id for operation in program.before],
-        "before": [{"device": call.device, **_call_json(call)} for call in program.before_calls],
-        "variants": [
-            {
-                "name": variant.name,
-                "evaluations": list(variant.evaluations),
-                "tree": str(program.trees[number]) if program.trees else None,
-                "operations": [operation.id for operation in variant.operations],
-                "carried": list(variant.carried),
-                "segments": [
-                    {
-                        "name": segment.name,
-                        "device": segment.device,
-                        "calls": [_call_json(call) for call in segment.calls],
-                    }
-                    for segment in (program.segments[number] if program.segments else ())
-                ],
-            }
-            for number, variant in enumerate(program.variants)
-        ],
-        "work": {
-            name: {"flops": work.flops, "weight_bytes": work.weight_bytes}
-            for name, work in program.work.items()
-        },
-        "placement": dict(program.placement),
-        "owner": program.owner,
-        "delayed": list(program.delayed),
-        "pins": {stage: list(devices) for stage, devices in program.target.pins.items()},
-        "allowed": sorted(program.target.allowed),
-        "links": [
-            {
-                "from": source,
-                "to": target,
-                "bytes_per_second": link.bytes_per_second,
-                "latency_seconds": link.latency,
-            }
-            for (source, target), link in program.target.links.items()
-        ],
-        "alternatives": dict(program.alternatives),
-        "notes": list(program.notes),
-        "instructions": {
-            device: [[entry.kind, entry.target, entry.evaluation] for entry in entries]
-            for device, entries in program.instructions.items()
-        },
-        "timeline": planned_timeline(program).as_json() if program.segments else None,
-        "prediction": None
-        if prediction is None
-        else {
-            "planned_seconds": prediction.planned,
-            "ideal_seconds": prediction.ideal,
-            "sequential_seconds": prediction.sequential,
-            "period_seconds": prediction.period,
-            "binding": prediction.binding,
-        },
-    }
-
-
 def _hoisted(program: Program) -> Iterator[str]:
     stages = [operation.stage for operation in program.before]
     return (f"{stages.count(stage)} {stage.replace('_', ' ')}" for stage in dict.fromkeys(stages))
@@ -187,10 +119,6 @@ def _loop_total(program: Program) -> tuple[float, float]:
 
 def _call(call: Call) -> str:
     return call.operations[0] if len(call.operations) == 1 else f"[{' + '.join(call.operations)}]"
-
-
-def _call_json(call: Call) -> dict[str, Any]:
-    return {"operations": list(call.operations), "stage": call.stage, "seconds": call.seconds}
 
 
 def _count(items: Any, noun: str) -> str:

@@ -1,17 +1,18 @@
-"""Cuts two steady evaluations out of the simulation that a plan's times come from: what pictures of
-a plan show, here and in clients.
+"""Cuts what pictures of a plan show out of the simulation that its times come from: what precedes
+the first prediction, and two steady evaluations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from katz_graph.ir.program import Program
-from katz_graph.planner.simulation.simulate import SimulatedSpan, Simulation, simulate
+from katz_graph.planner.report.document import DescribedSpan, DescribedTimeline
+from katz_graph.planner.simulation.simulate import SimulatedSpan, Simulation
 
 EVALUATIONS = 2
+SPANS = 2_000  # of one timeline; later ones are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,44 +32,65 @@ class PlannedTimeline:
     rows: tuple[str, ...]
     spans: tuple[SimulatedSpan, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns it as plain data, with times from `start` on."""
-        return {
-            "first": self.first,
-            "seconds": self.end - self.start,
-            "boundaries": [at - self.start for at in self.boundaries],
-            "rows": list(self.rows),
-            "spans": [
-                {
-                    "resource": span.resource,
-                    "what": span.what,
-                    "stage": span.stage,
-                    "evaluation": span.evaluation,
-                    "start": span.start - self.start,
-                    "seconds": span.seconds,
-                    "after": span.after,
-                }
+    def described(self) -> DescribedTimeline:
+        """Returns it with times from `start` on."""
+        return DescribedTimeline(
+            self.first,
+            self.end - self.start,
+            tuple(at - self.start for at in self.boundaries),
+            self.rows,
+            tuple(
+                DescribedSpan(
+                    span.resource,
+                    span.what,
+                    span.stage,
+                    span.evaluation,
+                    span.start - self.start,
+                    span.seconds,
+                    span.after,
+                )
                 for span in self.spans
-            ],
-        }
+            ),
+        )
 
 
-def planned_timeline(program: Program) -> PlannedTimeline:
-    """Simulates a program whose calls are known."""
-    simulation = simulate(program)
+def planned_timeline(program: Program, simulation: Simulation) -> PlannedTimeline:
+    """Cuts out two evaluations in the middle of a program's simulation."""
     first, start, end = _window(simulation)
+    ends = simulation.ends[first : first + EVALUATIONS]
+    return _cut(program, simulation, first, start, end, (start, *ends) if ends else ())
+
+
+def planned_prologue(program: Program, simulation: Simulation) -> PlannedTimeline:
+    """Cuts out what precedes the first prediction."""
+    end = simulation.ends[0] if simulation.ends else simulation.seconds
+    return _cut(program, simulation, 0, 0.0, end, (end,))
+
+
+def _cut(
+    program: Program,
+    simulation: Simulation,
+    first: int,
+    start: float,
+    end: float,
+    boundaries: tuple[float, ...],
+) -> PlannedTimeline:
     kept = [
         number
         for number, span in enumerate(simulation.spans)
         if span.seconds and span.start < end and span.start + span.seconds > start
-    ]
+    ][:SPANS]
     places = {number: place for place, number in enumerate(kept)}
+
+    def waited_for(after: int | None) -> int | None:
+        while after is not None and after not in places:  # takes no time, or stands before
+            after = simulation.spans[after].after
+        return None if after is None else places[after]
+
     spans = tuple(
-        replace(span, after=None if span.after is None else places.get(span.after))
+        replace(span, after=waited_for(span.after))
         for span in (simulation.spans[number] for number in kept)
     )
-    ends = simulation.ends[first : first + EVALUATIONS]
-    boundaries = (start, *ends) if ends else ()
     return PlannedTimeline(first, start, end, boundaries, tuple(_rows(program, spans)), spans)
 
 

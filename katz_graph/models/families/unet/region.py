@@ -55,12 +55,12 @@ def predict(
     """Adds the three parts of a UNet, or the whole one where a patch wraps it."""
     common = {"model": model, "conditioning": text}
     if unet_wrapper(model.patches) is not None:
-        nodes[f"{name}.unet"] = NodeCall(
+        nodes[f"{name}-unet"] = NodeCall(
             "WrappedUNet",
             {"step": step, **common, **residuals, "uncond": name.startswith("negative")},
         )
-        return Link(f"{name}.unet", 0)
-    encoder, middle, decoder = f"{name}.encoder", f"{name}.mid", f"{name}.decoder"
+        return Link(f"{name}-unet", 0)
+    encoder, middle, decoder = f"{name}-encoder", f"{name}-mid", f"{name}-decoder"
     nodes[encoder] = NodeCall("UNetEncoder", {"step": step, **common})
     nodes[middle] = NodeCall("UNetMid", {"features": Link(encoder, 0), **common})
     nodes[decoder] = NodeCall("UNetDecoder", {"features": Link(middle, 0), **common, **residuals})

@@ -1,0 +1,85 @@
+"""Records what a device does for a request, and when, and tells it while the request runs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from katz_graph.events import Span, SpanKind, Timeline
+from katz_graph.executor.worker.stream import Clock, Moment
+
+APART = 0.25  # seconds, at least, between two reports that are not the last
+
+
+@dataclass(frozen=True, slots=True)
+class _Enqueued:
+    kind: SpanKind
+    target: str
+    peer: str | None
+    evaluation: int | None
+    began: Moment
+    ended: Moment
+
+
+class SpanRecorder:
+    """Records the spans of one request on one device; those that the device has not ended wait, so
+    that nobody waits for it. `told` keeps all that were told.
+    """
+
+    def __init__(
+        self, device: str, node: str, clock: Clock, report: Callable[[Timeline], None]
+    ) -> None:
+        self._device, self._node, self._report = device, node, report
+        self.clock = clock
+        self.told: list[Span] = []
+        self._enqueued: deque[_Enqueued] = deque()
+        self._ended: list[Span] = []
+        self._reported = time.perf_counter()
+
+    def add(
+        self,
+        kind: SpanKind,
+        target: str,
+        began: Moment,
+        evaluation: int | None = None,
+        peer: str | None = None,
+    ) -> None:
+        """Records what was enqueued between `began` and now."""
+        self._enqueued.append(_Enqueued(kind, target, peer, evaluation, began, self.clock()))
+        self.tell()
+
+    def tell(self, last: bool = False) -> None:
+        """Reports what the device has ended, where the last report was long enough ago; with `last`
+        waits for it, and reports all.
+        """
+        while self._enqueued and (last or self._enqueued[0].ended.known):
+            self._ended.append(self._span(self._enqueued.popleft()))
+        now = time.perf_counter()
+        if self._ended and (last or now - self._reported >= APART):
+            self._report(Timeline(self._node, tuple(self._ended)))
+            self.told += self._ended
+            self._ended, self._reported = [], now
+
+    def _span(self, one: _Enqueued) -> Span:
+        start = one.began.at
+        return Span(
+            self._device,
+            _name(one),
+            start,
+            max(0.0, one.ended.at - start),
+            one.evaluation,
+            one.kind,
+            one.target,
+            one.peer,
+        )
+
+
+def _name(one: _Enqueued) -> str:
+    match one.kind:
+        case "patch":
+            return f"patch {one.target}"
+        case "send":
+            return f"send {one.target} to {one.peer}"
+    return one.target

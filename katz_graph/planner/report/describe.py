@@ -1,0 +1,132 @@
+"""Describes a program as data, after whichever pass it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from katz_graph.ir.program import Call, Program
+from katz_graph.ir.region import Operation
+from katz_graph.models.stages import stages
+from katz_graph.planner.queries import opaque_functions
+from katz_graph.planner.report.document import (
+    PLAN,
+    DescribedCall,
+    DescribedLink,
+    DescribedOperation,
+    DescribedPlan,
+    DescribedPrediction,
+    DescribedSegment,
+    DescribedVariant,
+    DescribedWork,
+    HoistedCall,
+)
+from katz_graph.planner.report.edges import Edges
+from katz_graph.planner.report.names import name_of
+from katz_graph.planner.report.timeline import planned_prologue, planned_timeline
+from katz_graph.planner.simulation.simulate import simulate
+
+
+def as_json(program: Program) -> dict[str, Any]:
+    """Returns `described` as plain data."""
+    data: dict[str, Any] = PLAN.dump_python(described(program), mode="json", by_alias=True)
+    return data
+
+
+def described(program: Program) -> DescribedPlan:
+    """Describes the results of the passes that have run so far."""
+    edges, target, region = Edges(program), program.target, program.region
+    simulation = simulate(program) if program.segments else None
+    return DescribedPlan(
+        sampler=program.name,
+        evaluations=len(program.schedule),
+        latent=program.shape,
+        devices=tuple(device.name for device in target.devices),
+        dtype=target.devices[0].dtype,
+        pinned_by=opaque_functions(region),
+        begin=region.begin.id,
+        end=region.end.id,
+        operations=tuple(_operations(program)),
+        hoisted=tuple(operation.id for operation in program.before),
+        before=tuple(
+            HoistedCall(call.operations, call.stage, call.seconds, call.device)
+            for call in program.before_calls
+        ),
+        before_edges=tuple(edge for one in program.before for edge in edges.before(one)),
+        variants=tuple(_variants(program, edges)),
+        work={
+            name: DescribedWork(work.flops, work.weight_bytes)
+            for name, work in program.work.items()
+        },
+        placement=program.placement,
+        owner=program.owner,
+        delayed=program.delayed,
+        pins=target.pins,
+        allowed=tuple(sorted(target.allowed)),
+        links=tuple(
+            DescribedLink(source, to, link.bytes_per_second, link.latency)
+            for (source, to), link in target.links.items()
+        ),
+        alternatives=program.alternatives,
+        notes=program.notes,
+        instructions={device: len(entries) for device, entries in program.instructions.items()},
+        prologue=planned_prologue(program, simulation).described() if simulation else None,
+        timeline=planned_timeline(program, simulation).described() if simulation else None,
+        prediction=_prediction(program),
+    )
+
+
+def _operations(program: Program) -> Iterator[DescribedOperation]:
+    for operation in program.before:
+        yield _operation(program, operation, hoisted=True)
+    looped = (
+        {op.id: op for variant in program.variants for op in variant.operations}.values()
+        if program.variants
+        else program.region.operations
+    )
+    for operation in looped:
+        yield _operation(program, operation, hoisted=False)
+
+
+def _operation(program: Program, operation: Operation, hoisted: bool) -> DescribedOperation:
+    name, stage = name_of(operation, program.region), stages().get(operation.stage)
+    return DescribedOperation(
+        id=operation.id,
+        label=name.label,
+        stage=operation.stage,
+        type=operation.type,
+        branch=name.branch,
+        node=program.region.node_of(operation.id),
+        hoisted=hoisted,
+        recorded=stage is not None and stage.recorded and bool(stage.compute),
+    )
+
+
+def _variants(program: Program, edges: Edges) -> Iterator[DescribedVariant]:
+    for number, variant in enumerate(program.variants):
+        segments = program.segments[number] if program.segments else ()
+        yield DescribedVariant(
+            name=variant.name,
+            evaluations=variant.evaluations,
+            tree=str(program.trees[number]) if program.trees else None,
+            operations=tuple(operation.id for operation in variant.operations),
+            edges=edges.of(variant),
+            carried=tuple(variant.carried),
+            segments=tuple(
+                DescribedSegment(one.name, one.device, tuple(map(_call, one.calls)))
+                for one in segments
+            ),
+        )
+
+
+def _call(call: Call) -> DescribedCall:
+    return DescribedCall(call.operations, call.stage, call.seconds)
+
+
+def _prediction(program: Program) -> DescribedPrediction | None:
+    known = program.prediction
+    if known is None:
+        return None
+    return DescribedPrediction(
+        known.planned, known.ideal, known.sequential, known.period, known.binding
+    )

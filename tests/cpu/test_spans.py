@@ -1,0 +1,77 @@
+"""What a device did is recorded with its own times, and told while a request runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from katz_graph.events import Timeline
+from katz_graph.executor.worker import spans
+from katz_graph.executor.worker.spans import SpanRecorder
+
+
+@dataclass
+class Place:
+    """A place in the queue of a device that is slow."""
+
+    device: SlowDevice
+    number: int
+
+    @property
+    def known(self) -> bool:
+        return self.number < self.device.ended
+
+    @property
+    def at(self) -> float:
+        self.device.waited += not self.known
+        self.device.ended = max(self.device.ended, self.number + 1)
+        return 10.0 * self.number
+
+
+@dataclass
+class SlowDevice:
+    """Comes to the places of its queue when a test says so; the place n at second 10 n."""
+
+    ended: int = 0
+    waited: int = 0
+    places: list[Place] = field(default_factory=list)
+
+    def __call__(self) -> Place:
+        self.places.append(Place(self, len(self.places)))
+        return self.places[-1]
+
+
+@pytest.fixture
+def told() -> list[Timeline]:
+    return []
+
+
+def test_spans_have_the_device_s_times_and_wait_until_it_has_ended_them(
+    told: list[Timeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "APART", 0.0)
+    device = SlowDevice()
+    recorder = SpanRecorder("cuda:0", "5", device, told.append)
+    recorder.add("segment", "v0.0", device(), 0)
+    recorder.add("send", "5.mid", device(), 0, "cuda:1")
+    assert told == []
+    device.ended = 2
+    recorder.tell()
+    ((first,),) = (one.segments for one in told)
+    assert (first.start, first.seconds, first.kind, first.target) == (0.0, 10.0, "segment", "v0.0")
+    assert device.waited == 0
+    recorder.tell(last=True)
+    (second,) = told[-1].segments
+    assert (second.name, second.peer, second.start) == ("send 5.mid to cuda:1", "cuda:1", 20.0)
+    assert device.waited and recorder.told == [first, second]
+
+
+def test_spans_are_told_seldom_enough_and_none_is_lost(told: list[Timeline]) -> None:
+    device = SlowDevice(ended=10_000)
+    recorder = SpanRecorder("cpu:0", "5", device, told.append)
+    for evaluation in range(1000):
+        recorder.add("segment", "v0.0", device(), evaluation)
+    recorder.tell(last=True)
+    assert [span.evaluation for one in told for span in one.segments] == list(range(1000))
+    assert len(told) <= 3

@@ -1,0 +1,167 @@
+"""Plans that a runner makes for an editor: on the devices that jobs use, the newest request first,
+without a model and without packs that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from katz_graph.executor.planning import plan_region
+from katz_graph.files.folders import Folders
+from katz_graph.formats.api import to_api
+from katz_graph.formats.read import parse_workflow
+from katz_graph.ir.device import Device, NetworkLink, Target
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.node import Node
+from katz_graph.packs import Registry, load_registry
+from katz_graph.web.runner import plans
+from katz_graph.web.runner.plans import Plans
+from katz_graph.web.runner_client.messages import MakePlan
+from katz_graph.wires import Latent
+
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
+PAIRS = (("cpu:0", "cpu:1"), ("cpu:1", "cpu:0"))
+
+
+class Engine:
+    """Plans on two devices, and counts how often."""
+
+    def __init__(self) -> None:
+        devices = tuple(Device(f"cpu:{number}", 1e10, 1e10) for number in range(2))
+        self.device = devices[0]
+        links = {pair: NetworkLink(1e9, 1e-4) for pair in PAIRS}
+        self.cluster = SimpleNamespace(devices=devices, links=links)
+        self.planned: list[str] = []
+
+    def plan(self, region: Region) -> Program:
+        self.planned.append(region.name)
+        return plan_region(region, Target(self.cluster.devices, self.cluster.links))
+
+
+RAN, GOES_ON = threading.Event(), threading.Event()
+
+
+class Blur(Node, category="pack"):
+    """A latent of a pack."""
+
+    def run(self, latent: Latent) -> Latent:
+        RAN.set()
+        assert GOES_ON.wait(20)
+        return latent
+
+
+@pytest.fixture
+def registry() -> Registry:
+    found, _ = load_registry()
+    RAN.clear()
+    GOES_ON.set()
+    return replace(found, types={**found.types, "Blur": replace(Blur.describe(), pack="blurs")})
+
+
+def plans_of(engine: Engine, registry: Registry) -> Plans:
+    return Plans(engine, registry, Folders())  # type: ignore[arg-type]
+
+
+def question(
+    registry: Registry,
+    client: str | None = None,
+    packs: bool = False,
+    blur: bool = False,
+    **knobs: Any,
+) -> MakePlan:
+    document = json.loads((WORKFLOWS / "txt2img.json").read_text())
+    prompt: dict[str, Any] = dict(to_api(parse_workflow(document, registry).graph))
+    prompt["5"]["inputs"].update(knobs)
+    if blur:
+        prompt["blur"] = {
+            "class_type": "Blur",
+            "inputs": {"latent": prompt["5"]["inputs"]["latent_image"]},
+        }
+        prompt["5"]["inputs"]["latent_image"] = ["blur", 0]
+    (target,) = (name for name, call in prompt.items() if call["class_type"] == "SaveImage")
+    return MakePlan(prompt, (target,), client, packs)
+
+
+def test_a_plan_is_that_of_the_devices_and_is_kept_until_they_change(registry: Registry) -> None:
+    engine = Engine()
+    made = plans_of(engine, registry)
+    first, again = (made.enter(question(registry))() for _ in range(2))
+    assert first == again and engine.planned == ["5"]
+    (plan,) = first.plans
+    assert plan["devices"] == ["cpu:0", "cpu:1"] and plan["evaluations"] == 20
+    assert (
+        len(made.enter(question(registry, steps=7))().plans[0]["variants"][0]["evaluations"]) == 7
+    )
+    engine.cluster.devices = tuple(
+        replace(one, flops_per_second=5e9) for one in engine.cluster.devices
+    )
+    slower = made.enter(question(registry))().plans[0]
+    assert slower["prediction"]["planned_seconds"] > plan["prediction"]["planned_seconds"]
+    assert engine.planned == ["5", "5", "5"]
+
+
+def test_the_newest_request_of_a_client_replaces_the_one_before(registry: Registry) -> None:
+    made = plans_of(Engine(), registry)
+    waiting = [made.enter(question(registry, client)) for client in ("one", "other", "one", None)]
+    assert [answer().refusal for answer in waiting] == ["replaced", "", "", ""]
+
+
+def test_a_request_under_way_is_given_up_for_a_newer_one(registry: Registry) -> None:
+    engine = Engine()
+    made = plans_of(engine, registry)
+    GOES_ON.clear()
+    running = made.thread.submit(made.enter(question(registry, "one", packs=True, blur=True)))
+    assert RAN.wait(20)
+    newer = made.thread.submit(made.enter(question(registry, "one")))
+    GOES_ON.set()
+    assert running.result(20).refusal == "replaced" and len(newer.result(20).plans) == 1
+    assert engine.planned == ["5"]
+    made.close()
+
+
+def test_nodes_of_packs_run_only_when_that_is_asked_for(registry: Registry) -> None:
+    made = plans_of(Engine(), registry)
+    without = made.enter(question(registry, blur=True))()
+    assert without.plans == () and not RAN.is_set()
+    assert without.notes == (
+        "node blur (Blur) is of a pack, and runs for a plan only when it is asked for",
+    )
+    asked = made.enter(question(registry, blur=True, packs=True))()
+    assert len(asked.plans) == 1 and asked.notes == () and RAN.is_set()
+
+
+def test_planning_ends_in_time(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "SECONDS", 0.2)
+    engine = Engine()
+    made = plans_of(engine, registry)
+    GOES_ON.clear()
+    running = made.thread.submit(made.enter(question(registry, packs=True, blur=True)))
+    assert RAN.wait(20)
+    threading.Event().wait(0.4)
+    GOES_ON.set()
+    assert running.result(20).refusal == "late" and not engine.planned
+    made.close()
+
+
+def test_too_many_requests_are_refused(registry: Registry) -> None:
+    made = plans_of(Engine(), registry)
+    waiting = [made.enter(question(registry)) for _ in range(plans.WAITING + 1)]
+    assert waiting[-1]().refusal == "busy" and waiting[0]().refusal == ""
+
+
+def test_a_node_that_fails_leaves_a_line(registry: Registry) -> None:
+    made = plans_of(Engine(), registry)
+    asked = question(registry)
+    names: Mapping[str, Any] = asked.prompt
+    names["5"]["inputs"]["steps"] = 0
+    answer = made.enter(asked)()
+    assert answer.plans == () and len(answer.notes) == 1 and "node 5" in answer.notes[0]

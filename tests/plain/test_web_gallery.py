@@ -1,0 +1,142 @@
+"""Lists of people's files in pages, with the jobs that wrote them; thumbnails that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from web_files import picture
+from web_server import Served, serving
+
+from katz_graph.web.files.listing import newest
+from katz_graph.web.files.thumbnails import Thumbnails
+from katz_graph.web.http.responses import Refusal
+from katz_graph.web.routes import files as files_route
+
+
+def run(folder: Path, scenario: Callable[[Served], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with serving(folder) as server:
+            await scenario(server)
+
+    asyncio.run(within())
+
+
+def write(folder: Path, name: str, content: bytes, at: float | None = None) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    if at is not None:
+        os.utime(path, (at, at))
+
+
+def test_files_come_in_pages_newest_first(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    for number in range(7):
+        # two by two of one time: the name decides
+        write(output, f"set/a_{number}.png", picture(size=(4, 3 + number)), 1000 + number // 2)
+    write(output, "words.txt", b"hello", 500)
+    for hidden in (".hidden.png", ".folder/a.png", "temp/preview.png", "\udcff.png"):
+        write(output, hidden, picture())
+    (output / "link.png").symlink_to(output / "words.txt")
+
+    async def scenario(server: Served) -> None:
+        seen: list[dict[str, Any]] = []
+        after: str | None = ""
+        while after is not None:
+            answer = await server.client.get("/katz/files", params={"limit": 3, "after": after})
+            page = answer.json()
+            assert answer.status_code == 200 and len(page["files"]) <= 3
+            seen += page["files"]
+            if len(seen) == 3:  # a file that comes meanwhile moves no other
+                write(output, "new.png", picture(), 2000)
+            after = page["next"]
+        assert [file["name"] for file in seen] == [
+            *(f"set/a_{number}.png" for number in (6, 4, 5, 2, 3, 0, 1)),
+            "words.txt",
+        ]
+        assert (seen[0]["width"], seen[0]["height"], seen[0]["modified"]) == (4, 9, 1003)
+        assert (seen[-1]["width"], seen[-1]["bytes"], seen[-1]["job"]) == (None, 5, None)
+        shown = await server.client.get("/view", params={"filename": seen[0]["name"]})
+        assert shown.content == picture(size=(4, 9))
+        assert (await server.client.get("/katz/files?type=input")).json() == {
+            "files": [],
+            "next": None,
+        }
+        for wrong in ("after=x", "after=1", "limit=0", "limit=201", "type=temp", "type=models"):
+            assert (await server.client.get(f"/katz/files?{wrong}")).status_code == 400, wrong
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_names_the_job_that_wrote_it_not_those_that_show_it_again(tmp_path: Path) -> None:
+    shown = {"2": {"images": [{"filename": "a.png", "subfolder": "x", "type": "output"}]}}
+
+    async def scenario(server: Served) -> None:
+        jobs = []
+        for _ in range(2):
+            jobs.append(await server.submit())
+            await server.settled(lambda: len(server.runner.taken) == len(jobs))
+            if len(jobs) == 1:
+                write(tmp_path / "output", "x/a.png", picture())
+            server.runner.end(jobs[-1], outputs=shown)
+            await server.finished(jobs[-1])
+        write(tmp_path / "output", "b.png", picture())
+        listed = (await server.client.get("/katz/files")).json()["files"]
+        assert [(file["name"], file["job"]) for file in listed] == [
+            ("b.png", None),
+            ("x/a.png", jobs[0]),
+        ]
+        write(tmp_path / "output", "x/a.png", picture(), 1000)  # somebody else's by now
+        listed = (await server.client.get("/katz/files")).json()["files"]
+        assert listed[-1]["job"] is None
+
+    run(tmp_path, scenario)
+
+
+def test_a_folder_that_is_not_there_is_empty_and_cursors_are_checked(tmp_path: Path) -> None:
+    assert newest(tmp_path / "none", 5) == []
+    with pytest.raises(Refusal):
+        newest(tmp_path, 5, after="yesterday")
+
+
+def test_a_thumbnail_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    convert = files_route.shown
+
+    def counted(path: Path, *rest: Any) -> tuple[bytes, str]:
+        made.append(path)
+        return convert(path, *rest)
+
+    monkeypatch.setattr(files_route, "shown", counted)
+    write(tmp_path / "output", "a.png", picture(size=(60, 40)), 1000)
+    write(tmp_path / "output", "b.png", picture(size=(60, 40), colour=(0, 0, 0, 255)), 1000)
+
+    async def scenario(server: Served) -> None:
+        async def small(name: str = "a.png", width: int = 30) -> bytes:
+            answer = await server.client.get("/view", params={"filename": name, "width": width})
+            return answer.content
+
+        assert await small() == await small() and len(made) == 1
+        assert await small("b.png") != await small() and len(made) == 2
+        assert await small(width=20) != await small() and len(made) == 3
+        write(tmp_path / "output", "a.png", picture(size=(60, 40), colour=(9, 200, 9, 255)), 1001)
+        assert await small() != await small(width=20) and len(made) == 5
+
+    run(tmp_path, scenario)
+
+
+def test_kept_thumbnails_are_bounded_and_the_least_used_goes() -> None:
+    kept = Thumbnails(limit=10)
+    for name in "ab":
+        kept.keep(name, (b"12345", "image/webp"))
+    kept.keep("a", (b"12345", "image/webp"))
+    assert kept.get("a") is not None
+    kept.keep("c", (b"123", "image/webp"))
+    assert [kept.get(name) is None for name in "abc"] == [False, True, False]
+    kept.keep("d", (b"12345678901", "image/webp"))
+    assert kept.get("d") is None and kept.get("a") is not None

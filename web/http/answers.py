@@ -1,0 +1,70 @@
+"""Declares answers of routes that ComfyUI has not. Must not know how they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from katz_graph.planner.report.document import PlanData
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedWorkflow:
+    """Answers `/katz/open`: the editor's document, and lines for the person."""
+
+    document: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedWorkflow:
+    """Answers `/katz/check`: what `/prompt` would say. `targets` are the outputs that would run,
+    `refused` those that would not.
+    """
+
+    error: Mapping[str, Any] | None
+    node_errors: Mapping[str, Any]
+    targets: tuple[str, ...]
+    refused: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWorkflow:
+    """Answers `/katz/plan`: a plan for each sampler that could be planned."""
+
+    plans: tuple[PlanData, ...]
+    error: Mapping[str, Any] | None
+    node_errors: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+def as_data(answer: OpenedWorkflow | CheckedWorkflow | PlannedWorkflow) -> dict[str, Any]:
+    """Returns an answer's fields. Their data, which may be large, is not copied."""
+    return {field.name: getattr(answer, field.name) for field in fields(answer)}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. Sizes in
+    pixels are null for what is no picture, `job` where it is not known or not over.
+    """
+
+    name: str
+    type: Literal["input", "output"]
+    bytes: int
+    modified: float
+    width: int | None
+    height: int | None
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """Answers `/katz/files`, newest first; `next` gives the following ones as `after`, null when
+    there are none.
+    """
+
+    files: tuple[ListedFile, ...]
+    next: str | None

@@ -1,0 +1,88 @@
+"""Describes a job after its end: its plans, what devices did, what nodes took and why they ran."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from katz_graph.events import Timeline
+from katz_graph.planner.report.document import PlanData
+from katz_graph.web.events import JobError
+from katz_graph.web.jobs.job import Job, Status
+from katz_graph.web.live.channel import JobState
+
+NODES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node of a job, by its id in the graph that ran; `display` is the node of the prompt."""
+
+    display: str
+    type: str
+    status: Literal["running", "finished", "error"]
+    cached: bool
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What is known of a job. Times are seconds since the epoch, those of `timeline` since the job
+    started; `predicted` are the seconds of sampling as planned.
+
+    `plans` by node, as `katz plan --json` prints them. Bounded as the native channel's state is:
+    the last plans, spans and warnings.
+    """
+
+    job: str
+    status: Status
+    started: float | None
+    ended: float | None
+    predicted: float | None
+    seconds: Mapping[str, float]
+    error: JobError | None
+    nodes: Mapping[str, NodeReport]
+    plans: Mapping[str, PlanData]
+    timeline: tuple[Timeline, ...]
+    warnings: tuple[str, ...]
+
+
+REPORT: TypeAdapter[JobReport] = TypeAdapter(JobReport)
+
+
+def report_of(job: Job, state: JobState) -> JobReport:
+    """Describes a job from what was told of it."""
+    result = job.result
+    return JobReport(
+        job=job.id,
+        status=job.status,
+        started=state.started,
+        ended=job.ended,
+        predicted=None if result is None else result.predicted,
+        seconds={} if result is None else result.seconds,
+        error=None if result is None else result.error,
+        nodes={
+            name: NodeReport(
+                node.display, node.type, node.status, node.cached, node.seconds, node.why
+            )
+            for name, node in list(state.nodes.items())[-NODES:]
+        },
+        plans=state.plans,
+        timeline=tuple(state.timeline),
+        warnings=tuple(state.warnings),
+    )
+
+
+def packed(report: JobReport) -> bytes:
+    """Returns a report as compressed JSON."""
+    return zlib.compress(REPORT.dump_json(report), 6)
+
+
+def unpacked(data: bytes) -> bytes:
+    """Returns the JSON of a report."""
+    return zlib.decompress(data)

@@ -1,0 +1,97 @@
+"""Serves `/katz/files`: people's files, the newest first, with the jobs that wrote them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from katz_graph.files.folders import TEMP
+from katz_graph.web.files.listing import Entry, newest, pixels
+from katz_graph.web.files.paths import NAME_BYTES, folder_of
+from katz_graph.web.http.answers import FilePage, ListedFile
+from katz_graph.web.http.responses import json_answer
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.retention import shown_files
+from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.state import State
+
+MOST = 200  # files of a page
+AT_ONCE = 2  # folders that are read at the same time
+JOBS = 2_000  # that are looked through for the writers of a page
+CLOCKS = 2.0  # seconds by which the clocks of jobs and of the file system may differ
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(prefix="/katz", tags=["files"])
+    reading = asyncio.Semaphore(AT_ONCE)
+
+    @routes.get("/files", responses=answers("a page of files", FilePage) | refusals())
+    async def files(
+        type: Literal["input", "output"] = "output",
+        limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
+        after: Annotated[
+            str, Query(max_length=NAME_BYTES + 32, description="`next` of the page before")
+        ] = "",
+    ) -> Response:
+        """List files, the newest first. Temporary ones are not listed."""
+        folder = folder_of(state.folders, type)
+        async with reading:
+            found, sizes = await asyncio.to_thread(_found, folder, limit, after)
+        jobs: Sequence[Job] = ()
+        if found and type == "output":
+            jobs = await state.jobs.between(
+                found[-1].modified - CLOCKS, found[0].modified + CLOCKS, JOBS
+            )
+        writers = _writers(jobs)
+        page = FilePage(
+            tuple(
+                ListedFile(
+                    entry.name,
+                    type,
+                    entry.bytes,
+                    entry.modified,
+                    size and size[0],
+                    size and size[1],
+                    _writer(entry, writers.get(entry.name, ())),
+                )
+                for entry, size in zip(found, sizes, strict=False)
+            ),
+            found[limit - 1].cursor if len(found) > limit else None,
+        )
+        return json_answer(asdict(page))
+
+    return routes
+
+
+def _found(
+    folder: Path, limit: int, after: str
+) -> tuple[list[Entry], list[tuple[int, int] | None]]:
+    """Returns the files of a page and the one behind it, and the pixels of those of the page."""
+    found = newest(folder, limit + 1, after, TEMP)
+    return found, [pixels(folder / entry.name) for entry in found[:limit]]
+
+
+def _writers(jobs: Sequence[Job]) -> Mapping[str, Sequence[Job]]:
+    """Returns the jobs that show each file of the output folder."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        for file in shown_files(job.result) if job.result is not None else ():
+            if file.place == "output":
+                found.setdefault(file.path, []).append(job)
+    return found
+
+
+def _writer(entry: Entry, jobs: Sequence[Job]) -> str | None:
+    """Returns the job that ran when the file was written: others show it from the cache."""
+    ran = (
+        job.id
+        for job in jobs
+        if (job.started or 0) - CLOCKS <= entry.modified <= (job.ended or 0) + CLOCKS
+    )
+    return next(ran, None)

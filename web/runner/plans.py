@@ -1,0 +1,166 @@
+"""Plans the samplers of graphs on the devices that jobs use, without running a model. Must not know
+the queue.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from katz_graph.checks.validate import downstream, upstream
+from katz_graph.errors import Cancelled, KatzError
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
+from katz_graph.executor.planning_engine import PlanningEngine
+from katz_graph.files.folders import Folders
+from katz_graph.formats.api import from_api
+from katz_graph.graph import Graph
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.packs import BUILTIN, Registry
+from katz_graph.planner.report.describe import as_json
+from katz_graph.recipe import digest
+from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
+from katz_graph.web.runner_client.messages import MakePlan
+
+SECONDS = 10.0  # after which no further node of a graph runs for its plan
+KEPT = 64  # plans
+WAITING = 16  # requests
+NICENESS = 15
+
+
+class Plans:
+    """Makes plans in one thread of low priority, which jobs do not wait for. The newest request of
+    a client replaces the one before. Plans are kept by content, while the devices stay as measured.
+    """
+
+    def __init__(self, engine: DeviceEngine, registry: Registry, folders: Folders) -> None:
+        self._engine, self._registry, self._folders = engine, registry, folders
+        self.thread = ThreadPoolExecutor(1, "katz-plans", _stand_back)
+        self._requests: dict[object, _Request] = {}
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[object, Program]] = OrderedDict()
+
+    def close(self) -> None:
+        """Gives up all requests."""
+        with self._lock:
+            for request in self._requests.values():
+                request.give_up("replaced")
+        self.thread.shutdown(wait=False, cancel_futures=True)
+
+    def enter(self, question: MakePlan) -> Callable[[], PlannedGraph]:
+        """Takes a request in, in place of the client's earlier one. Returns what answers it, to be
+        called in `thread`.
+        """
+        request = _Request(self._context())
+        key = object() if question.client is None else question.client
+        with self._lock:
+            if (before := self._requests.get(key)) is not None:
+                before.give_up("replaced")
+            elif len(self._requests) >= WAITING:
+                request.give_up("busy")
+            self._requests[key] = request
+
+        def answer() -> PlannedGraph:
+            late = threading.Timer(SECONDS, request.give_up, ("late",))
+            late.start()
+            try:
+                return self._planned(question, request)
+            finally:
+                late.cancel()
+                with self._lock:
+                    if self._requests.get(key) is request:
+                        del self._requests[key]
+
+        return answer
+
+    def _context(self) -> RunContext:
+        engine = PlanningEngine(self._engine.device, self._compiled)
+        return RunContext(engine, self._folders, self._folders.output, types=self._registry)
+
+    def _planned(self, question: MakePlan, request: _Request) -> PlannedGraph:
+        graph, context = from_api(question.prompt), request.context
+        wanted, notes = self._wanted(graph, question.targets, question.packs)
+        engine: Any = context.engine
+        try:
+            if wanted:
+                found = run_graph(graph, context, ResultCache("none"), wanted)
+                notes += [str(error) for error in found.failures.values()]
+        except Cancelled:
+            pass
+        except KatzError as error:
+            notes.append(str(error))
+        if request.refusal:
+            return PlannedGraph(refusal=request.refusal)
+        return PlannedGraph(tuple(map(as_json, engine.programs)), (*context.warnings, *notes))
+
+    def _wanted(
+        self, graph: Graph, targets: Collection[str], packs: bool
+    ) -> tuple[list[str], list[str]]:
+        """Returns the nodes of a graph that may sample and that may run for a plan, and a line for
+        what may not: nodes of packs, unless they were asked for, and what reads them.
+        """
+        types = self._registry
+        sources = {
+            name: [link.node for _, link in call.links()] for name, call in graph.nodes.items()
+        }
+        needed = upstream(sources, targets)
+        sources = {name: sources[name] for name in needed}
+        foreign = sorted(
+            name for name in needed if not packs and types[graph.nodes[name].type].pack != BUILTIN
+        )
+        left_out = downstream(sources, foreign)
+        wanted = [
+            name
+            for name in graph.nodes
+            if name in needed - left_out and self._may_sample(graph.nodes[name].type)
+        ]
+        stopped = [name for name in needed & left_out if self._may_sample(graph.nodes[name].type)]
+        notes = [
+            f"node {name} ({graph.nodes[name].type}) is of a pack, and runs for a plan only when "
+            "it is asked for"
+            for name in foreign
+        ]
+        return wanted, notes if stopped else []
+
+    def _may_sample(self, type: str) -> bool:
+        kind = self._registry[type]
+        return not kind.is_output and (
+            kind.pack != BUILTIN or any(output.socket == "LATENT" for output in kind.outputs)
+        )
+
+    def _compiled(self, region: Region) -> Program:
+        key = digest(region)
+        measured = self._engine.cluster.devices, dict(self._engine.cluster.links)
+        known, program = self._kept.get(key, (None, None))
+        if program is None or known != measured:
+            program = self._engine.plan(region)
+            self._kept[key] = measured, program
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return program
+
+
+class _Request:
+    """One request; any thread may give it up."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.refusal: PlanRefusal = ""
+
+    def give_up(self, why: PlanRefusal) -> None:
+        self.refusal = self.refusal or why
+        self.context.cancel()
+
+
+def _stand_back() -> None:
+    """Lowers the priority of the calling thread, where the system has one for each."""
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

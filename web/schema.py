@@ -1,0 +1,86 @@
+"""Describes what clients send and get as JSON Schema, from the types that read and write it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from katz_graph.formats.shipped import Template
+from katz_graph.planner.report.document import PLAN
+from katz_graph.web.events import JOB_EVENT
+from katz_graph.web.http.answers import (
+    CheckedWorkflow,
+    FilePage,
+    OpenedWorkflow,
+    PlannedWorkflow,
+)
+from katz_graph.web.http.bodies import (
+    CancelBody,
+    ForgetBody,
+    FreeBody,
+    InterruptBody,
+    MoveBody,
+    PlanBody,
+    PromptBody,
+)
+from katz_graph.web.live.frames import SERVER_FRAME
+from katz_graph.web.live.katz_channel import REQUEST
+from katz_graph.web.live.report import REPORT
+
+Mode = Literal["validation", "serialization"]
+
+READ: dict[str, TypeAdapter[Any]] = {
+    body.__name__: TypeAdapter(body)
+    for body in (
+        PromptBody,
+        PlanBody,
+        ForgetBody,
+        InterruptBody,
+        FreeBody,
+        CancelBody,
+        MoveBody,
+    )
+} | {"ClientFrame": REQUEST}
+WRITTEN: dict[str, TypeAdapter[Any]] = {
+    "OpenedWorkflow": TypeAdapter(OpenedWorkflow),
+    "CheckedWorkflow": TypeAdapter(CheckedWorkflow),
+    "PlannedWorkflow": TypeAdapter(PlannedWorkflow),
+    "FilePage": TypeAdapter(FilePage),
+    "Templates": TypeAdapter(list[Template]),
+    "JobReport": REPORT,
+    "ServerFrame": SERVER_FRAME,
+    "JobEvent": JOB_EVENT,
+    "Plan": PLAN,
+}
+
+
+class _Schema(GenerateJsonSchema):
+    """Requires all fields of what is written, also those that have a usual value."""
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        return self.mode == "serialization" or super().field_is_required(field, total)
+
+
+def schema() -> dict[str, Any]:
+    """Returns one JSON Schema (2020-12) whose properties are bodies, answers, the native channel's
+    frames, plan and report, by name.
+    """
+    inputs: list[tuple[str, Mode, TypeAdapter[Any]]] = [
+        *((name, "validation", adapter) for name, adapter in READ.items()),
+        *((name, "serialization", adapter) for name, adapter in WRITTEN.items()),
+    ]
+    found, shared = TypeAdapter.json_schemas(
+        inputs,
+        title="Katz Graph",
+        description="What clients of katz serve send and get.",
+        schema_generator=_Schema,
+    )
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        **{key: shared[key] for key in ("title", "description")},
+        "type": "object",
+        "properties": {name: described for (name, _), described in found.items()},
+        "$defs": shared["$defs"],
+    }
