@@ -42,6 +42,14 @@ export interface Template {
 }
 
 export async function asked(path: string, init?: RequestInit): Promise<Json> {
+  return (await answered(path, init)).answer;
+}
+
+/** Asks for JSON; with the headers that came with it. */
+export async function answered(
+  path: string,
+  init?: RequestInit,
+): Promise<{ readonly answer: Json; readonly headers: Headers }> {
   let response: Response;
   try {
     response = await fetch(path, init);
@@ -61,7 +69,7 @@ export async function asked(path: string, init?: RequestInit): Promise<Json> {
       response.status,
       isObject(answer) ? answer : {},
     );
-  return answer;
+  return { answer, headers: response.headers };
 }
 
 function refusal(answer: Json, status: number): string {

@@ -1,13 +1,13 @@
 /** Lists the workflows that are saved on the server. */
 import { useCallback, useEffect, useState } from "react";
-import { type StoredWorkflow, storedWorkflows } from "../server/workflows";
+import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
 import { useActive } from "./documents";
 import { tell } from "./live";
 import { openStored, removeStored, renameStored } from "./saving";
 
 export function FilesPanel() {
   const saved = useActive()?.file;
-  const [files, setFiles] = useState<readonly StoredWorkflow[]>([]);
+  const [files, setFiles] = useState<readonly ListedWorkflow[]>([]);
   const [query, setQuery] = useState("");
   const [renaming, setRenaming] = useState("");
   const load = useCallback(() => storedWorkflows().then(setFiles, tell), []);
@@ -47,7 +47,7 @@ export function FilesPanel() {
             ) : (
               <button type="button" className="name" onClick={() => void openStored(path)}>
                 {path.replace(/\.json$/, "")}
-                <small>{new Date(modified).toLocaleString()}</small>
+                <small>{new Date(1000 * modified).toLocaleString()}</small>
               </button>
             )}
             <button type="button" className="plain" onClick={() => setRenaming(path)}>

@@ -38,7 +38,7 @@ export function SaveAs() {
 }
 
 export function ConflictChoice({ conflict }: { readonly conflict: Conflict }) {
-  const { theirs } = conflict;
+  const { theirs, saved } = conflict;
   const close = () => usePage.setState({ conflict: null });
   const choose = (act: () => void) => () => {
     close();
@@ -47,8 +47,9 @@ export function ConflictChoice({ conflict }: { readonly conflict: Conflict }) {
   return (
     <Modal label="The file has changed" onClose={close}>
       <p>
-        {theirs.path} was saved by another page at {new Date(theirs.modified).toLocaleTimeString()}.
-        Nothing is overwritten unless you say so.
+        {theirs.path} was saved by another page
+        {saved === "" ? "" : ` at ${new Date(saved).toLocaleTimeString()}`}. Nothing is overwritten
+        unless you say so.
       </p>
       <p className="choices">
         <button
