@@ -1,6 +1,6 @@
 /** Files on the server and windows of one person, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
-import { downloaded, node, openTemplate, test } from "./steps";
+import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
 
 async function saveAs(page: Page, name: string): Promise<void> {
   await page.keyboard.press("Control+s");
@@ -100,4 +100,42 @@ test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
   await expect(node(third, "5").getByLabel("steps")).toHaveValue("6");
   // the browser writes a line for the version that was refused, and nothing else
   expect(troubles.splice(0)).toEqual([expect.stringContaining("412")]);
+});
+
+test("P0.30 P0.33 the gallery has pictures newest first; a job of the history opens, and is forgotten", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await setSteps(page, "2");
+  await runToEnd(page);
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("4242");
+  await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
+  await runToEnd(page);
+  await page.keyboard.press("g");
+  const gallery = page.getByRole("complementary", { name: "gallery" });
+  await expect(gallery.locator("li").nth(1)).toBeVisible();
+  const newest = await gallery.locator("li img").first().getAttribute("alt");
+  await gallery.locator("li button").first().click();
+  const large = page.getByRole("dialog");
+  await expect(large.getByRole("heading")).toHaveText(newest ?? "");
+  await page.keyboard.press("ArrowRight");
+  await expect(large.getByRole("heading")).not.toHaveText(newest ?? "");
+  await page.keyboard.press("ArrowLeft");
+  await page.keyboard.press("0");
+  await expect(large.locator("img")).toHaveCSS("width", "128px");
+  await page.keyboard.press("+");
+  await expect(large.locator("img")).toHaveCSS("width", "160px");
+  await page.keyboard.press("Escape");
+  await gallery.getByLabel("filter pictures").fill("no such picture");
+  await expect(gallery.locator("li")).toHaveCount(0);
+  // the history opens a job as it ran, and runs it again
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: /^queue/ }).click();
+  const history = page.getByRole("complementary", { name: "queue and history" });
+  const before = await history.locator("ol > li").count();
+  await history.getByRole("button", { name: "Open as it ran" }).first().click();
+  await expect(page.locator(".tab")).toHaveCount(2);
+  await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("4242");
+  await history.getByRole("button", { name: "Forget" }).first().click();
+  await expect(history.locator("ol > li")).toHaveCount(before - 1);
 });

@@ -17,23 +17,21 @@ export function Results({ job, node }: { readonly job: string; readonly node: st
     return known?.outputs[node] ?? (known && outputsInside(known, node));
   });
   if (preview !== null) return <Preview picture={preview} />;
-  const pictures = ((made?.images ?? []) as readonly Json[]).map(pictureOf);
+  const pictures = ((made?.images ?? []) as readonly Json[]).flatMap((raw) => pictureOf(raw) ?? []);
+  const addresses = pictures.map((picture) => addressOf(picture));
   const texts = ((made?.text ?? []) as readonly unknown[]).map(String);
   return (
     <>
-      {pictures.map(
-        (picture) =>
-          picture && (
-            <button
-              type="button"
-              className="result nodrag"
-              key={picture.filename}
-              onClick={() => usePage.setState({ picture: addressOf(picture) })}
-            >
-              <img src={addressOf(picture, 512)} alt={picture.filename} loading="lazy" />
-            </button>
-          ),
-      )}
+      {pictures.map((picture, at) => (
+        <button
+          type="button"
+          className="result nodrag"
+          key={picture.filename}
+          onClick={() => usePage.setState({ pictures: { addresses, at } })}
+        >
+          <img src={addressOf(picture, 512)} alt={picture.filename} loading="lazy" />
+        </button>
+      ))}
       {texts.map((text) => (
         <p className="note" key={text}>
           {text}

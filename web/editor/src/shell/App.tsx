@@ -3,6 +3,7 @@ import { useEffect, useState } from "react";
 import { Canvas } from "../canvas/Canvas";
 import { emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
+import { Gallery } from "../gallery/Gallery";
 import { PlanPanel } from "../plan/PlanPanel";
 import { onKey } from "./actions";
 import { Dialogs } from "./Dialogs";
@@ -69,6 +70,7 @@ export function App() {
           {session !== null && <Problems session={session} job={job} />}
         </div>
         {side === "files" && <FilesPanel />}
+        {side === "gallery" && <Gallery />}
         {side === "jobs" && <JobsPanel />}
         {side === "plan" && <PlanPanel job={job} />}
       </div>

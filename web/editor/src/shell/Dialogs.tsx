@@ -1,13 +1,12 @@
 import { useState } from "react";
-import { fetched } from "../server/client";
+import { Large } from "../gallery/Large";
 import { ACTIONS, keyText, TOPICS } from "./actions";
 import { colour } from "./editing";
 import { Find } from "./Find";
-import { tell } from "./live";
 import { Modal } from "./Modal";
 import { Picker } from "./Picker";
 import { usePage } from "./page";
-import { openFiles, openTemplate } from "./running";
+import { openTemplate } from "./running";
 import { ConflictChoice, SaveAs } from "./Saving";
 import { useTemplates } from "./Start";
 
@@ -15,7 +14,7 @@ const close = () => usePage.setState({ dialog: null });
 
 export function Dialogs() {
   const dialog = usePage((page) => page.dialog);
-  const picture = usePage((page) => page.picture);
+  const pictures = usePage((page) => page.pictures);
   const conflict = usePage((page) => page.conflict);
   return (
     <>
@@ -26,7 +25,7 @@ export function Dialogs() {
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}
-      {picture !== null && <Large address={picture} />}
+      {pictures !== null && <Large pictures={pictures} />}
     </>
   );
 }
@@ -132,28 +131,6 @@ function Keys() {
           </table>
         ))}
       </div>
-    </Modal>
-  );
-}
-
-function Large({ address }: { readonly address: string }) {
-  return (
-    <Modal label="Picture" onClose={() => usePage.setState({ picture: null })}>
-      <img className="large" src={address} alt="result" />
-      <p>
-        <button
-          type="button"
-          onClick={() => {
-            usePage.setState({ picture: null });
-            fetched(address).then((file) => openFiles([file]), tell);
-          }}
-        >
-          Open its workflow
-        </button>{" "}
-        <a href={address} download>
-          Download
-        </a>
-      </p>
     </Modal>
   );
 }

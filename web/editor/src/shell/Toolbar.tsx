@@ -2,6 +2,7 @@ import {
   Download,
   Files,
   FolderOpen,
+  Images,
   Keyboard,
   LayoutTemplate,
   List,
@@ -45,6 +46,7 @@ export function Toolbar({ session, job }: { readonly session: Session; readonly 
       <span className="state" role="status">
         {job !== null && stateOf(job)}
       </span>
+      <Button id="gallery" icon={<Images size={15} />} />
       <Button id="plan" icon={<Network size={15} />} label="plan" />
       <Button id="keys" icon={<Keyboard size={15} />} />
       <Button

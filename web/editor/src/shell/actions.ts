@@ -129,6 +129,7 @@ const LOOKING: readonly Action[] = [
   { id: "find", title: "Find in the graph", keys: ["Mod+f"], act: dialog("find") },
   { id: "templates", title: "Templates", keys: ["t"], act: dialog("templates") },
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
+  { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
   { id: "plan", title: "Plan: what runs where, and why", keys: ["e"], act: aside("plan") },
   {
     id: "palette",

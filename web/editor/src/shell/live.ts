@@ -57,6 +57,13 @@ export function noteSent(job: string): void {
   useLive.setState(({ jobs }) => ({ jobs: sent(jobs, job, Date.now() / 1000) }));
 }
 
+export function forgetJob(job: string): void {
+  useLive.setState(({ jobs }) => {
+    const { [job]: _, ...byId } = jobs.byId;
+    return { jobs: { ...jobs, byId } };
+  });
+}
+
 /** Shows a line until it is put away, or another one comes. */
 export function tell(what: unknown): void {
   useLive.setState({ notice: what instanceof Error ? what.message : String(what) });

@@ -5,11 +5,16 @@ import type { Conflict } from "../server/workflows";
 export type Dialog = "templates" | "palette" | "keys" | "find" | "colour" | "save-as";
 export type Side = "jobs" | "plan" | "files" | "gallery";
 
+/** Pictures of which one is shown large. */
+export interface Pictures {
+  readonly addresses: readonly string[];
+  readonly at: number;
+}
+
 interface Page {
   readonly dialog: Dialog | null;
   readonly side: Side | null;
-  /** The address of the picture that is shown large. */
-  readonly picture: string | null;
+  readonly pictures: Pictures | null;
   /** A file that somebody else has changed, while a choice is asked for. */
   readonly conflict: Conflict | null;
 }
@@ -17,6 +22,6 @@ interface Page {
 export const usePage = create<Page>(() => ({
   dialog: null,
   side: null,
-  picture: null,
+  pictures: null,
   conflict: null,
 }));

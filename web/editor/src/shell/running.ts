@@ -14,7 +14,7 @@ import {
   template,
 } from "../server/client";
 import { activeSession, docOf, graphOf, useDocuments } from "./documents";
-import { clientId, noteSent, tell, useLive } from "./live";
+import { clientId, forgetJob, noteSent, tell, useLive } from "./live";
 
 const QUIET = 400;
 
@@ -54,10 +54,7 @@ export async function run(options: RunOptions = {}): Promise<void> {
   try {
     await queue(docOf(sending), job, clientId, options);
   } catch (error) {
-    useLive.setState(({ jobs }) => {
-      const { [job]: _, ...byId } = jobs.byId;
-      return { jobs: { ...jobs, byId } };
-    });
+    forgetJob(job);
     update(session.id, { job: before });
     const answer = error instanceof Refused ? error.answer : {};
     const told = isObject(answer.error) ? answer.error : null;
