@@ -19,7 +19,10 @@ export const BoundaryCard = memo(function BoundaryCard({
             {boundary.side === "inputs" ? (
               <OutputSocket output={{ node: id, slot, type }} label={name} />
             ) : (
-              <InputSocket input={{ node: id, slot, name, type, widget: null }} label={name} />
+              <InputSocket
+                input={{ node: id, slot, name, type, widget: null, optional: false }}
+                label={name}
+              />
             )}
           </div>
         ))}

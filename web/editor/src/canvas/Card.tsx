@@ -1,7 +1,7 @@
 /** Draws one node: its sockets, widgets, how far it is, and what it made. */
 import { type NodeProps, NodeResizeControl } from "@xyflow/react";
-import { memo, useMemo } from "react";
-import { type NodeType, placedWidgets } from "../catalog/catalog";
+import { memo, useMemo, useState } from "react";
+import { type NodeType, placedWidgets, type Widget } from "../catalog/catalog";
 import { promotedWidgets } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
 import type { Doc, DocNode } from "../document/model";
@@ -106,6 +106,8 @@ const Body = memo(function Body({
   const shown = new Set(widgets.map(({ widget }) => widget.name));
   const sockets = inputs.filter(({ widget }) => widget === null || !shown.has(widget));
   const rows = Math.max(sockets.length, node.outputs.length);
+  const [unfolded, setUnfolded] = useState(false);
+  const advanced = widgets.filter(({ widget }) => isFolded(node, widget));
   const growing = widgets.some(({ widget }) => widget.lines);
   return (
     <div className="body" style={growing ? { minHeight: node.height } : undefined}>
@@ -126,19 +128,36 @@ const Body = memo(function Body({
           );
         })}
       </div>
-      {widgets.map((placed) => (
-        <WidgetRow
-          key={placed.key}
-          node={node.id}
-          placed={placed}
-          handle={handleFor(inputs, placed.widget.name)}
-          linked={isLinked(node, placed.widget.name)}
-          after={afterOf(node, placed.key)}
-        />
-      ))}
+      {(unfolded ? widgets : widgets.filter(({ widget }) => !isFolded(node, widget))).map(
+        (placed) => (
+          <WidgetRow
+            key={placed.key}
+            node={node.id}
+            placed={placed}
+            handle={handleFor(inputs, placed.widget.name)}
+            linked={isLinked(node, placed.widget.name)}
+            after={afterOf(node, placed.key)}
+          />
+        ),
+      )}
+      {advanced.length > 0 && (
+        <button
+          type="button"
+          className="enter nodrag"
+          aria-expanded={unfolded}
+          onClick={() => setUnfolded(!unfolded)}
+        >
+          {unfolded ? "Fewer inputs" : `${advanced.length} advanced`}
+        </button>
+      )}
     </div>
   );
 });
+
+/** Inputs that their type calls advanced are folded away, unless something is linked to them. */
+function isFolded(node: DocNode, { name, options }: Widget): boolean {
+  return options.advanced === true && !isLinked(node, name);
+}
 
 function handleFor(inputs: readonly Input[], widget: string) {
   const input = inputs.find((one) => one.widget === widget);

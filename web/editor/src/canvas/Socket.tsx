@@ -13,9 +13,13 @@ export function InputSocket({ input, label }: { readonly input: Input; readonly 
       compatible(connecting.end.type, input.type),
   );
   return (
-    <span className={`in socket-${socketColour(input.type)} ${lit ? "lit" : ""}`}>
+    <span
+      className={`in socket-${socketColour(input.type)} ${lit ? "lit" : ""} ${input.optional ? "optional" : ""}`}
+    >
       <Handle type="target" position={Position.Left} id={handleOf(input)} />
-      {label !== undefined && <span title={input.type}>{label}</span>}
+      {label !== undefined && (
+        <span title={input.optional ? `${input.type}, optional` : input.type}>{label}</span>
+      )}
     </span>
   );
 }

@@ -19,11 +19,16 @@ export interface Input {
   readonly name: string;
   readonly type: string;
   readonly widget: string | null;
+  /** Whether the node runs without it. */
+  readonly optional: boolean;
 }
 
 /** All inputs of a node: those that the file lists, and the others of its type. */
 export function inputsOf(node: DocNode, type: NodeType | undefined): readonly Input[] {
-  const listed = node.inputs.map((input, slot): Input => ({ ...input, node: node.id, slot }));
+  const may = new Set(type?.sockets.flatMap((one) => (one.optional ? [one.name] : [])));
+  const listed = node.inputs.map((input, slot): Input => {
+    return { ...input, node: node.id, slot, optional: may.has(input.name) };
+  });
   const known = new Set(node.inputs.map(({ name }) => name));
   const sockets = (type?.sockets ?? []).filter(({ name }) => !known.has(name));
   const widgets = type?.isVirtual
@@ -31,12 +36,13 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
     : (type?.widgets ?? []).filter(({ name }) => !known.has(name));
   return [
     ...listed,
-    ...sockets.map(({ name, type: socket }): Input => {
-      return { node: node.id, slot: null, name, type: socket, widget: null };
+    ...sockets.map(({ name, type: socket, optional }): Input => {
+      return { node: node.id, slot: null, name, type: socket, widget: null, optional };
     }),
     ...widgets.map((widget): Input => {
       const { name } = widget;
-      return { node: node.id, slot: null, name, type: socketOf(widget), widget: name };
+      const type = socketOf(widget);
+      return { node: node.id, slot: null, name, type, widget: name, optional: true };
     }),
   ];
 }
@@ -66,7 +72,7 @@ export function inputAt(
     boundary === undefined
       ? inputsOfId(graph, catalog, id)
       : boundary.slots.map((slot, number): Input => {
-          return { ...slot, node: id, slot: number, widget: null };
+          return { ...slot, node: id, slot: number, widget: null, optional: false };
         });
   return ends.find((end) => handleOf(end) === handle) ?? null;
 }

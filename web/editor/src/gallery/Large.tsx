@@ -44,7 +44,6 @@ export function Large({ pictures: { addresses, at } }: { readonly pictures: Pict
           event.stopPropagation();
           act();
         }}
-        onWheel={({ deltaY }) => scale(deltaY < 0 ? FACTOR : 1 / FACTOR)}
       >
         <img
           className={zoom === null ? "fits" : ""}

@@ -189,15 +189,35 @@ export function pictureOf(raw: Json): StoredPicture | null {
   };
 }
 
+/** The picture that a value of LoadImage names: `folder/name.png [output]`. */
+export function loadedPicture(value: string): StoredPicture {
+  const [, path = value, type = "input"] = /^(.*?)(?: \[(input|output|temp)\])?$/.exec(value) ?? [];
+  const cut = path.lastIndexOf("/");
+  return { filename: path.slice(cut + 1), subfolder: path.slice(0, Math.max(0, cut)), type };
+}
+
 export function addressOf(picture: StoredPicture, width = 0): string {
   const query = new URLSearchParams({ ...picture });
   if (width > 0) query.set("width", String(width));
   return `view?${query}`;
 }
 
+/** Uploads a picture, and gives the value by which LoadImage finds it. */
 export async function upload(file: File): Promise<string> {
   const form = new FormData();
   form.append("image", file);
-  const answer = await asked("upload/image", { method: "POST", body: form });
+  return storedName(await asked("upload/image", { method: "POST", body: form }));
+}
+
+/** Stores a copy of a picture with the transparency of this mask; gives LoadImage's value for it. */
+export async function uploadMask(mask: Blob, original: StoredPicture): Promise<string> {
+  const form = new FormData();
+  const stem = original.filename.replace(/( mask)?\.\w+$/, "");
+  form.append("image", mask, `${stem} mask.png`);
+  form.append("original_ref", JSON.stringify(original));
+  return storedName(await asked("upload/mask", { method: "POST", body: form }));
+}
+
+function storedName(answer: Json): string {
   return isObject(answer) ? textOf(answer.name) : "";
 }

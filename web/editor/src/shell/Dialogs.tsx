@@ -1,4 +1,5 @@
 import { useState } from "react";
+import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "../gallery/Large";
 import { ACTIONS, keyText, TOPICS } from "./actions";
 import { colour } from "./editing";
@@ -15,6 +16,7 @@ const close = () => usePage.setState({ dialog: null });
 export function Dialogs() {
   const dialog = usePage((page) => page.dialog);
   const pictures = usePage((page) => page.pictures);
+  const masking = usePage((page) => page.masking);
   const conflict = usePage((page) => page.conflict);
   return (
     <>
@@ -25,6 +27,7 @@ export function Dialogs() {
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}
+      {masking !== null && <MaskEditor masking={masking} />}
       {pictures !== null && <Large pictures={pictures} />}
     </>
   );

@@ -40,12 +40,13 @@ export function connect(): Channel {
     (frame) => useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) })),
     (line) => {
       useLive.setState({ line });
-      if (line === "connected") void loadCatalog();
+      if (line === "connected") void refreshCatalog();
     },
   );
 }
 
-async function loadCatalog(): Promise<void> {
+/** Asks again which node types, models and pictures there are. */
+export async function refreshCatalog(): Promise<void> {
   try {
     useLive.setState({ catalog: catalogOf(await objectInfo()) });
   } catch (error) {

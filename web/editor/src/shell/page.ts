@@ -11,9 +11,19 @@ export interface Pictures {
   readonly at: number;
 }
 
+/** A widget with a picture whose mask is painted. */
+export interface Masking {
+  readonly session: string;
+  readonly node: string;
+  readonly widget: string;
+  readonly key: number | string;
+  readonly value: string;
+}
+
 interface Page {
   readonly dialog: Dialog | null;
   readonly side: Side | null;
+  readonly masking: Masking | null;
   readonly pictures: Pictures | null;
   /** A file that somebody else has changed, while a choice is asked for. */
   readonly conflict: Conflict | null;
@@ -22,6 +32,7 @@ interface Page {
 export const usePage = create<Page>(() => ({
   dialog: null,
   side: null,
+  masking: null,
   pictures: null,
   conflict: null,
 }));

@@ -1,5 +1,6 @@
 /** Runs documents, opens files, and checks what is edited: what several parts of the page ask for. */
 import { useCanvas } from "../canvas/state";
+import { withChosenPrompts } from "../catalog/prompts";
 import { withNextSeeds } from "../catalog/seeds";
 import { nodesOf } from "../document/model";
 import { changeAll } from "../document/scope";
@@ -52,7 +53,9 @@ export async function run(options: RunOptions = {}): Promise<void> {
   update(session.id, { job, repeats: false });
   noteSent(job);
   try {
-    await queue(docOf(sending), job, clientId, options);
+    const { catalog } = useLive.getState();
+    const sent = changeAll(docOf(sending), (graph) => withChosenPrompts(graph, catalog));
+    await queue(sent, job, clientId, options);
   } catch (error) {
     forgetJob(job);
     update(session.id, { job: before });
