@@ -22,7 +22,7 @@ test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it",
   await node(page, "5").getByLabel("seed", { exact: true }).fill("4711"); // not known already
   await runToEnd(page);
   await expect(node(page, "5").locator(".strip")).toContainText("an evaluation, predicted");
-  await page.keyboard.press("e");
+  await page.keyboard.press("Shift+E");
   const panel = page.getByLabel("plan", { exact: true });
   await expect(panel).toContainText("What was weighed");
   await expect(panel).toContainText("Bound by");
@@ -179,7 +179,7 @@ for (const colorScheme of ["dark", "light"] as const)
     expect(await found()).toEqual([]);
     await openTemplate(page, "ControlNet and LoRA");
     await runToEnd(page);
-    await page.keyboard.press("e");
+    await page.keyboard.press("Shift+E");
     expect(await found()).toEqual([]);
     await page.keyboard.press("q");
     expect(await found()).toEqual([]);

@@ -8,13 +8,12 @@ import type { Doc, DocNode } from "../document/model";
 import { subgraphOf } from "../document/scope";
 import { runInside } from "../jobs/inside";
 import { type Json, listOf, textOf } from "../json";
-import { PlanStrip } from "../plan/PlanStrip";
-import { planOf } from "../plan/plan";
 import { activeSession, docOf, type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { type Input, inputsOf } from "./ends";
 import type { CardNode } from "./layout";
+import { NodePlan } from "./NodePlan";
 import { Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
 import { modeName, Title } from "./Title";
@@ -62,7 +61,7 @@ export const Card = memo(function Card({ id, data: { node }, selected }: NodePro
       {!node.collapsed && (
         <>
           {subgraph !== undefined && <Enter node={id} />}
-          <SamplerPlan job={job} node={key} />
+          <NodePlan job={job} node={key} />
           <Results job={job} node={key} />
           <NodeResizeControl
             className="resize"
@@ -174,12 +173,6 @@ function isLinked(node: DocNode, widget: string): boolean {
 
 function afterOf(node: DocNode, key: number | string): Json | undefined {
   return typeof key === "number" ? listOf(node.values as Json)[key + 1] : undefined;
-}
-
-function SamplerPlan({ job, node }: { readonly job: string; readonly node: string }) {
-  const made = useLive(({ jobs }) => jobs.byId[job]?.plans[node]);
-  const plan = useMemo(() => (made === undefined ? null : planOf(made)), [made]);
-  return plan === null ? null : <PlanStrip plan={plan} />;
 }
 
 function Enter({ node }: { readonly node: string }) {

@@ -19,6 +19,20 @@ export interface Picture {
   readonly mediaType: string;
 }
 
+/** A device worked for a while, as it was measured. */
+export interface MeasuredSpan {
+  readonly device: string;
+  readonly kind: string;
+  /** A segment, an operation, a weight set, a stage. */
+  readonly target: string;
+  /** Who was sent something. */
+  readonly peer: string;
+  /** Seconds since the job started. */
+  readonly start: number;
+  readonly seconds: number;
+  readonly evaluation: number | null;
+}
+
 export type JobStatus = "pending" | "running" | "completed" | "failed" | "cancelled";
 
 export interface Job {
@@ -34,6 +48,8 @@ export interface Job {
   readonly preview: Picture | null;
   readonly warnings: readonly string[];
   readonly plans: Readonly<Record<string, unknown>>;
+  /** What was measured while a node sampled, the last spans of each. */
+  readonly spans: Readonly<Record<string, readonly MeasuredSpan[]>>;
   readonly error: { readonly message: string; readonly node: string } | null;
 }
 
@@ -122,6 +138,7 @@ export function blank(id: string, created: number): Job {
     preview: null,
     warnings: [],
     plans: {},
+    spans: {},
     error: null,
   };
 }
@@ -162,8 +179,42 @@ function jobOf(raw: unknown): Job {
     preview: state.preview ? pictureOf(preview) : null,
     warnings: ((state.warnings ?? []) as readonly unknown[]).map(text),
     plans: byShown(state.plans),
+    spans: ((state.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
   };
   return told.result ? ended(job, fields(told.result)) : job;
+}
+
+/** Takes in the report of a job that ended before this page knew it. */
+export function reported(jobs: Jobs, report: unknown): Jobs {
+  const told = fields(report);
+  const job = jobs.byId[text(told.job)];
+  if (job === undefined) return jobs;
+  const known: Job = {
+    ...job,
+    nodes: { ...nodesOf(told.nodes), ...job.nodes },
+    plans: byShown(told.plans),
+    spans: ((told.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
+    warnings: ((told.warnings ?? []) as readonly unknown[]).map(text),
+  };
+  return { ...jobs, byId: { ...jobs.byId, [job.id]: known } };
+}
+
+const MOST_SPANS = 4_000;
+
+function withSpans(spans: Job["spans"], event: Fields): Job["spans"] {
+  const node = shownAs(event.node);
+  const more = ((event.segments ?? []) as readonly unknown[])
+    .map(fields)
+    .map((span): MeasuredSpan => ({
+      device: text(span.device),
+      kind: text(span.kind),
+      target: text(span.target),
+      peer: text(span.peer),
+      start: number(span.start),
+      seconds: number(span.seconds),
+      evaluation: numberOrNull(span.evaluation),
+    }));
+  return { ...spans, [node]: [...(spans[node] ?? []), ...more].slice(-MOST_SPANS) };
 }
 
 function statusOf(told: Fields): JobStatus {
@@ -254,6 +305,8 @@ function after(job: Job, event: Fields): Job {
       return { ...job, preview: pictureOf(event) };
     case "plan_made":
       return { ...job, plans: { ...job.plans, [shownAs(event.node)]: event.plan } };
+    case "timeline":
+      return { ...job, spans: withSpans(job.spans, event) };
     case "warned":
       return { ...job, warnings: [...job.warnings, text(event.message)].slice(-100) };
     case "ended":

@@ -1,39 +1,72 @@
-/** Says what runs where and why, for each sampler of a job. */
-import type { Job } from "../jobs/reducer";
+/** Says what runs where and why, for each sampler of a document, predicted and measured. */
+import type { Job, MeasuredSpan } from "../jobs/reducer";
+import type { Planned } from "../shell/planning";
+import { plansOf } from "../shell/planning";
+import { bars, compared } from "./measured";
 import { PlanStrip } from "./PlanStrip";
+import type { Plan } from "./plan";
 import { TimelineView } from "./TimelineView";
-import { type Plan, planOf, shortName, timeText } from "./plan";
+import { shortName, timeText } from "./words";
 
-export function PlanPanel({ job }: { readonly job: Job | null }) {
-  const plans = Object.entries(job?.plans ?? {});
+const NO_SPANS: readonly MeasuredSpan[] = [];
+
+export function PlanPanel({
+  planned,
+  job,
+  onStep,
+}: {
+  readonly planned: Planned | undefined;
+  readonly job: Job | null;
+  readonly onStep: (node: string) => void;
+}) {
+  const plans = plansOf(planned, job);
   return (
-    <aside className="side" aria-label="plan">
+    <aside className="side plan" aria-label="plan">
       <h2>Plan</h2>
+      {planned?.old && <p className="old-plan">planned for an earlier graph</p>}
       {plans.length === 0 && (
-        <p className="empty">the plan of a sampler stands here once it runs</p>
+        <p className="empty">the plan of a sampler stands here once the graph can run</p>
       )}
-      {plans.map(([node, raw]) => (
-        <Sampler key={node} node={node} plan={planOf(raw)} spent={job?.nodes[node]?.seconds ?? 0} />
+      {planned?.notes.map((note) => (
+        <p className="remark" key={note}>
+          {note}
+        </p>
+      ))}
+      {plans.map((plan) => (
+        <Sampler
+          key={plan.sampler}
+          plan={plan}
+          spent={job?.nodes[plan.sampler]?.seconds ?? 0}
+          spans={job?.spans[plan.sampler] ?? NO_SPANS}
+          onStep={onStep}
+        />
       ))}
     </aside>
   );
 }
 
 function Sampler({
-  node,
   plan,
   spent,
+  spans,
+  onStep,
 }: {
-  readonly node: string;
   readonly plan: Plan;
   readonly spent: number;
+  readonly spans: readonly MeasuredSpan[];
+  readonly onStep: (node: string) => void;
 }) {
   const best = plan.alternatives.find(({ chosen }) => chosen) ?? plan.alternatives[0];
   return (
     <section>
-      <h3>Sampler #{node}</h3>
+      <h3>Sampler #{plan.sampler}</h3>
       <PlanStrip plan={plan} />
-      {plan.timeline !== null && <TimelineView plan={plan} timeline={plan.timeline} />}
+      <button type="button" className="open-step" onClick={() => onStep(plan.sampler)}>
+        Open the step
+      </button>
+      {plan.timeline !== null && (
+        <TimelineView plan={plan} timeline={plan.timeline} measured={bars(spans, 2)} />
+      )}
       <dl>
         <dt>predicted</dt>
         <dd>{timeText(plan.planned)}</dd>
@@ -48,7 +81,7 @@ function Sampler({
         <dt>one call after another</dt>
         <dd>{timeText(plan.sequential)}</dd>
         <dt>once a request</dt>
-        <dd>{plan.hoisted} calls</dd>
+        <dd>{plan.before.length} calls</dd>
         <dt>computes in</dt>
         <dd>{plan.dtype}</dd>
       </dl>
@@ -70,6 +103,7 @@ function Sampler({
           </li>
         ))}
       </ol>
+      <Segments plan={plan} spans={spans} />
       <h4>Calls of an evaluation</h4>
       <table>
         <tbody>
@@ -94,5 +128,36 @@ function Sampler({
         </p>
       ))}
     </section>
+  );
+}
+
+/** Segments as predicted, and the middle of what was measured. */
+function Segments({
+  plan,
+  spans,
+}: {
+  readonly plan: Plan;
+  readonly spans: readonly MeasuredSpan[];
+}) {
+  return (
+    <>
+      <h4>Segments, predicted and measured</h4>
+      <table className="segments">
+        <tbody>
+          {compared(plan, spans).map(({ segment, device, predicted, measured, far }) => (
+            <tr key={segment}>
+              <td>
+                <i className={`swatch device-${device % 8}`} /> {segment}
+              </td>
+              <td>{timeText(predicted)}</td>
+              <td title={far ? "more than a quarter apart" : undefined}>
+                {measured === null ? "–" : timeText(measured)}
+                {far ? " ≠" : ""}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </>
   );
 }

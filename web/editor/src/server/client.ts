@@ -126,6 +126,22 @@ export async function check(document: Doc): Promise<Checked> {
   return checkedOf(await posted("katz/check", { prompt: document }));
 }
 
+/** Plans every sampler of a document; a newer question of the same asker replaces this one. */
+export async function plan(
+  document: Doc,
+  asker: string,
+  signal: AbortSignal,
+): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
+  const answer = await asked("katz/plan", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: printJson({ prompt: document, client_id: asker }),
+    signal,
+  });
+  const told = isObject(answer) ? answer : {};
+  return { plans: listOf(told.plans), notes: listOf(told.notes).map((note) => textOf(note)) };
+}
+
 /** Reads what a check, or a run that was refused, answers. */
 export function checkedOf(answer: Json): Checked {
   const found = isObject(answer) ? answer : {};

@@ -21,6 +21,12 @@ export async function workflowOf(job: string): Promise<Opened> {
   return open(new Blob([printJson(kept)], { type: "application/json" }));
 }
 
+/** What is known of a job after its end: plans, spans, seconds, reasons. */
+export function report(job: string, client: string): Promise<Json> {
+  const query = new URLSearchParams({ client_id: client });
+  return asked(`katz/jobs/${encodeURIComponent(job)}/report?${query}`);
+}
+
 export async function forget(job: string): Promise<void> {
   await posted("history", { delete: [job] });
 }

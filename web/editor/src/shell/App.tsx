@@ -1,6 +1,7 @@
 /** The page: tabs, the canvas in front, and what stands around it. */
 import { useEffect, useState } from "react";
 import { Canvas } from "../canvas/Canvas";
+import { StepView } from "../canvas/StepView";
 import { emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
 import { Gallery } from "../gallery/Gallery";
@@ -11,9 +12,10 @@ import { docOf, useActive, useDocuments } from "./documents";
 import { FilesPanel } from "./FilesPanel";
 import { JobsPanel } from "./JobsPanel";
 import { keepOpen, restore } from "./keeping";
-import { connect, tell, useJob, useLive } from "./live";
+import { connect, tell, useJob, useLive, watchReports } from "./live";
 import { Problems } from "./Problems";
 import { usePage } from "./page";
+import { plansOf, usePlanning, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { Start } from "./Start";
 import { Tabs } from "./Tabs";
@@ -24,11 +26,14 @@ export function App() {
   const session = useActive();
   const job = useJob(session?.job ?? null);
   const side = usePage((page) => page.side);
+  const planned = usePlanning(({ bySession }) => bySession[session?.id ?? ""]);
+  const open = usePage(({ step }) => (step?.session === session?.id ? step?.node : undefined));
+  const step = plansOf(planned, job).find(({ sampler }) => sampler === open);
   const [ready, setReady] = useState(false);
 
   useEffect(() => {
     const channel = connect();
-    const ends = [watchProblems(), () => channel.close()];
+    const ends = [watchProblems(), watchPlans(), watchReports(), () => channel.close()];
     void restore().then((count) => {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());
@@ -67,12 +72,26 @@ export function App() {
           {session !== null && ready && <Canvas session={session} />}
           {empty && ready && <Start />}
           {session !== null && session.path.length > 0 && <Trail session={session} />}
+          {session !== null && step !== undefined && (
+            <StepView
+              plan={step}
+              title={session.name}
+              old={planned?.old === true}
+              onClose={() => usePage.setState({ step: null })}
+            />
+          )}
           {session !== null && <Problems session={session} job={job} />}
         </div>
         {side === "files" && <FilesPanel />}
         {side === "gallery" && <Gallery />}
         {side === "jobs" && <JobsPanel />}
-        {side === "plan" && <PlanPanel job={job} />}
+        {side === "plan" && (
+          <PlanPanel
+            planned={planned}
+            job={job}
+            onStep={(node) => usePage.setState({ step: { session: session?.id ?? "", node } })}
+          />
+        )}
       </div>
       <Notice />
       <Dialogs />

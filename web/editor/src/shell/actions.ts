@@ -6,7 +6,9 @@ import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
 import * as editing from "./editing";
 import { chooseFiles, download } from "./files";
+import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
+import { plansOf, usePlanning } from "./planning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
 
@@ -32,6 +34,19 @@ const page = usePage.setState;
 const dialog = (name: Dialog) => () => page({ dialog: name });
 const aside = (which: Side) => () => page(({ side }) => ({ side: side === which ? null : which }));
 const canvas = useCanvas.getState;
+
+/** Opens the step of the selected sampler; of the only one where nothing is selected. */
+function openStep(): void {
+  const session = activeSession();
+  if (session === null) return;
+  const job = useLive.getState().jobs.byId[session.job ?? ""];
+  const plans = plansOf(usePlanning.getState().bySession[session.id], job);
+  const chosen = [...canvas().selected].map((id) => [...session.path, id].join(":"));
+  const plan =
+    plans.find(({ sampler }) => chosen.includes(sampler)) ??
+    (chosen.length === 0 && plans.length === 1 ? plans[0] : undefined);
+  if (plan !== undefined) page({ step: { session: session.id, node: plan.sampler } });
+}
 
 const RUNNING: readonly Action[] = [
   { id: "run", title: "Run", keys: ["Mod+Enter"], act: () => void run(), anywhere: true },
@@ -130,7 +145,19 @@ const LOOKING: readonly Action[] = [
   { id: "templates", title: "Templates", keys: ["t"], act: dialog("templates") },
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
-  { id: "plan", title: "Plan: what runs where, and why", keys: ["e"], act: aside("plan") },
+  {
+    id: "overlay",
+    title: "Plan over the graph, made while editing",
+    keys: ["e"],
+    act: () => page(({ overlay }) => ({ overlay: !overlay, step: null })),
+  },
+  {
+    id: "plan",
+    title: "Plan and timeline: what runs where, and why",
+    keys: ["Shift+E"],
+    act: aside("plan"),
+  },
+  { id: "step", title: "Open the step of the selected sampler", keys: ["Enter"], act: openStep },
   {
     id: "palette",
     title: "All actions",

@@ -15,6 +15,7 @@ import { addGroup, changeGroup, removeGroup } from "../document/groups";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
 import { activeSession, graphOf, useDocuments } from "./documents";
 import { tell } from "./live";
+import { usePage } from "./page";
 
 const GROUP = "group:";
 
@@ -172,8 +173,9 @@ export function rename(): void {
   useCanvas.setState({ renaming: first ?? null });
 }
 
-/** Leaves the subgraph in view; without one, lets go of the selection. */
+/** Leaves the opened step or the subgraph in view; without one, lets go of the selection. */
 export function leave(): void {
+  if (usePage.getState().step !== null) return usePage.setState({ step: null });
   const session = activeSession();
   if (session === null) return;
   if (session.path.length === 0) return useCanvas.getState().select(new Set());

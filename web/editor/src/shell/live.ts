@@ -1,9 +1,11 @@
 /** Holds what the server tells: node types, jobs, the line's state; and lines for the person. */
 import { create } from "zustand";
 import { type Catalog, catalogOf } from "../catalog/catalog";
-import { type Job, type Jobs, NO_JOBS, reduce, sent } from "../jobs/reducer";
+import { type Job, type Jobs, NO_JOBS, reduce, reported, sent } from "../jobs/reducer";
 import { Channel, type ChannelState } from "../server/channel";
 import { objectInfo } from "../server/client";
+import { report } from "../server/jobs";
+import { activeSession, useDocuments } from "./documents";
 
 interface Live {
   readonly catalog: Catalog;
@@ -72,4 +74,23 @@ export function tell(what: unknown): void {
 
 export function useJob(id: string | null): Job | null {
   return useLive(({ jobs }) => (id === null ? null : (jobs.byId[id] ?? null)));
+}
+
+/** Asks for the report of a job in front that ended before this page knew it. */
+export function watchReports(): () => void {
+  const asked = new Set<string>();
+  const look = () => {
+    const job = useLive.getState().jobs.byId[activeSession()?.job ?? ""];
+    const over = job?.status === "completed" || job?.status === "failed";
+    if (!over || Object.keys(job.plans).length > 0 || asked.has(job.id)) return;
+    asked.add(job.id);
+    report(job.id, clientId).then(
+      (told) => useLive.setState(({ jobs }) => ({ jobs: reported(jobs, told) })),
+      () => {}, // reports are kept for a while only
+    );
+  };
+  const ends = [useDocuments.subscribe(look), useLive.subscribe(look)];
+  return () => {
+    for (const end of ends) end();
+  };
 }

@@ -23,6 +23,10 @@ export interface Masking {
 interface Page {
   readonly dialog: Dialog | null;
   readonly side: Side | null;
+  /** Whether plans are made while editing, and drawn over the graph. */
+  readonly overlay: boolean;
+  /** The sampler whose step is looked at in place of the graph, by session and node. */
+  readonly step: { readonly session: string; readonly node: string } | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
   /** A file that somebody else has changed, while a choice is asked for. */
@@ -32,6 +36,8 @@ interface Page {
 export const usePage = create<Page>(() => ({
   dialog: null,
   side: null,
+  overlay: true,
+  step: null,
   masking: null,
   pictures: null,
   conflict: null,
