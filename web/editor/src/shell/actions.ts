@@ -225,14 +225,19 @@ export function keyText(keys: string): string {
 export function onKey(event: KeyboardEvent): void {
   if (event.defaultPrevented || event.isComposing || usePage.getState().dialog !== null) return;
   if (document.querySelector("dialog[open], :popover-open") !== null) return;
-  const writing =
-    event.target instanceof HTMLElement &&
-    event.target.closest("input, textarea, select, [contenteditable]") !== null;
+  const target = event.target instanceof HTMLElement ? event.target : null;
+  if (event.key === "Enter" && target?.closest("button, a, summary") && pressedAlone(event)) return;
+  const writing = (target?.closest("input, textarea, select, [contenteditable]") ?? null) !== null;
   const pressed = combination(event);
   const action = ACTIONS.find(({ keys }) => keys.includes(pressed));
   if (action === undefined || action.byBrowser || (writing && action.anywhere !== true)) return;
   event.preventDefault();
   action.act();
+}
+
+/** Enter alone presses what has the focus. */
+function pressedAlone({ ctrlKey, metaKey, altKey }: KeyboardEvent): boolean {
+  return !ctrlKey && !metaKey && !altKey;
 }
 
 function combination(event: KeyboardEvent): string {

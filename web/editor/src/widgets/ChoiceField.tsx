@@ -26,6 +26,7 @@ export function ChoiceField({ widget, value, label, set }: Field) {
           type="button"
           {...shared}
           className={`choice ${shared.className}`}
+          aria-label={`${label}: ${present}`}
           aria-haspopup="listbox"
           onClick={() => setSearching(true)}
         >
