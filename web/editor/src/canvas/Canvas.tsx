@@ -9,8 +9,10 @@ import {
   ReactFlow,
   ReactFlowProvider,
   SelectionMode,
+  useReactFlow,
 } from "@xyflow/react";
 import { useCallback, useEffect, useMemo, useState } from "react";
+import { NODE_TYPE, place } from "../shell/adding";
 import { removeNodes } from "../document/commands";
 import { removeGroup } from "../document/groups";
 import { removeLinks } from "../document/links";
@@ -93,6 +95,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
     [change],
   );
 
+  const flow = useReactFlow();
   const busy = useCanvas((canvas) => canvas.connecting !== null);
   return (
     <main
@@ -105,6 +108,15 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
         if (pane) ask(event.clientX, event.clientY);
       }}
       onContextMenu={onContextMenu}
+      onDragOver={(event) => {
+        if (event.dataTransfer.types.includes(NODE_TYPE)) event.preventDefault();
+      }}
+      onDrop={(event) => {
+        const name = event.dataTransfer.getData(NODE_TYPE);
+        if (name === "") return;
+        event.preventDefault();
+        place(name, flow.screenToFlowPosition({ x: event.clientX, y: event.clientY }));
+      }}
     >
       <ReactFlow<Drawn, Edge>
         nodes={nodes}

@@ -32,6 +32,8 @@ interface CanvasState {
   /** Where each graph was looked at last, by session and path. */
   readonly views: Readonly<Record<string, Viewport>>;
   readonly ask: () => void;
+  /** The middle of what is in view. */
+  readonly middle: () => { readonly x: number; readonly y: number };
   readonly fit: (nodes?: ReadonlySet<string>) => void;
   readonly zoom: (to: number | "in" | "out") => void;
   readonly select: (nodes: ReadonlySet<string>) => void;
@@ -52,6 +54,7 @@ export const useCanvas = create<CanvasState>(() => ({
   renaming: null,
   views: {},
   ask: nothing,
+  middle: () => ({ x: 0, y: 0 }),
   fit: nothing,
   zoom: nothing,
   select: nothing,

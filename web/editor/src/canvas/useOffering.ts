@@ -33,6 +33,13 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
       menu: null,
       connecting: null,
       renaming: null,
+      middle: () => {
+        const box = document.querySelector(".canvas")?.getBoundingClientRect();
+        return flow.screenToFlowPosition({
+          x: (box?.left ?? 0) + (box?.width ?? 0) / 2,
+          y: (box?.top ?? 0) + (box?.height ?? 0) / 2,
+        });
+      },
       ask: () => ask(pointer.current.x, pointer.current.y),
       fit: (chosen) => {
         const nodes = chosen && [...chosen].map((id) => ({ id }));

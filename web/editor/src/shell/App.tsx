@@ -14,9 +14,11 @@ import { JobsPanel } from "./JobsPanel";
 import { keepOpen, restore } from "./keeping";
 import { connect, tell, useJob, useLive, watchReports } from "./live";
 import { Problems } from "./Problems";
+import { NodeLibrary } from "./NodeLibrary";
 import { usePage } from "./page";
 import { plansOf, usePlanning, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
+import { loadSettings } from "./settings";
 import { Start } from "./Start";
 import { Tabs } from "./Tabs";
 import { Trail } from "./Trail";
@@ -33,6 +35,7 @@ export function App() {
 
   useEffect(() => {
     const channel = connect();
+    void loadSettings();
     const ends = [watchProblems(), watchPlans(), watchReports(), () => channel.close()];
     void restore().then((count) => {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
@@ -83,6 +86,7 @@ export function App() {
           {session !== null && <Problems session={session} job={job} />}
         </div>
         {side === "files" && <FilesPanel />}
+        {side === "nodes" && <NodeLibrary />}
         {side === "gallery" && <Gallery />}
         {side === "jobs" && <JobsPanel />}
         {side === "plan" && (

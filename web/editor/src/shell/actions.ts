@@ -11,6 +11,7 @@ import { type Dialog, type Side, usePage } from "./page";
 import { plansOf, usePlanning } from "./planning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
+import { THEMES, useSettings } from "./settings";
 
 export interface Action {
   readonly id: string;
@@ -144,6 +145,7 @@ const LOOKING: readonly Action[] = [
   { id: "find", title: "Find in the graph", keys: ["Mod+f"], act: dialog("find") },
   { id: "templates", title: "Templates", keys: ["t"], act: dialog("templates") },
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
+  { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
   {
     id: "overlay",
@@ -165,6 +167,12 @@ const LOOKING: readonly Action[] = [
     act: dialog("palette"),
     anywhere: true,
   },
+  ...THEMES.map((theme) => ({
+    id: `theme-${theme}`,
+    title: `Theme: ${theme === "system" ? "as the system" : theme}`,
+    keys: [],
+    act: () => useSettings.getState().setTheme(theme),
+  })),
   { id: "keys", title: "Shortcuts", keys: ["?"], act: dialog("keys") },
 ];
 
@@ -191,6 +199,24 @@ const DOCUMENTS: readonly Action[] = [
     title: "Close the tab",
     keys: ["Alt+w"],
     act: onActive((id) => useDocuments.getState().close(id)),
+  },
+  {
+    id: "reopen",
+    title: "Open the closed tab again",
+    keys: ["Alt+Shift+W"],
+    act: () => useDocuments.getState().reopen(),
+  },
+  {
+    id: "tab-left",
+    title: "Move the tab to the left",
+    keys: ["Alt+Shift+ArrowLeft"],
+    act: onActive((id) => useDocuments.getState().reorder(id, -1)),
+  },
+  {
+    id: "tab-right",
+    title: "Move the tab to the right",
+    keys: ["Alt+Shift+ArrowRight"],
+    act: onActive((id) => useDocuments.getState().reorder(id, 1)),
   },
 ];
 

@@ -27,6 +27,11 @@ export interface Session {
 interface Documents {
   readonly sessions: readonly Session[];
   readonly active: string;
+  /** The last ones that were closed, the newest last. */
+  readonly closed: readonly Session[];
+  readonly reopen: () => void;
+  /** Moves a tab by so many places. */
+  readonly reorder: (id: string, by: number) => void;
   readonly open: (name: string, doc: Doc, notes?: readonly string[]) => void;
   readonly restore: (sessions: readonly Session[], active: string) => void;
   readonly close: (id: string) => void;
@@ -38,6 +43,8 @@ interface Documents {
   readonly redo: (id: string) => void;
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
+
+const MOST_CLOSED = 20;
 
 export function newSession(name: string, doc: Doc, notes: readonly string[] = []): Session {
   return {
@@ -62,6 +69,24 @@ export const useDocuments = create<Documents>((set) => {
   return {
     sessions: [],
     active: "",
+    closed: [],
+    reopen: () =>
+      set(({ sessions, closed, active }) => {
+        const last = closed.at(-1);
+        return last === undefined
+          ? { active }
+          : { sessions: [...sessions, last], closed: closed.slice(0, -1), active: last.id };
+      }),
+    reorder: (id, by) =>
+      set(({ sessions }) => {
+        const from = sessions.findIndex((session) => session.id === id);
+        const moved = sessions[from];
+        const rest = sessions.filter((session) => session.id !== id);
+        const to = Math.max(0, Math.min(rest.length, from + by));
+        return moved === undefined
+          ? { sessions }
+          : { sessions: [...rest.slice(0, to), moved, ...rest.slice(to)] };
+      }),
     open: (name, doc, notes) =>
       set(({ sessions }) => {
         const session = newSession(name, doc, notes);
@@ -70,11 +95,16 @@ export const useDocuments = create<Documents>((set) => {
       }),
     restore: (sessions, active) => set({ sessions, active }),
     close: (id) =>
-      set(({ sessions, active }) => {
+      set(({ sessions, active, closed }) => {
         const place = sessions.findIndex((session) => session.id === id);
         const rest = sessions.filter((session) => session.id !== id);
         const next = rest[Math.min(place, rest.length - 1)]?.id ?? "";
-        return { sessions: rest, active: active === id ? next : active };
+        const gone = sessions.filter((session) => session.id === id && !isUntouched(session));
+        return {
+          sessions: rest,
+          active: active === id ? next : active,
+          closed: [...closed, ...gone].slice(-MOST_CLOSED),
+        };
       }),
     show: (id) => set({ active: id }),
     change: (id, label, edit, gesture) =>

@@ -39,6 +39,12 @@ export function TextField({ widget, value, label, set }: Field) {
       placeholder={label}
       onChange={(event) => set(event.target.value, gesture.current)}
       onKeyDown={weigh}
+      // the wheel is the field's while somebody writes in it, else the canvas's
+      onFocus={(event) => {
+        shared.onFocus();
+        event.currentTarget.classList.add("nowheel");
+      }}
+      onBlur={(event) => event.currentTarget.classList.remove("nowheel")}
     />
   );
 }
