@@ -57,7 +57,7 @@ test("P0.03 node types are listed with help; favourites stay; a click places one
   await library.getByRole("button", { name: "KSampler", exact: true }).click();
   await expect(page.locator(".card")).toHaveCount(1);
   await page.reload();
-  await expect(page.locator(".card")).toHaveCount(1);
+  await expect(page.getByText("connected", { exact: true })).toBeVisible();
   await page.keyboard.press("n");
   await library.locator("summary", { hasText: "favourites" }).waitFor();
   await expect(library.locator("details").first()).toContainText("KSampler");

@@ -3,7 +3,6 @@ import {
   applyNodeChanges,
   Background,
   Controls,
-  type Edge,
   MiniMap,
   type NodeChange,
   ReactFlow,
@@ -11,11 +10,12 @@ import {
   SelectionMode,
   useReactFlow,
 } from "@xyflow/react";
-import { useCallback, useEffect, useMemo, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { NODE_TYPE, place } from "../shell/adding";
-import { removeNodes } from "../document/commands";
+import { type Place, removeNodes } from "../document/commands";
 import { removeGroup } from "../document/groups";
 import { removeLinks } from "../document/links";
+import { addReroute, removeReroute } from "../document/reroutes";
 import type { Doc } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
 import { AddNode } from "./AddNode";
@@ -24,15 +24,19 @@ import { Card } from "./Card";
 import { Group } from "./Group";
 import { type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
+import { Point } from "./Point";
+import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
 import { useConnecting } from "./useConnecting";
 import { useMoving } from "./useMoving";
 import { useOffering } from "./useOffering";
 
-const TYPES = { card: Card, frame: Group, boundary: BoundaryCard };
+const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point };
+const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
 const FIT = { padding: 0.08, maxZoom: 1 };
 const MANY = 150;
+const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y) });
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
@@ -50,7 +54,12 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
   const [nodes, setNodes] = useState<Drawn[]>(() => drawnNodes(graph, []));
   const [links, setLinks] = useState<ReadonlySet<string>>(NO_SELECTION);
   const [viewport] = useState(() => useCanvas.getState().views[view]);
-  const edges = useMemo(() => drawnEdges(graph, links), [graph, links]);
+  const drawn = useRef<readonly WireEdge[]>([]);
+  const edges = useMemo(() => {
+    const next = drawnEdges(graph, links, drawn.current);
+    drawn.current = next;
+    return next;
+  }, [graph, links]);
 
   useEffect(() => setNodes((before) => drawnNodes(graph, before)), [graph]);
 
@@ -68,7 +77,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
   }, []);
 
   const onSelectionChange = useCallback(
-    ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: Edge[] }) => {
+    ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
       useCanvas.setState({ selected: new Set(chosen.map(({ id }) => id)) });
       setLinks((before) => {
         const next = new Set(lines.map(({ id }) => id));
@@ -79,15 +88,22 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
   );
 
   const onBeforeDelete = useCallback(
-    async ({ nodes: gone, edges: cut }: { nodes: Drawn[]; edges: Edge[] }) => {
+    async ({ nodes: gone, edges: cut }: { nodes: Drawn[]; edges: WireEdge[] }) => {
       const cards = new Set(gone.flatMap(({ id, type }) => (type === "card" ? [id] : [])));
       const groups = gone.flatMap((one) => (one.type === "frame" ? [one.data.number] : []));
+      const points = gone.flatMap((one) => (one.type === "point" ? [one.data.reroute.id] : []));
       change(gone.length > 0 ? "delete" : "cut a link", (now) =>
         groups
           .sort((one, other) => other - one)
           .reduce(
             removeGroup,
-            removeNodes(removeLinks(now, new Set(cut.map(({ id }) => Number(id)))), cards),
+            removeNodes(
+              points.reduce(
+                removeReroute,
+                removeLinks(now, new Set(cut.map(({ id }) => Number(id)))),
+              ),
+              cards,
+            ),
           ),
       );
       return false; // the document has changed, and what is drawn follows it
@@ -118,10 +134,20 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
         place(name, flow.screenToFlowPosition({ x: event.clientX, y: event.clientY }));
       }}
     >
-      <ReactFlow<Drawn, Edge>
+      <ReactFlow<Drawn, WireEdge>
         nodes={nodes}
         edges={edges}
         nodeTypes={TYPES}
+        edgeTypes={LINES}
+        onEdgeDoubleClick={({ clientX, clientY }, { id }) =>
+          change("lead a link around", (now) =>
+            addReroute(
+              now,
+              Number(id),
+              rounded(flow.screenToFlowPosition({ x: clientX, y: clientY })),
+            ),
+          )
+        }
         onNodesChange={onNodesChange}
         onSelectionChange={onSelectionChange}
         onBeforeDelete={onBeforeDelete}

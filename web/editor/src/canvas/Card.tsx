@@ -8,10 +8,11 @@ import type { Doc, DocNode } from "../document/model";
 import { subgraphOf } from "../document/scope";
 import { runInside } from "../jobs/inside";
 import { type Json, listOf, textOf } from "../json";
+import { noteRender } from "../renders";
 import { activeSession, docOf, type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { WidgetRow } from "../widgets/WidgetRow";
-import { type Input, inputsOf } from "./ends";
+import { handleOf, type Input, inputsOf } from "./ends";
 import type { CardNode } from "./layout";
 import { NodePlan } from "./NodePlan";
 import { Results } from "./Results";
@@ -29,6 +30,7 @@ function useFront<Value>(read: (session: Session) => Value, otherwise: Value): V
 }
 
 export const Card = memo(function Card({ id, data: { node }, selected }: NodeProps<CardNode>) {
+  noteRender(`node ${id}`);
   const type = useLive(({ catalog }) => catalog.get(node.type));
   const known = useLive(({ catalog }) => catalog.size > 0);
   const job = useFront((session) => session.job ?? "", "");
@@ -133,7 +135,7 @@ const Body = memo(function Body({
             key={placed.key}
             node={node.id}
             placed={placed}
-            handle={handleFor(inputs, placed.widget.name)}
+            {...handleFor(inputs, placed.widget.name)}
             linked={isLinked(node, placed.widget.name)}
             after={afterOf(node, placed.key)}
           />
@@ -160,7 +162,9 @@ function isFolded(node: DocNode, { name, options }: Widget): boolean {
 
 function handleFor(inputs: readonly Input[], widget: string) {
   const input = inputs.find((one) => one.widget === widget);
-  return input && <InputSocket input={input} />;
+  return input === undefined
+    ? { handle: null, handleKey: "" }
+    : { handle: <InputSocket input={input} />, handleKey: `${handleOf(input)} ${input.type}` };
 }
 
 function labelOf(node: DocNode, { slot, name }: Input): string {

@@ -1,5 +1,5 @@
 /** Turns a graph into what React Flow draws. Equal parts keep their identity. */
-import { type Edge, type Node, type NodeHandle, Position } from "@xyflow/react";
+import { type Node, type NodeHandle, Position } from "@xyflow/react";
 import type { Place } from "../document/commands";
 import {
   type Doc,
@@ -9,17 +9,22 @@ import {
   linksOf,
   nodesOf,
 } from "../document/model";
+import { type Reroute, reroutesOf, throughOf } from "../document/reroutes";
 import { type Boundary, boundariesOf } from "../document/scope";
+import type { WireEdge } from "./Wire";
 
 export type CardNode = Node<{ readonly node: DocNode }, "card">;
 export type GroupNode = Node<{ readonly group: DocGroup; readonly number: number }, "frame">;
 export type BoundaryNode = Node<{ readonly boundary: Boundary }, "boundary">;
-export type Drawn = CardNode | GroupNode | BoundaryNode;
+export type PointNode = Node<{ readonly reroute: Reroute }, "point">;
+export type Drawn = CardNode | GroupNode | BoundaryNode | PointNode;
 
 const LEAST_WIDTH = 200;
 /** In the file a node's place is below its title. */
 const TITLE = 30;
 const ROW = 21;
+/** The size of a reroute. */
+const POINT = 14;
 
 /** The place in the file of what is drawn there. */
 export function placeOf({ type, position: { x, y } }: Drawn): Place {
@@ -44,7 +49,29 @@ export function drawnNodes(graph: Doc, before: readonly Drawn[]): Drawn[] {
       };
     }),
     ...nodesOf(graph).map((node) => drawnCard(node, known)),
+    ...reroutesOf(graph).map((reroute) => drawnPoint(reroute, known)),
   ];
+}
+
+function drawnPoint(reroute: Reroute, known: ReadonlyMap<string, Drawn>): Drawn {
+  const id = pointId(reroute.id);
+  const old = known.get(id);
+  const { x, y } = reroute;
+  return {
+    ...(old?.type === "point" ? old : {}),
+    id,
+    type: "point",
+    data: { reroute },
+    position: { x, y },
+    origin: [0.5, 0.5],
+    width: POINT,
+    height: POINT,
+    ariaLabel: "reroute",
+  };
+}
+
+export function pointId(reroute: number): string {
+  return `point:${reroute}`;
 }
 
 function drawnGroup(group: DocGroup, number: number, known: ReadonlyMap<string, Drawn>): Drawn {
@@ -123,16 +150,30 @@ function handlesOf(node: DocNode, width: number): NodeHandle[] {
   ];
 }
 
-export function drawnEdges(graph: Doc, selected: ReadonlySet<string>): Edge[] {
-  return linksOf(graph).map((link) => ({
-    id: String(link.id),
-    source: link.from,
-    sourceHandle: `out:${link.fromSlot}`,
-    target: link.to,
-    targetHandle: `in:${link.toSlot}`,
-    className: `link socket-${socketColour(link.type)}`,
-    selected: selected.has(String(link.id)),
-  }));
+/** `before`: what was drawn; links that are as they were keep their identity. */
+export function drawnEdges(
+  graph: Doc,
+  selected: ReadonlySet<string>,
+  before: readonly WireEdge[] = [],
+): WireEdge[] {
+  const through = throughOf(graph);
+  const known = new Map(before.map((edge) => [edge.id, edge]));
+  return linksOf(graph).map((link): WireEdge => {
+    const id = String(link.id);
+    const made: WireEdge = {
+      id,
+      type: "wire",
+      source: link.from,
+      sourceHandle: `out:${link.fromSlot}`,
+      target: link.to,
+      targetHandle: `in:${link.toSlot}`,
+      className: `link socket-${socketColour(link.type)}`,
+      selected: selected.has(id),
+      data: { through: (through.get(link.id) ?? []).map(pointId) },
+    };
+    const old = known.get(id);
+    return old !== undefined && JSON.stringify(old) === JSON.stringify(made) ? old : made;
+  });
 }
 
 const NAMED: Readonly<Record<string, number>> = {

@@ -3,6 +3,7 @@ import { type SetStateAction, useCallback, useRef } from "react";
 import { moveNodes } from "../document/commands";
 import { moveGroup, resizeGroup, within } from "../document/groups";
 import { type Doc, groupsOf } from "../document/model";
+import { moveReroutes } from "../document/reroutes";
 import { type Drawn, placeOf } from "./layout";
 
 interface Carried {
@@ -59,8 +60,16 @@ export function useMoving(
         return;
       }
       const places = new Map(moved.map((one) => [one.id, placeOf(one)]));
+      const points = new Map(
+        moved.flatMap((one) =>
+          one.type === "point" ? [[one.data.reroute.id, placeOf(one)] as const] : [],
+        ),
+      );
       change(moved.length > 1 ? `move ${moved.length} nodes` : "move", (now) =>
-        groups.reduce((next, group) => movedFrame(next, group), moveNodes(now, places)),
+        groups.reduce(
+          (next, group) => movedFrame(next, group),
+          moveReroutes(moveNodes(now, places), points),
+        ),
       );
     },
     [change],

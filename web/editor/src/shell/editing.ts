@@ -13,11 +13,13 @@ import {
 } from "../document/commands";
 import { addGroup, changeGroup, removeGroup } from "../document/groups";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
+import { removeReroute } from "../document/reroutes";
 import { activeSession, graphOf, useDocuments } from "./documents";
 import { tell } from "./live";
 import { usePage } from "./page";
 
 const GROUP = "group:";
+const POINT = "point:";
 
 interface Selection {
   readonly graph: Doc;
@@ -78,8 +80,14 @@ export function colour(value: string): void {
 
 export function remove(): void {
   const chosen = selection();
-  if (chosen !== null)
-    change("delete", (now) => chosen.groups.reduce(removeGroup, removeNodes(now, chosen.nodes)));
+  if (chosen === null) return;
+  const points = [...chosen.nodes].filter((id) => id.startsWith(POINT));
+  change("delete", (now) =>
+    points.reduce(
+      (next, id) => removeReroute(next, Number(id.slice(POINT.length))),
+      chosen.groups.reduce(removeGroup, removeNodes(now, chosen.nodes)),
+    ),
+  );
 }
 
 export function group(): void {

@@ -1,9 +1,10 @@
 /** A row of a node: the widget's name, its value as a field, what a link to it is drawn to. */
-import type { ReactNode } from "react";
+import { memo, type ReactNode } from "react";
 import type { Placed } from "../catalog/catalog";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
 import { setValue } from "../document/commands";
 import type { Json } from "../json";
+import { noteRender } from "../renders";
 import { activeSession, useDocuments } from "../shell/documents";
 import { usePage } from "../shell/page";
 import { ChoiceField } from "./ChoiceField";
@@ -12,21 +13,23 @@ import { DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
 
-export function WidgetRow({
-  node,
-  placed: { widget, key, value },
-  handle,
-  linked,
-  after,
-}: {
+interface Row {
   readonly node: string;
   readonly placed: Placed;
   /** What a link to the widget is drawn to; none for a text that never runs. */
   readonly handle: ReactNode;
+  /** Tells one handle from another. */
+  readonly handleKey: string;
   readonly linked: boolean;
   /** The hidden value behind this one. */
   readonly after: Json | undefined;
-}) {
+}
+
+/** Is rendered when its own value changes, and not for those of other rows. */
+export const WidgetRow = memo(function WidgetRow(row: Row) {
+  const { node, handle, linked, after } = row;
+  const { widget, key, value } = row.placed;
+  noteRender(`widget ${node}.${widget.name}`);
   const put = (place: number | string, next: Json, gesture = "") => {
     const session = activeSession();
     if (session === null) return;
@@ -72,6 +75,18 @@ export function WidgetRow({
         </select>
       )}
     </div>
+  );
+}, sameRow);
+
+function sameRow(one: Row, other: Row): boolean {
+  return (
+    one.node === other.node &&
+    one.placed.widget === other.placed.widget &&
+    one.placed.key === other.placed.key &&
+    one.placed.value === other.placed.value &&
+    one.handleKey === other.handleKey &&
+    one.linked === other.linked &&
+    one.after === other.after
   );
 }
 
