@@ -99,6 +99,7 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     const again = cards(await rendered(page)).filter((part) => there.has(part));
     expect(again).toEqual([]);
     await page.keyboard.press(".");
+    await expect(page.locator(".card")).toHaveCount(NODES);
     await rendered(page);
   });
 
@@ -138,16 +139,19 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
 
   await test.step("progress: the node that runs", async () => {
     await lengthen(page);
+    await page.waitForTimeout(1_500); // checked and planned
+    await rendered(page);
     await page.keyboard.press("Control+Enter");
-    await expect(node(page, "5").locator(".badge")).toContainText("/", { timeout: 30_000 });
-    await page.evaluate(() => (window as any).parts.splice(0));
     await expect(page.locator(".toolbar .state")).toContainText("completed in", {
       timeout: 45_000,
     });
-    const counts = cards(await rendered(page));
-    const filler = counts.filter((part) => Number(part.slice(5)) >= 1_000);
-    expect(counts).toContain("node 5");
-    expect(filler).toEqual([]);
+    const times = new Map<string, number>();
+    for (const part of cards(await rendered(page))) times.set(part, (times.get(part) ?? 0) + 1);
+    expect(times.get("node 5")).toBeGreaterThan(10);
+    // all others: once for the new job, and those that run when they begin and end
+    times.delete("node 5");
+    for (const [part, count] of times)
+      expect(count).toBeLessThanOrEqual(Number(part.slice(5)) >= 1_000 ? 1 : 5);
   });
 });
 

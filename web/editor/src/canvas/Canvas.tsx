@@ -2,6 +2,7 @@
 import {
   applyNodeChanges,
   Background,
+  ControlButton,
   Controls,
   MiniMap,
   type NodeChange,
@@ -10,6 +11,7 @@ import {
   SelectionMode,
   useReactFlow,
 } from "@xyflow/react";
+import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { NODE_TYPE, place } from "../shell/adding";
 import { type Place, removeNodes } from "../document/commands";
@@ -21,6 +23,7 @@ import { graphOf, type Session, useDocuments } from "../shell/documents";
 import { AddNode } from "./AddNode";
 import { BoundaryCard } from "./Boundary";
 import { Card } from "./Card";
+import { fitting, LEAST_ZOOM } from "./fit";
 import { Group } from "./Group";
 import { type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
@@ -34,7 +37,6 @@ import { useOffering } from "./useOffering";
 const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point };
 const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
-const FIT = { padding: 0.08, maxZoom: 1 };
 const MANY = 150;
 const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y) });
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
@@ -164,10 +166,13 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
         nodesFocusable={false}
         edgesFocusable={false}
         disableKeyboardA11y
-        minZoom={0.05}
+        minZoom={LEAST_ZOOM}
         maxZoom={4}
-        {...(viewport === undefined ? { fitView: true } : { defaultViewport: viewport })}
-        fitViewOptions={FIT}
+        {...(viewport === undefined ? {} : { defaultViewport: viewport })}
+        onInit={(instance) => {
+          const all = viewport === undefined ? fitting(instance, () => true, 0.08) : null;
+          if (all !== null) void instance.setViewport(all);
+        }}
         onMoveEnd={(_, at) =>
           useCanvas.setState(({ views }) => ({ views: { ...views, [view]: at } }))
         }
@@ -175,7 +180,15 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
         proOptions={{ hideAttribution: true }}
       >
         <Background gap={24} />
-        <Controls showInteractive={false} />
+        <Controls showInteractive={false} showFitView={false}>
+          <ControlButton
+            title="Show all"
+            aria-label="Show all"
+            onClick={() => useCanvas.getState().fit()}
+          >
+            <Maximize />
+          </ControlButton>
+        </Controls>
         {nodes.length > 0 && (
           <MiniMap pannable zoomable nodeClassName={(node) => `mini-${node.type}`} />
         )}

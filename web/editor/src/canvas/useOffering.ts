@@ -11,14 +11,16 @@ import {
 import { insert } from "../shell/editing";
 import { tell } from "../shell/live";
 import { openFiles } from "../shell/running";
+import { fitting } from "./fit";
 import type { Drawn } from "./layout";
+import type { WireEdge } from "./Wire";
 import { type Pending, useCanvas } from "./state";
 
-const FIT = { padding: 0.08, maxZoom: 1, duration: 150 };
+const SLOWLY = { duration: 150 };
 const NO_NODES: ReadonlySet<string> = new Set();
 
 export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
-  const flow = useReactFlow<Drawn>();
+  const flow = useReactFlow<Drawn, WireEdge>();
   const pointer = useRef({ x: 200, y: 200 });
   const ask = useCallback((x: number, y: number, pending: Pending | null = null) => {
     useCanvas.setState({ asking: { x, y, pending }, menu: null });
@@ -42,8 +44,8 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
       },
       ask: () => ask(pointer.current.x, pointer.current.y),
       fit: (chosen) => {
-        const nodes = chosen && [...chosen].map((id) => ({ id }));
-        void flow.fitView(nodes === undefined ? FIT : { ...FIT, nodes });
+        const view = fitting(flow, (id) => chosen?.has(id) !== false, 0.08);
+        if (view !== null) void flow.setViewport(view, SLOWLY);
       },
       zoom: (to) => {
         if (to === "in") void flow.zoomIn();
@@ -53,7 +55,8 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
       select,
       jump: (node) => {
         select(new Set([node]));
-        void flow.fitView({ nodes: [{ id: node }], maxZoom: 1, padding: 0.6, duration: 200 });
+        const view = fitting(flow, (id) => id === node, 0.6);
+        if (view !== null) void flow.setViewport(view, SLOWLY);
       },
       heights: () =>
         new Map(flow.getNodes().map(({ id, measured }) => [id, measured?.height ?? 100])),

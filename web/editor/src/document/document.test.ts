@@ -153,7 +153,8 @@ describe("undo", () => {
         const texts = [printJson(history.present.doc)];
         for (const edit of commands) {
           const next = record(history, edit(history.present.doc), "edit");
-          if (next !== history) texts.push(isCompared(texts.length) ? printJson(next.present.doc) : "");
+          if (next !== history)
+            texts.push(isCompared(texts.length) ? printJson(next.present.doc) : "");
           history = next;
         }
         const steps = texts.length - 1;
