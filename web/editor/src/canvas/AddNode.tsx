@@ -3,8 +3,10 @@ import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
 import { compatible, type NodeType, newNode, searched, socketOf } from "../catalog/catalog";
 import { addNode } from "../document/commands";
+import { freePlace } from "../document/directions";
 import { connect } from "../document/links";
 import { type Doc, nodesOf } from "../document/model";
+import { selectLast } from "../shell/adding";
 import { type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { Picker } from "../shell/Picker";
@@ -55,6 +57,8 @@ function Search({
         useDocuments
           .getState()
           .change(session.id, `add ${type.title}`, (doc) => placed(doc, type, x, y, pending));
+        selectLast();
+        document.querySelector<HTMLElement>("main.canvas")?.focus();
       }}
     />
   );
@@ -74,7 +78,8 @@ function slotFor(type: NodeType, { side, end }: Pending): number | null {
 }
 
 function placed(graph: Doc, type: NodeType, x: number, y: number, pending: Pending | null): Doc {
-  const added = addNode(graph, newNode(type, Math.round(x), Math.round(y)));
+  const free = freePlace(graph, Math.round(x), Math.round(y));
+  const added = addNode(graph, newNode(type, free.x, free.y));
   const slot = pending === null ? null : slotFor(type, pending);
   const made = nodesOf(added).at(-1);
   if (pending === null || slot === null || made === undefined) return added;

@@ -119,6 +119,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
     <main
       className={`canvas ${busy ? "connecting" : ""}`}
       aria-label="workflow"
+      tabIndex={0}
       onPointerMove={onPointerMove}
       onDoubleClick={(event) => {
         const pane =

@@ -37,6 +37,8 @@ interface CanvasState {
   readonly fit: (nodes?: ReadonlySet<string>) => void;
   readonly zoom: (to: number | "in" | "out") => void;
   readonly select: (nodes: ReadonlySet<string>) => void;
+  /** Brings a node into view, if it is not. */
+  readonly reveal: (node: string) => void;
   readonly jump: (node: string) => void;
   /** The heights of nodes as they are drawn. */
   readonly heights: () => ReadonlyMap<string, number>;
@@ -58,6 +60,7 @@ export const useCanvas = create<CanvasState>(() => ({
   fit: nothing,
   zoom: nothing,
   select: nothing,
+  reveal: nothing,
   jump: nothing,
   heights: () => new Map(),
   pointer: () => ({ x: 0, y: 0 }),

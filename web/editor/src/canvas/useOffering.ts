@@ -53,6 +53,23 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
         else void flow.zoomTo(to);
       },
       select,
+      reveal: (node) => {
+        const shown = flow.getNode(node);
+        const box = document.querySelector(".canvas")?.getBoundingClientRect();
+        if (shown === undefined || box === undefined) return;
+        const [width, height] = [shown.measured?.width ?? 0, shown.measured?.height ?? 0];
+        const first = flow.flowToScreenPosition(shown.position);
+        const last = flow.flowToScreenPosition({
+          x: shown.position.x + width,
+          y: shown.position.y + height,
+        });
+        const inView =
+          first.x >= box.left && first.y >= box.top && last.x <= box.right && last.y <= box.bottom;
+        if (!inView)
+          void flow.setCenter(shown.position.x + width / 2, shown.position.y + height / 2, {
+            zoom: flow.getZoom(),
+          });
+      },
       jump: (node) => {
         select(new Set([node]));
         const view = fitting(flow, (id) => id === node, 0.6);

@@ -1,6 +1,7 @@
 /** The page: tabs, the canvas in front, and what stands around it. */
 import { useEffect, useState } from "react";
 import { Canvas } from "../canvas/Canvas";
+import { useCanvas } from "../canvas/state";
 import { StepView } from "../canvas/StepView";
 import { emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
@@ -8,7 +9,7 @@ import { Gallery } from "../gallery/Gallery";
 import { PlanPanel } from "../plan/PlanPanel";
 import { onKey } from "./actions";
 import { Dialogs } from "./Dialogs";
-import { docOf, useActive, useDocuments } from "./documents";
+import { docOf, graphOf, useActive, useDocuments } from "./documents";
 import { FilesPanel } from "./FilesPanel";
 import { JobsPanel } from "./JobsPanel";
 import { keepOpen, restore } from "./keeping";
@@ -98,6 +99,7 @@ export function App() {
         )}
       </div>
       <Notice />
+      <Announcer />
       <Dialogs />
     </div>
   );
@@ -124,6 +126,26 @@ function Line() {
     <span className={`line ${line}`} role="status">
       {words[line]}
     </span>
+  );
+}
+
+/** Tells readers of the screen what was done, and what is selected. */
+function Announcer() {
+  const session = useActive();
+  const selected = useCanvas((canvas) => canvas.selected);
+  const label = session?.history.present.label ?? "";
+  const names =
+    session === null
+      ? []
+      : nodesOf(graphOf(session))
+          .filter(({ id }) => selected.has(id))
+          .map(({ id, title, type }) => `${title || type} ${id}`);
+  const words =
+    names.length > 3 ? `${names.length} nodes` : names.length > 0 ? names.join(", ") : "nothing";
+  return (
+    <p className="unseen" role="status" aria-label="announcements">
+      {label}; {words} selected
+    </p>
   );
 }
 

@@ -1,3 +1,4 @@
+import { Connect } from "../canvas/Connect";
 import { useState } from "react";
 import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "../gallery/Large";
@@ -23,6 +24,7 @@ export function Dialogs() {
       {dialog === "palette" && <Palette />}
       {dialog === "templates" && <Templates />}
       {dialog === "keys" && <Keys />}
+      {dialog === "connect" && <Connect onClose={close} />}
       {dialog === "find" && <Find />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}

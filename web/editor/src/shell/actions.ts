@@ -11,6 +11,7 @@ import { type Dialog, type Side, usePage } from "./page";
 import { plansOf, usePlanning } from "./planning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
+import { enterNode, follow, leaveField, walk } from "./walking";
 import { THEMES, useSettings } from "./settings";
 
 export interface Action {
@@ -128,6 +129,23 @@ const EDITING: readonly Action[] = [
   { id: "right", title: "Move right", keys: ["Mod+ArrowRight"], act: () => editing.nudge(STEP, 0) },
   { id: "up", title: "Move up", keys: ["Mod+ArrowUp"], act: () => editing.nudge(0, -STEP) },
   { id: "down", title: "Move down", keys: ["Mod+ArrowDown"], act: () => editing.nudge(0, STEP) },
+  ...(["left", "right", "up", "down"] as const).flatMap((way) => {
+    const key = `Arrow${way.charAt(0).toUpperCase()}${way.slice(1)}`;
+    const title = `Select the next node, ${way}`;
+    return [
+      { id: `walk-${way}`, title, keys: [key], act: () => walk(way, false) },
+      {
+        id: `add-${way}`,
+        title: `${title}, too`,
+        keys: [`Shift+${key}`],
+        act: () => walk(way, true),
+      },
+    ];
+  }),
+  { id: "back", title: "Follow a link back", keys: ["Alt+ArrowLeft"], act: () => follow("back") },
+  { id: "forth", title: "Follow a link on", keys: ["Alt+ArrowRight"], act: () => follow("forth") },
+  { id: "enter", title: "Go into the fields of the node", keys: ["Enter"], act: enterNode },
+  { id: "connect", title: "Connect the selected node", keys: ["c"], act: dialog("connect") },
   { id: "leave", title: "Leave the subgraph", keys: ["Escape"], act: editing.leave },
 ];
 
@@ -159,7 +177,12 @@ const LOOKING: readonly Action[] = [
     keys: ["Shift+E"],
     act: aside("plan"),
   },
-  { id: "step", title: "Open the step of the selected sampler", keys: ["Enter"], act: openStep },
+  {
+    id: "step",
+    title: "Open the step of the selected sampler",
+    keys: ["Shift+Enter"],
+    act: openStep,
+  },
   {
     id: "palette",
     title: "All actions",
@@ -254,6 +277,7 @@ export function onKey(event: KeyboardEvent): void {
   const target = event.target instanceof HTMLElement ? event.target : null;
   if (event.key === "Enter" && target?.closest("button, a, summary") && pressedAlone(event)) return;
   const writing = (target?.closest("input, textarea, select, [contenteditable]") ?? null) !== null;
+  if (writing && event.key === "Escape" && target !== null) return leaveField(target);
   const pressed = combination(event);
   const action = ACTIONS.find(({ keys }) => keys.includes(pressed));
   if (action === undefined || action.byBrowser || (writing && action.anywhere !== true)) return;

@@ -2,7 +2,7 @@
 import { create } from "zustand";
 import type { Conflict } from "../server/workflows";
 
-export type Dialog = "templates" | "palette" | "keys" | "find" | "colour" | "save-as";
+export type Dialog = "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes";
 
 /** Pictures of which one is shown large. */
