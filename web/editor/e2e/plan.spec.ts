@@ -91,7 +91,10 @@ test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a
   page,
 }) => {
   await openTemplate(page, "Text to image");
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("987654"); // not in the cache
+  await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
   await runToEnd(page);
+  await page.keyboard.press("Escape");
   await page.keyboard.press("Shift+E");
   const panel = page.getByRole("complementary", { name: "plan" });
   const check = async () => {

@@ -9,7 +9,7 @@ import { type Doc, nodesOf } from "../document/model";
 import { selectLast } from "../shell/adding";
 import { type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
-import { Picker } from "../shell/Picker";
+import { Picker } from "../dialogs/Picker";
 import { linked } from "./ends";
 import { type Pending, useCanvas } from "./state";
 

@@ -1,6 +1,7 @@
 /** The menu at the pointer: the actions that make sense for what was clicked. */
 import { useEffect, useRef } from "react";
-import { ACTIONS, keyText } from "../shell/actions";
+import { ACTIONS } from "../shell/actions";
+import { keyText } from "../shell/keys";
 import { useCanvas } from "./state";
 
 const ON_NODES = [

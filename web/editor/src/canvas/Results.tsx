@@ -1,7 +1,7 @@
 /** Shows what a node made: its unfinished picture while it works, then pictures and texts. */
 import { useEffect, useState } from "react";
 import { isIn, outputsInside } from "../jobs/inside";
-import type { Picture } from "../jobs/reducer";
+import type { Picture } from "../jobs/job";
 import type { Json } from "../json";
 import { addressOf, pictureOf } from "../server/client";
 import { useLive } from "../shell/live";

@@ -1,7 +1,7 @@
 /** A node's title: what it is called, how far it is; double-click renames it. */
 import { setTitle } from "../document/commands";
 import { BYPASSED, type DocNode, MUTED } from "../document/model";
-import type { NodeRun } from "../jobs/reducer";
+import type { NodeRun } from "../jobs/job";
 import { activeSession, useDocuments } from "../shell/documents";
 import { useCanvas } from "./state";
 

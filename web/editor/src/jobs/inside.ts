@@ -1,5 +1,5 @@
 /** Tells what a subgraph's node shows of the nodes inside of it, whose ids begin with its own. */
-import type { Job, NodeRun } from "./reducer";
+import type { Job, NodeRun } from "./job";
 
 type Runs = Job["nodes"];
 

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { outputsInside } from "./inside";
-import { type Jobs, NO_JOBS, reduce, sent } from "./reducer";
+import { type Jobs, NO_JOBS } from "./job";
+import { reduce, sent } from "./reducer";
 
 const event = (fields: object) => ({ type: "event", event: { job: "j", ...fields } });
 const EVENTS = [

@@ -2,104 +2,17 @@
  * Follows jobs by the frames of the native channel: a snapshot replaces all that is known, events
  * add to it. Pure; pictures are bytes here.
  */
-
-export type NodePhase = "running" | "done" | "cached" | "failed";
-
-export interface NodeRun {
-  readonly phase: NodePhase;
-  readonly value: number;
-  readonly maximum: number;
-  readonly seconds: number;
-  readonly why: string;
-}
-
-export interface Picture {
-  readonly node: string;
-  readonly image: Uint8Array;
-  readonly mediaType: string;
-}
-
-/** A device worked for a while, as it was measured. */
-export interface MeasuredSpan {
-  readonly device: string;
-  readonly kind: string;
-  /** A segment, an operation, a weight set, a stage. */
-  readonly target: string;
-  /** Who was sent something. */
-  readonly peer: string;
-  /** Seconds since the job started. */
-  readonly start: number;
-  readonly seconds: number;
-  readonly evaluation: number | null;
-}
-
-export type JobStatus = "pending" | "running" | "completed" | "failed" | "cancelled";
-
-export interface Job {
-  readonly id: string;
-  readonly status: JobStatus;
-  readonly created: number;
-  readonly started: number | null;
-  readonly ended: number | null;
-  readonly predicted: number | null;
-  /** By the node of the document that shows it. */
-  readonly nodes: Readonly<Record<string, NodeRun>>;
-  readonly outputs: Readonly<Record<string, Readonly<Record<string, readonly unknown[]>>>>;
-  readonly preview: Picture | null;
-  readonly warnings: readonly string[];
-  readonly plans: Readonly<Record<string, unknown>>;
-  /** What was measured while a node sampled, the last spans of each. */
-  readonly spans: Readonly<Record<string, readonly MeasuredSpan[]>>;
-  readonly error: { readonly message: string; readonly node: string } | null;
-}
-
-export interface Queue {
-  readonly running: number;
-  readonly pending: number;
-  readonly paused: boolean;
-  /** Of this client's waiting jobs: how many wait before each. */
-  readonly places: Readonly<Record<string, number>>;
-}
-
-export interface Jobs {
-  readonly byId: Readonly<Record<string, Job>>;
-  readonly queue: Queue;
-}
-
-export const NO_JOBS: Jobs = {
-  byId: {},
-  queue: { running: 0, pending: 0, paused: false, places: {} },
-};
-
-type Fields = Readonly<Record<string, unknown>>;
-
-function fields(value: unknown): Fields {
-  return typeof value === "object" && value !== null ? (value as Fields) : {};
-}
-
-/**
- * The node of the document that an id stands for: of `5.end`, which a node expanded to, `5`. Nodes
- * inside of a subgraph's node `97` are `97:98`.
- */
-function shownAs(id: unknown): string {
-  return text(id).split(".")[0] ?? "";
-}
-
-function text(value: unknown): string {
-  return typeof value === "string" ? value : "";
-}
-
-function byShown(raw: unknown): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(fields(raw)).map(([id, value]) => [shownAs(id), value]));
-}
-
-function number(value: unknown, otherwise = 0): number {
-  return typeof value === "number" ? value : typeof value === "bigint" ? Number(value) : otherwise;
-}
-
-function numberOrNull(value: unknown): number | null {
-  return value === null || value === undefined ? null : number(value);
-}
+import {
+  type Job,
+  type JobStatus,
+  type Jobs,
+  type NodePhase,
+  type NodeRun,
+  type Picture,
+  type Queue,
+} from "./job";
+import { type Fields, fields, number, numberOrNull, shownAs, text, byShown } from "./parts";
+import { withSpans } from "./spans";
 
 export function reduce(jobs: Jobs, frame: unknown): Jobs {
   const told = fields(frame);
@@ -197,24 +110,6 @@ export function reported(jobs: Jobs, report: unknown): Jobs {
     warnings: ((told.warnings ?? []) as readonly unknown[]).map(text),
   };
   return { ...jobs, byId: { ...jobs.byId, [job.id]: known } };
-}
-
-const MOST_SPANS = 4_000;
-
-function withSpans(spans: Job["spans"], event: Fields): Job["spans"] {
-  const node = shownAs(event.node);
-  const more = ((event.segments ?? []) as readonly unknown[])
-    .map(fields)
-    .map((span): MeasuredSpan => ({
-      device: text(span.device),
-      kind: text(span.kind),
-      target: text(span.target),
-      peer: text(span.peer),
-      start: number(span.start),
-      seconds: number(span.seconds),
-      evaluation: numberOrNull(span.evaluation),
-    }));
-  return { ...spans, [node]: [...(spans[node] ?? []), ...more].slice(-MOST_SPANS) };
 }
 
 function statusOf(told: Fields): JobStatus {

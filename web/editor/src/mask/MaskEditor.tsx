@@ -4,7 +4,7 @@ import { setValue } from "../document/commands";
 import { addressOf, loadedPicture, uploadMask } from "../server/client";
 import { useDocuments } from "../shell/documents";
 import { refreshCatalog, tell } from "../shell/live";
-import { Modal } from "../shell/Modal";
+import { Modal } from "../dialogs/Modal";
 import { type Masking, usePage } from "../shell/page";
 import {
   alphaPixels,

@@ -1,5 +1,5 @@
 /** Sets what was measured beside what was predicted. Pure. */
-import type { MeasuredSpan } from "../jobs/reducer";
+import type { MeasuredSpan } from "../jobs/job";
 import type { Plan } from "./plan";
 
 export interface Compared {

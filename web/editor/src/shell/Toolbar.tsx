@@ -14,8 +14,9 @@ import {
   Undo2,
 } from "lucide-react";
 import type { ReactNode } from "react";
-import type { Job } from "../jobs/reducer";
-import { ACTIONS, keyText } from "./actions";
+import type { Job } from "../jobs/job";
+import { ACTIONS } from "./actions";
+import { keyText } from "./keys";
 import type { Session } from "./documents";
 import { useLive } from "./live";
 

@@ -1,7 +1,8 @@
 /** Holds what the server tells: node types, jobs, the line's state; and lines for the person. */
 import { create } from "zustand";
 import { type Catalog, catalogOf } from "../catalog/catalog";
-import { type Job, type Jobs, NO_JOBS, reduce, reported, sent } from "../jobs/reducer";
+import { type Job, type Jobs, NO_JOBS } from "../jobs/job";
+import { reduce, reported, sent } from "../jobs/reducer";
 import { Channel, type ChannelState } from "../server/channel";
 import { objectInfo } from "../server/client";
 import { report } from "../server/jobs";

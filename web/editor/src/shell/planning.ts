@@ -1,7 +1,7 @@
 /** Plans documents while they are edited, and finds the plan that stands over a document. */
 import { create } from "zustand";
 import { type Doc, nodesOf } from "../document/model";
-import type { Job } from "../jobs/reducer";
+import type { Job } from "../jobs/job";
 import { isObject, type Json, type JsonObject, listOf, printJson } from "../json";
 import { type Plan, planOf } from "../plan/plan";
 import { plan as askForPlan, Refused } from "../server/client";

@@ -1,6 +1,6 @@
 /** Edits a choice: a list where it is short, else a search. What is not there is never replaced. */
 import { useState } from "react";
-import { Picker } from "../shell/Picker";
+import { Picker } from "../dialogs/Picker";
 import type { Field } from "./field";
 
 const FEW = 24;

@@ -4,9 +4,9 @@ import type { Catalog } from "../catalog/catalog";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { graphOf, useActive, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
-import { type Entry, Picker } from "../shell/Picker";
-import { type Input, inputsOf, linked, type Output, whyNot } from "./ends";
-import { useCanvas } from "./state";
+import { type Entry, Picker } from "./Picker";
+import { type Input, inputsOf, linked, type Output, whyNot } from "../canvas/ends";
+import { useCanvas } from "../canvas/state";
 
 interface Choice extends Entry {
   readonly output?: Output;

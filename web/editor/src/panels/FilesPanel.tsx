@@ -1,9 +1,9 @@
 /** Lists the workflows that are saved on the server. */
 import { useCallback, useEffect, useState } from "react";
 import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
-import { useActive } from "./documents";
-import { tell } from "./live";
-import { openStored, removeStored, renameStored } from "./saving";
+import { useActive } from "../shell/documents";
+import { tell } from "../shell/live";
+import { openStored, removeStored, renameStored } from "../shell/saving";
 
 export function FilesPanel() {
   const saved = useActive()?.file;

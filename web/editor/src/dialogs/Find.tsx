@@ -5,10 +5,10 @@ import type { DocNode } from "../document/model";
 import { nodesOf } from "../document/model";
 import { graphsOf, type Path, trail } from "../document/scope";
 import { printJson } from "../json";
-import { docOf, useActive, useDocuments } from "./documents";
-import { useLive } from "./live";
+import { docOf, useActive, useDocuments } from "../shell/documents";
+import { useLive } from "../shell/live";
 import { Picker } from "./Picker";
-import { usePage } from "./page";
+import { usePage } from "../shell/page";
 
 const SHOWN = 100;
 const VALUES = 60;

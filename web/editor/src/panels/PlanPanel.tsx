@@ -1,12 +1,12 @@
 /** Says what runs where and why, for each sampler of a document, predicted and measured. */
-import type { Job, MeasuredSpan } from "../jobs/reducer";
+import type { Job, MeasuredSpan } from "../jobs/job";
 import type { Planned } from "../shell/planning";
 import { plansOf } from "../shell/planning";
-import { bars, compared } from "./measured";
-import { PlanStrip } from "./PlanStrip";
-import type { Plan } from "./plan";
-import { TimelineView } from "./TimelineView";
-import { shortName, timeText } from "./words";
+import { bars, compared } from "../plan/measured";
+import { PlanStrip } from "../plan/PlanStrip";
+import type { Plan } from "../plan/plan";
+import { TimelineView } from "../plan/TimelineView";
+import { shortName, timeText } from "../plan/words";
 
 const NO_SPANS: readonly MeasuredSpan[] = [];
 

@@ -1,12 +1,12 @@
 /** Lists this client's jobs: what runs, what waits, what has ended. */
-import type { Job } from "../jobs/reducer";
+import type { Job } from "../jobs/job";
 import type { Json } from "../json";
 import { addressOf, cancel, pictureOf, steer } from "../server/client";
 import { forget, moveToFront, workflowOf } from "../server/jobs";
-import { useDocuments } from "./documents";
-import { forgetJob, tell, useLive } from "./live";
-import { usePage } from "./page";
-import { run } from "./running";
+import { useDocuments } from "../shell/documents";
+import { forgetJob, tell, useLive } from "../shell/live";
+import { usePage } from "../shell/page";
+import { run } from "../shell/running";
 
 /** Opens a job's workflow as it ran, in a tab of its own. */
 async function openAsItRan(job: string, name: string): Promise<void> {

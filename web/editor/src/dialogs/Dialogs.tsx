@@ -1,16 +1,17 @@
-import { Connect } from "../canvas/Connect";
+import { Connect } from "./Connect";
 import { useState } from "react";
 import { MaskEditor } from "../mask/MaskEditor";
-import { Large } from "../gallery/Large";
-import { ACTIONS, keyText, TOPICS } from "./actions";
-import { colour } from "./editing";
+import { Large } from "./Large";
+import { ACTIONS, TOPICS } from "../shell/actions";
+import { keyText } from "../shell/keys";
+import { colour } from "../shell/editing";
 import { Find } from "./Find";
 import { Modal } from "./Modal";
 import { Picker } from "./Picker";
-import { usePage } from "./page";
-import { openTemplate } from "./running";
+import { usePage } from "../shell/page";
+import { openTemplate } from "../shell/running";
 import { ConflictChoice, SaveAs } from "./Saving";
-import { useTemplates } from "./Start";
+import { useTemplates } from "../panels/Start";
 
 const close = () => usePage.setState({ dialog: null });
 

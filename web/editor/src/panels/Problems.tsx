@@ -1,7 +1,7 @@
 import { nodesOf } from "../document/model";
-import type { Job } from "../jobs/reducer";
-import { docOf, type Session } from "./documents";
-import { jumpTo } from "./Find";
+import type { Job } from "../jobs/job";
+import { docOf, type Session } from "../shell/documents";
+import { jumpTo } from "../dialogs/Find";
 import { graphsOf } from "../document/scope";
 import { problemsOf } from "./problems";
 

@@ -2,7 +2,7 @@
 import { useState } from "react";
 import { fetched } from "../server/client";
 import { tell } from "../shell/live";
-import { Modal } from "../shell/Modal";
+import { Modal } from "./Modal";
 import { type Pictures, usePage } from "../shell/page";
 import { openFiles } from "../shell/running";
 

@@ -1,10 +1,10 @@
 /** Asks for a name to save under, and what to do where a file was changed meanwhile. */
 import { useState } from "react";
 import type { Conflict } from "../server/workflows";
-import { useActive } from "./documents";
+import { useActive } from "../shell/documents";
 import { Modal } from "./Modal";
-import { usePage } from "./page";
-import { saveAs, store, takeTheirs } from "./saving";
+import { usePage } from "../shell/page";
+import { saveAs, store, takeTheirs } from "../shell/saving";
 
 export function SaveAs() {
   const session = useActive();

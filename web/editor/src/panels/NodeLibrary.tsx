@@ -1,9 +1,9 @@
 /** Lists all node types by category, with their help; a click or a drag places one. */
 import { useState } from "react";
 import { type Catalog, type NodeType, searched, socketOf } from "../catalog/catalog";
-import { NODE_TYPE, place } from "./adding";
-import { useSettings } from "./settings";
-import { useLive } from "./live";
+import { NODE_TYPE, place } from "../shell/adding";
+import { useSettings } from "../shell/settings";
+import { useLive } from "../shell/live";
 
 export function NodeLibrary() {
   const catalog = useLive((live) => live.catalog);
