@@ -88,23 +88,23 @@ def plan_region(
     from katz_graph.models.text.recipe import length
     from katz_graph.models.text.tokens import prompt_length
     from katz_graph.planner.compile import Known, compile_region
-    from katz_graph.planner.passes.cost import count_work
+    from katz_graph.planner.passes.cost import count_work, unprepared_blocks
     from katz_graph.planner.passes.fit import fit
     from katz_graph.planner.passes.late import nobody_looked
     from katz_graph.planner.sampling import decider, evaluations_of, sampling_of
 
     spec, table = sampling_of(region.begin)
+    counts = counts or Counts()
     known = Known(
         schedule=evaluations_of(spec),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
-        count=partial(
-            count_work, value_bytes=target.devices[0].value_bytes, counts=counts or Counts()
-        ),
+        count=partial(count_work, value_bytes=target.devices[0].value_bytes, counts=counts),
         fit=fit,
         length=lambda encoding: length(encoding, prompt_length),
         profiled=profiled or nobody_looked,
         taken_by_texts=taken_by_texts,
+        unprepared=partial(unprepared_blocks, counts=counts),
     )
     return compile_region(region, known, target, after)
 

@@ -7,9 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.layout import in_layout_of, inner
-
-BLOCK = 1024
 
 
 @triton.jit
@@ -24,7 +23,8 @@ def _kernel(y, bias, residual, out, size, channels, inner, BLOCK: tl.constexpr):
 
 def bias_residual(y: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     residual, out = in_layout_of(y, residual), torch.empty_like(y)
-    _kernel[(triton.cdiv(y.numel(), BLOCK),)](
-        y, bias, residual, out, y.numel(), y.shape[1], inner(y), BLOCK=BLOCK
+    cut = tiles("bias_residual", y.device, y.numel())
+    _kernel[(triton.cdiv(y.numel(), cut["BLOCK"]),)](
+        y, bias, residual, out, y.numel(), y.shape[1], inner(y), **cut
     )
     return out

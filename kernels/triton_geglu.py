@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+from katz_graph.kernels.configurations import tiles
 
 
 @triton.jit
@@ -26,5 +26,7 @@ def _kernel(x, out, width, BLOCK: tl.constexpr):
 def geglu(x: Tensor) -> Tensor:
     x, width = x.contiguous(), x.shape[-1] // 2
     out = torch.empty((*x.shape[:-1], width), dtype=x.dtype, device=x.device)
-    _kernel[(x.numel() // (2 * width), triton.cdiv(width, BLOCK))](x, out, width, BLOCK=BLOCK)
+    cut = tiles("geglu", x.device, width)
+    grid = x.numel() // (2 * width), triton.cdiv(width, cut["BLOCK"])
+    _kernel[grid](x, out, width, **cut)
     return out

@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.layout import dense, inner
 
-ROWS, CHANNELS = 32, 64  # positions and channels of a tile
 LEAST, MOST = 512, 128  # positions of a program, but no more programs for a channel
-BLOCK = 1024
 
 
 @triton.jit
@@ -145,8 +144,11 @@ def group_norm_silu(
     x = dense(x)
     batch, channels, height, width = x.shape
     positions, side = height * width, inner(x)
+    moments = tiles("group_norm_moments", x.device, channels)
+    normalise = tiles("group_norm_normalise", x.device, x.numel())
+    rows = moments["ROWS"]
     size = (
-        triton.cdiv(triton.cdiv(positions, min(MOST, triton.cdiv(positions, LEAST))), ROWS) * ROWS
+        triton.cdiv(triton.cdiv(positions, min(MOST, triton.cdiv(positions, LEAST))), rows) * rows
     )
     parts = triton.cdiv(positions, size)
     across, along = (side, 1) if side > 1 else (1, channels)  # strides of channels, of positions
@@ -157,7 +159,7 @@ def group_norm_silu(
         torch.empty(batch, groups, device=x.device, dtype=torch.float32) for _ in range(2)
     )
     shift, out = None if shift is None else shift.contiguous(), torch.empty_like(x)
-    _moments[(batch, parts, triton.cdiv(channels, CHANNELS))](
+    _moments[(batch, parts, triton.cdiv(channels, moments["CHANNELS"]))](
         x,
         shift,
         means,
@@ -169,8 +171,7 @@ def group_norm_silu(
         across,
         along,
         SHIFTED=shift is not None,
-        ROWS=ROWS,
-        CHANNELS=CHANNELS,
+        **moments,
     )
     _groups[(batch, groups)](
         means,
@@ -185,7 +186,7 @@ def group_norm_silu(
         eps,
         SIZE=triton.next_power_of_2(parts * channels // groups),
     )
-    _normalise[(triton.cdiv(x.numel(), BLOCK),)](
+    _normalise[(triton.cdiv(x.numel(), normalise["BLOCK"]),)](
         x,
         shift,
         weight,
@@ -200,6 +201,6 @@ def group_norm_silu(
         channels * positions,
         SHIFTED=shift is not None,
         SILU=silu,
-        BLOCK=BLOCK,
+        **normalise,
     )
     return out

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from katz_graph.kernels.configurations import tiles
+
 
 @triton.jit
 def _kernel(
@@ -57,6 +59,6 @@ def residual_layer_norm(
         WEIGHTED=weight is not None,
         BIASED=bias is not None,
         BLOCK=block,
-        num_warps=4 if block <= 2048 else 8,
+        **tiles("residual_layer_norm", x.device, block),
     )
     return added, out

@@ -33,6 +33,8 @@ OF_DEVICES = (
     (GaugeMetricFamily, "model_budget_bytes", "Bytes that models may take"),
     (GaugeMetricFamily, "model_reserve_bytes", "Bytes of that which are kept free for computing"),
     (CounterMetricFamily, "model_loads", "Models that had to be loaded"),
+    (CounterMetricFamily, "model_fills", "Models loaded into the place of one of equal form"),
+    (CounterMetricFamily, "model_returns", "Models loaded from a copy in the host's memory"),
     (CounterMetricFamily, "model_load_seconds", "Seconds that loading models took"),
     (CounterMetricFamily, "model_evictions", "Models let go for others"),
     (

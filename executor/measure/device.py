@@ -25,7 +25,7 @@ BYTES = 1 << 26  # of the array copied
 WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
 NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
 MATRIX, GPU_BYTES, KERNELS = 8192, 1 << 30, 1000  # of a GPU: a product's side, a copy, a graph
-REPEATS = 9
+REPEATS, ENOUGH = 9, 1.0  # runs of a kind of work, and seconds after which fewer do
 
 
 def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
@@ -154,7 +154,10 @@ def contention(alone: Rates, together: Rates) -> Contention:
 def _seconds(run: Callable[[], object], device: torch.device, stretch: float) -> float:
     times: list[float] = []
     began = time.perf_counter()
-    while len(times) < REPEATS or time.perf_counter() - began < stretch:
+    least, most = (2, math.inf) if stretch else (1, REPEATS)
+    while len(times) < least or (
+        len(times) < most and time.perf_counter() - began < (stretch or ENOUGH)
+    ):
         _wait(device)
         started = time.perf_counter()
         run()

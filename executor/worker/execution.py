@@ -396,11 +396,14 @@ class Execution:
         started = time.perf_counter()
         try:
             self._hold()
-        except NoRoom as error:
-            self._let_go()
+        except NoRoom:
             if self._models.residents.in_use:
                 raise
-            raise self._too_much(error) from None
+            self._models.residents.on_short()
+            try:
+                self._hold()
+            except NoRoom as error:
+                raise self._too_much(error) from None
         space = self._model.latent
         self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
         self.timing.load = time.perf_counter() - started
@@ -410,12 +413,16 @@ class Execution:
 
     def _hold(self) -> None:
         """Loads models that stay until `close`, text encoders until all is encoded. NoRoom when
-        those of other requests take the room.
+        those of other requests take the room: then none is held.
         """
-        for model in self._loop_models:
-            self._held_models.enter_context(self._models.holding(model))
-        for clip in self._text_encoders:
-            self._held_texts.enter_context(self._models.holding(clip))
+        try:
+            for model in self._loop_models:
+                self._held_models.enter_context(self._models.holding(model))
+            for clip in self._text_encoders:
+                self._held_texts.enter_context(self._models.holding(clip))
+        except NoRoom:
+            self._let_go()
+            raise
 
     def _let_go(self) -> None:
         self._held_models.close()
@@ -428,8 +435,10 @@ class Execution:
                 f"sampler {self.program.name}: its ControlNets together exceed the budget of a "
                 f"worker: {error}"
             )
-        return self._models.residents.short_of_memory(
-            f"sampler {self.program.name}", f"its models do not fit together: {error}"
+        recipes = (*self._loop_models, *self._text_encoders)
+        return self._models.residents.too_much(
+            f"sampler {self.program.name}",
+            (one for recipe in recipes for one in self._models.loadables(recipe)),
         )
 
     def _what(self) -> str:

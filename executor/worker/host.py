@@ -53,6 +53,7 @@ from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.executor.worker.execution import Exchange, Execution
+from katz_graph.executor.worker.host_copies import HostCopies, nothing, share_of_host
 from katz_graph.executor.worker.loop import DeviceThread, OneUnitTask, SubmittedTask
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
@@ -326,6 +327,7 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
         store,
         assignment.lora_bytes,
         computing_of(assignment),
+        HostCopies(share_of_host if torch.device(assignment.device).type == "cuda" else nothing),
     )
     if assignment.tells:
         models.residents.on_evicted = lambda line: print(

@@ -4,7 +4,7 @@ asks for resident before it hands them out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,8 @@ from torch import Tensor
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.executor.worker.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.worker.computing import Computing, Eagerly
+from katz_graph.executor.worker.host_copies import HostCopies
+from katz_graph.executor.worker.originals import Originals, nowhere
 from katz_graph.executor.worker.stream import stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.worker.weight_set import (
@@ -34,9 +36,10 @@ from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import family_of
+from katz_graph.models.loading.fill import fill, named_tensors
 from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
-from katz_graph.models.loading.residents import Loadable
 from katz_graph.models.loading.store import ModelStore, loadable
 from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
@@ -71,14 +74,19 @@ class DeviceModels:
         store: ModelStore | None = None,
         lora_bytes: int | None = None,
         compute: Computing | None = None,
+        copies: HostCopies | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
         self.stream = stream_of(self.device)
         self.store = store or ModelStore(memory=DeviceMemory(device))
         self.residents = self.store.residents
-        self.residents.also_free = self._goes_with
+        self.residents.also_free = self._forget_sets
+        self.residents.room.movable = self._originals
         self.compute: Computing = compute or Eagerly()
+        self.copies = copies or HostCopies()
+        self.residents.on_leaving, self.residents.copies = self._keep_copy, self.copies.get
+        self.residents.on_gone = lambda module: self.compute.forget(module)
         self.residents.on_short = lambda: self.compute.drop()
         # how often a model's LoRAs were not those that were wanted, and what that took
         self.lora_merges, self.lora_seconds = 0, 0.0
@@ -91,15 +99,28 @@ class DeviceModels:
     def unload(self) -> None:
         """Lets go of all that is not in use."""
         self.residents.clear()
+        self.copies.clear()
 
-    def _goes_with(self, module: Any) -> Iterable[Tensor]:
-        """Forgets what is kept of a module that goes; returns its originals, which go too."""
-        self.compute.forget(module)
+    def _keep_copy(self, key: Hashable, module: Any) -> None:
+        """Keeps the weights of a module that goes for others, without LoRAs."""
+
+        def without_loras() -> None:
+            if module in self._sets:
+                self._sets[module].use((), "")
+
+        self.copies.keep(key, module, without_loras)
+
+    def _forget_sets(self, module: Any) -> Iterable[Tensor]:
+        """Forgets what is kept of weights that go; returns their originals, which go too."""
         sets = self._sets.pop(module, None)
         if sets is None:
             return ()
         self._kept.forget(sets)
-        return sets.originals
+        return sets.originals.tensors.values()
+
+    def _originals(self) -> Iterable[Originals]:
+        """Returns what keeps originals of live modules."""
+        return [sets.originals for sets in self._sets.values()]
 
     def patch(self, recipe: ModelRecipe) -> Any:
         """Makes a recipe's LoRAs, and no others, resident in its network. Returns the live one."""
@@ -125,11 +146,12 @@ class DeviceModels:
         when others are kept that take the room.
         """
         with ExitStack() as held:
-            for wanted in self._loadables(recipe):
+            for wanted in self.loadables(recipe):
                 held.enter_context(self.residents.using(wanted))
             yield
 
-    def _loadables(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[Loadable]:
+    def loadables(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[Loadable]:
+        """Yields the modules of a recipe."""
         if isinstance(recipe, ControlNetRecipe):
             yield self._control_net(recipe)
         elif isinstance(recipe, ModelRecipe):
@@ -300,7 +322,7 @@ class DeviceModels:
             part,
             self.device,
             self.dtype,
-            lambda: merged_module(part, target, self.dtype),
+            lambda module: fill(module, named_tensors(merged_module(part, target, self.dtype))),
         )
         return replace(
             made, beside=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0
@@ -309,7 +331,9 @@ class DeviceModels:
     def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
         """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
         if module not in self._sets:
-            self._sets[module] = WeightSets(module, self.adapters.get, self._kept)
+            # those of a processor are on the host anyway
+            beside = nowhere if self.device.type == "cpu" else self.residents.keeping
+            self._sets[module] = WeightSets(module, self.adapters.get, self._kept, beside)
         if seconds := self._sets[module].use(loras, part):
             self.lora_merges += 1
             self.lora_seconds += seconds

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,10 +16,15 @@ from torch import Tensor
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import LoraFile, read_lora
 from katz_graph.adapters.methods import ALL, Method
+from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.errors import RunError
 from katz_graph.eviction import POLICIES
+from katz_graph.executor.worker.originals import Beside, Originals, nowhere
 from katz_graph.files.settings import checks_weights
+from katz_graph.host.transfer import to_host
+from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch
 from katz_graph.models.loading.residency import Residency
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
@@ -92,8 +97,9 @@ class WeightSets:
     weights of the set that goes and of the one that comes are touched. Not for use by several
     threads at once.
 
-    `read` gives the files; `kept` may keep sets that come back. RunError when a restored weight is
-    not what it was, where that is checked (KATZ_CHECK_WEIGHTS).
+    `read` gives the files; `kept` may keep sets that come back; `beside` says what originals may
+    take of the device's memory. RunError when a restored weight is not what it was, where that is
+    checked (KATZ_CHECK_WEIGHTS).
     """
 
     def __init__(
@@ -101,13 +107,14 @@ class WeightSets:
         module: Any,
         read: Callable[[FileIdentity], LoraFile] = read_lora,
         kept: KeptSets | None = None,
+        beside: Beside = nowhere,
     ) -> None:
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
         self._read, self._kept = read, kept
         # of files that somebody keeps, by part
         self._fitted: WeakKeyDictionary[LoraFile, dict[str, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
-        self._originals: dict[str, Tensor] = {}  # on the CPU, of weights that some set has touched
+        self.originals = Originals(beside)  # of weights that some set has touched
         self._touched: frozenset[str] = frozenset()
         self._resident: Resident = ()
         self._checks = checks_weights()
@@ -122,11 +129,6 @@ class WeightSets:
     def touched(self) -> frozenset[str]:
         """Returns the names of the weights that the resident set changes."""
         return self._touched
-
-    @property
-    def originals(self) -> Collection[Tensor]:
-        """Returns the originals of the weights that some set has touched, on the CPU."""
-        return self._originals.values()
 
     @torch.no_grad()
     def use(self, loras: tuple[Lora, ...], part: str) -> float:
@@ -148,11 +150,10 @@ class WeightSets:
         try:
             self._restore(self._touched - touched)
             self._copy(kept or {})
-            for name in sorted(made):
-                self._keep(name)
-                self._write(name, made[name])
+            self._keep(made)
+            self._patch(made)
         except BaseException:
-            self._restore(frozenset(self._originals))
+            self._restore(frozenset(self.originals.tensors))
             self._touched, self._resident = frozenset(), ()
             raise
         self._touched, self._resident = touched, wanted
@@ -177,17 +178,18 @@ class WeightSets:
         return parts[part]
 
     def _copies(self) -> Mapping[str, Tensor]:
-        return {name: _on_host(self._weights[name]) for name in self._touched}
+        return {name: to_host(self._weights[name]) for name in self._touched}
 
-    def _keep(self, name: str) -> None:
-        """Keeps the original of a weight that nothing was added to, once."""
-        if name not in self._originals:
-            self._originals[name] = _on_host(self._weights[name])
-            if self._checks:
-                self._digests[name] = tensor_digest(self._originals[name])
+    def _keep(self, names: Iterable[str]) -> None:
+        """Keeps the originals of weights that nothing was added to, once."""
+        kept = self.originals.tensors
+        new = {name: self._weights[name] for name in names if name not in kept}
+        self.originals.keep(new)
+        for name in new if self._checks else ():
+            self._digests[name] = tensor_digest(kept[name])
 
     def _restore(self, names: Iterable[str]) -> None:
-        originals = {name: self._originals[name] for name in names}
+        originals = {name: self.originals.tensors[name] for name in names}
         self._copy(originals)
         for name in originals if self._checks else ():
             if tensor_digest(self._weights[name]) != self._digests[name]:
@@ -199,16 +201,31 @@ class WeightSets:
             weights = [self._weights[name] for name in values]
             torch._foreach_copy_(weights, list(values.values()), non_blocking=True)
 
-    def _write(self, name: str, deltas: list[tuple[Method, float]]) -> None:
-        """Adds deltas to the original in float32 on the device: factors and originals cross the bus
-        in their own format.
+    def _patch(self, made: Mapping[str, list[tuple[Method, float]]]) -> None:
+        """Adds deltas to originals, in float32 on the device: what is not there crosses the bus in
+        its own format.
         """
-        weight, original = self._weights[name], self._originals[name]
-        if weight.device != original.device:
-            # to a device it goes in its own format, unless it is there
-            if name in self._touched:
-                weight.copy_(original, non_blocking=True)
-            original = weight
+        weights, sources = self._weights, {name: self._source(name) for name in made}
+        away = {name for name in made if sources[name] is weights[name]}
+        self._copy({name: self.originals.tensors[name] for name in away & self._touched})
+        patches = []
+        for name in sorted(made):
+            if plain := _plain(weights[name], made[name]):
+                patches.append(Patch(weights[name], sources[name], plain))
+            else:
+                self._write(name, made[name])
+        lora_patch(patches)
+
+    def _source(self, name: str) -> Tensor:
+        """Returns a weight's original, or the weight where that is on the host: it is copied there
+        first.
+        """
+        weight, original = self._weights[name], self.originals.tensors[name]
+        return original if original.device == weight.device else weight
+
+    def _write(self, name: str, deltas: list[tuple[Method, float]]) -> None:
+        """Adds deltas to one original."""
+        weight, original = self._weights[name], self._source(name)
         in_place = weight.dtype == torch.float32 and weight.is_contiguous()
         for rows in _blocks(weight, deltas):
             target, source = (weight, original) if rows is ALL else (weight[rows], original[rows])
@@ -222,8 +239,19 @@ class WeightSets:
                 target.copy_(total)
 
 
-def _on_host(weight: Tensor) -> Tensor:
-    return torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
+def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[Delta]:
+    """Returns deltas that a kernel adds with those of other weights: all are LoRAs. None where
+    there are no kernels: there sums are rounded as diffusers rounds them.
+    """
+    dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
+    if not (dense and uses_kernels(weight)):
+        return ()
+    plain = [
+        Delta(method.product.left, method.product.right, strength * method.scale)
+        for method, strength in deltas
+        if isinstance(method, LoraMethod) and method.product.core is None
+    ]
+    return plain if len(plain) == len(deltas) else ()
 
 
 def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:

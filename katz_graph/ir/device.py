@@ -64,6 +64,11 @@ class Device:
     bus_bytes_per_second: float = math.inf
 
     @property
+    def is_gpu(self) -> bool:
+        """Returns true where stages compute with kernels of ours, in recorded calls."""
+        return self.torch_name.startswith("cuda")
+
+    @property
     def value_bytes(self) -> int:
         return DTYPES[self.dtype]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
-from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.group_norm_silu import group_norm_silu
+from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 
 FUSED = "query_key_value"
@@ -89,7 +90,7 @@ class PreparedGEGLU(GEGLU):  # type: ignore[misc]
     """A linear layer whose second half gates its first."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return geglu(self.proj(hidden_states))
+        return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)
 
 
 class PreparedGroupNorm(nn.GroupNorm):
@@ -99,20 +100,23 @@ class PreparedGroupNorm(nn.GroupNorm):
         return _normalised(self, input, silu=False) if input.ndim == 4 else super().forward(input)
 
 
-def prepare(module: nn.Module) -> Counter[str]:
-    """Gives a module's known blocks their forwards. Returns how many blocks keep diffusers' own, by
-    the reason.
+def prepare(module: nn.Module) -> None:
+    """Gives a module's known blocks their forwards; `unprepared` tells which keep their own."""
+    for one in module.modules():
+        known = _PREPARED.get(type(one))
+        if known is not None and not known.unknown(one):
+            one.__class__ = known.becomes
+
+
+def unprepared(module: nn.Module) -> Counter[str]:
+    """Counts the blocks of a module that keep diffusers' forward, by their kind and the reason.
+    Changes nothing.
     """
     kept: Counter[str] = Counter()
     for one in module.modules():
-        prepared = _PREPARED.get(type(one))
-        if prepared is None:
-            continue
-        becomes, unknown = prepared
-        if reason := unknown(one):
-            kept[f"{type(one).__name__}: {reason}"] += 1
-        else:
-            one.__class__ = becomes
+        known = _PREPARED.get(type(one))
+        if known is not None and (reason := known.unknown(one)):
+            kept[f"{type(one).__name__}, {reason}"] += 1
     return kept
 
 
@@ -164,11 +168,21 @@ def _unknown_transformer(block: Any) -> str:
     return ""
 
 
-_PREPARED: Mapping[type, tuple[type, Callable[[Any], str]]] = {
-    ResnetBlock2D: (PreparedResnetBlock, _unknown_resnet),
-    BasicTransformerBlock: (PreparedTransformerBlock, _unknown_transformer),
-    GEGLU: (PreparedGEGLU, lambda block: ""),
-    nn.GroupNorm: (PreparedGroupNorm, lambda norm: "" if norm.affine else "no weights"),
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A kind of block: `unknown` says why one of it cannot become ours, empty where it can."""
+
+    becomes: type
+    unknown: Callable[[Any], str]
+
+
+_PREPARED: Mapping[type, _Known] = {
+    ResnetBlock2D: _Known(PreparedResnetBlock, _unknown_resnet),
+    BasicTransformerBlock: _Known(PreparedTransformerBlock, _unknown_transformer),
+    GEGLU: _Known(
+        PreparedGEGLU, lambda block: "" if type(block.proj) is nn.Linear else "no linear layer"
+    ),
+    nn.GroupNorm: _Known(PreparedGroupNorm, lambda norm: "" if norm.affine else "no weights"),
 }
 
 

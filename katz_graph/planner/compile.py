@@ -11,7 +11,7 @@ from katz_graph.errors import InputError
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import EvaluationPoint, Program
 from katz_graph.ir.region import Region
-from katz_graph.planner.passes.cost import Count, Length, cost
+from katz_graph.planner.passes.cost import Count, Length, Unprepared, all_prepared, cost
 from katz_graph.planner.passes.decompose import decompose
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.passes.hoist import hoist
@@ -48,6 +48,7 @@ class Known:
     fit: Callable[[Program], Program]  # raises when models do not fit each other
     profiled: Profiled = nobody_looked
     taken_by_texts: TakenByTexts = lambda file: True
+    unprepared: Unprepared = all_prepared
 
 
 def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:
@@ -62,7 +63,9 @@ def compile_region(region: Region, known: Known, target: Target, after: str = "e
         "hoist": hoist,
         "late": lambda program: late(program, known.profiled, known.taken_by_texts),
         "decompose": decompose,
-        "cost": lambda program: cost(program, known.shape, known.count, known.length),
+        "cost": lambda program: cost(
+            program, known.shape, known.count, known.length, known.unprepared
+        ),
         "search": search,
         "segment": segment,
         "emit": emit,

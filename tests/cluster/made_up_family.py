@@ -53,6 +53,10 @@ def prepare(module: Any) -> None:
     module.is_made_up = True
 
 
+def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return tensors
+
+
 def architecture(part: Component) -> Architecture:
     return Architecture(
         4, 4, text_width=config_value(part, "text_width", int, 32), pooled_width=None
@@ -67,8 +71,8 @@ def predict(
     text: Any,
     residuals: Mapping[str, Link],
 ) -> Link:
-    nodes[f"{name}.made"] = NodeCall("MadeUp", {"step": step, "model": model, "conditioning": text})
-    return Link(f"{name}.made", 0)
+    nodes[f"{name}-made"] = NodeCall("MadeUp", {"step": step, "model": model, "conditioning": text})
+    return Link(f"{name}-made", 0)
 
 
 MODULE = "made_up_family"

@@ -161,7 +161,7 @@ def test_its_network_is_loaded_and_sampled_as_a_whole(
     with DeviceEngine(workers, Choices(), cache=costs, link=link, launchers=launchers) as cluster:
         devices = tuple(Device(name, 1e9, 1e9) for name in ("cpu:0", "cpu:1"))
         program = plan_region(asked, Target(devices, cluster.cluster.links, {}, batching=False))
-        assert {program.placement["positive.made"], program.placement["negative.made"]} == {
+        assert {program.placement["positive-made"], program.placement["negative-made"]} == {
             "cpu:0",
             "cpu:1",
         }

@@ -4,8 +4,10 @@ change.
 
 import copy
 import gc
+import math
 import random
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -118,8 +120,9 @@ def test_only_touched_weights_are_kept():
     module = load_unet("sd1")
     sets = WeightSets(module)
     sets.use(loras("sd1", 1.0), "unet")
-    assert 0 < len(sets._originals) < len(dict(module.named_parameters()))
-    assert all(kept.device.type == "cpu" for kept in sets._originals.values())
+    kept = sets.originals.tensors
+    assert 0 < len(kept) < len(dict(module.named_parameters()))
+    assert all(one.device.type == "cpu" for one in kept.values())
 
 
 @pytest.mark.parametrize("resident", [(), (1.0,)])
@@ -177,7 +180,7 @@ def test_a_weight_that_is_not_restored_is_found(monkeypatch):
     module = load_unet("sd1")
     sets = WeightSets(module)
     sets.use(loras("sd1", 1.0), "unet")
-    next(iter(sets.originals)).flatten()[0] += 1
+    next(iter(sets.originals.tensors.values())).flatten()[0] += 1
     with pytest.raises(RunError, match="is not what it was"):
         sets.use((), "unet")
 
@@ -302,7 +305,9 @@ def test_one_file_has_a_part_for_each_place(tmp_path):
 def test_a_module_that_is_let_go_takes_its_originals_with_it():
     models = DeviceModels()
     models.patch(recipes("sd1")[0].with_lora(lora("sd1")))
-    kept = [weakref.ref(tensor) for tensor in next(iter(models._sets.values())).originals]
+    (sets,) = models._sets.values()
+    kept = [weakref.ref(tensor) for tensor in sets.originals.tensors.values()]
+    del sets
     assert kept
     models.store.residents.clear()
     gc.collect()
@@ -323,7 +328,8 @@ class Bus(TorchDispatchMode):
         kwargs = kwargs or {}
         if function is torch.ops.aten._foreach_copy_.default:
             for target, source in zip(*args[:2], strict=True):
-                self.copied(source, target)
+                if source.device != target.device:
+                    self.copied(source, target)
             return None
         if function is torch.ops.aten.copy_.default:
             return (
@@ -365,12 +371,49 @@ def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(
         sets.use((other,), "unet")
     with Bus() as restored:
         sets.use((), "unet")
-    weights = sum(original.nbytes for original in sets.originals)
+    weights = sum(original.nbytes for original in sets.originals.tensors.values())
     factors = sum(value.nbytes for key, value in halves.items() if key.startswith("unet."))
     assert not any(changed for bus in (first, second, restored) for *_, changed in bus.crossed)
     assert bytes_to(first, "cpu") == weights and bytes_to(first, "meta") == factors
     assert bytes_to(second, "cpu") == 0 and bytes_to(second, "meta") == weights + factors
     assert bytes_to(restored, "cpu") == 0 and bytes_to(restored, "meta") == weights
+
+
+def test_originals_on_the_device_cross_the_bus_when_it_needs_the_room(monkeypatch):
+    monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")
+    module = copy.deepcopy(load_unet("sdxl", torch.float16)).to("meta")
+    sets = WeightSets(module, beside=lambda: nullcontext(math.inf))
+    one, other = loras("sdxl", 0.5)[0], loras("sdxl", 0.8)[0]
+    with Bus() as made:
+        sets.use((one,), "unet")
+        sets.use((other,), "unet")
+        factors = bytes_to(made, "meta") // 2
+        sets.use((), "unet")
+    assert bytes_to(made, "cpu") == 0 and bytes_to(made, "meta") == 2 * factors > 0
+    weights = sets.originals.device_bytes
+    with Bus() as returned:
+        sets.originals.give_back(weights / 2)
+    assert weights / 2 <= bytes_to(returned, "cpu") < 0.9 * weights
+    assert sets.originals.device_bytes == weights - bytes_to(returned, "cpu")
+    with Bus() as again:
+        sets.use((one,), "unet")
+        sets.use((), "unet")
+    assert bytes_to(again, "meta") == factors + bytes_to(returned, "cpu")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_originals_that_move_to_the_host_change_no_bit(dtype):
+    module, alone = load_unet("sdxl", dtype), load_unet("sdxl", dtype)
+    before = snapshot(module)
+    sets, plain = WeightSets(module, beside=lambda: nullcontext(math.inf)), WeightSets(alone)
+    for number, chosen in enumerate((loras("sdxl", 0.5, 1.0), loras("sdxl", -0.3))):
+        sets.use(chosen, "unet")
+        plain.use(chosen, "unet")
+        assert_same(module, snapshot(alone))
+        sets.originals.give_back([sets.originals.device_bytes / 2, math.inf][number])
+    assert sets.originals.device_bytes == 0
+    sets.use((), "unet")
+    assert_same(module, before)
 
 
 def bytes_to(bus, device):

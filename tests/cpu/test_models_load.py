@@ -220,13 +220,13 @@ def test_a_file_that_changes_while_it_is_read_is_no_model(tmp_path, monkeypatch)
     shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
     model = pipeline_recipes(tmp_path / "model")[0]
     path = tmp_path / "model" / "unet" / "diffusion_pytorch_model.safetensors"
-    read = load._from_folder
+    read = load.tensors
 
     def interrupted(*given):
         made = read(*given)
         path.touch()
         return made
 
-    monkeypatch.setattr(load, "_from_folder", interrupted)
+    monkeypatch.setattr(load, "tensors", interrupted)
     with pytest.raises(InputError, match="changed since the workflow began"):
         ModelStore().network(model.network, "cpu", torch.float32)

@@ -32,7 +32,7 @@ NEAR, NEAREST = 0.06, 0.006
 def painted(katz: Katz, *options: object) -> tuple[Any, Any, Any]:
     """The picture in 0..1, what it says of how it was made, and the plan."""
     result = katz(
-        "run", CONTROLNET_AND_LORA, "--threads", 1, "--set", "5.steps=8", *options, "--json"
+        "run", CONTROLNET_AND_LORA, "--threads", 1, "--set", "5.steps=5", *options, "--json"
     )
     assert result.code == 0, result.err
     with Image.open(result.data["outputs"][0]) as picture:

@@ -28,15 +28,18 @@ from katz_graph.errors import InputError, OutOfMemory
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
+from katz_graph.executor.worker import originals
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.device import NetworkLink as DeviceLink
 from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.merge import merged_model
 from katz_graph.models.loading.residency import NoRoom
+from katz_graph.models.loading.residents import Residents
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import (
@@ -162,7 +165,7 @@ def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     plain = {name: weight.clone() for name, weight in models.patch(model).named_parameters()}
     models.patch(model.with_lora(lora("sd1")))
     (kept,) = models._sets.values()
-    gone = [weakref.ref(kept), *(weakref.ref(original) for original in kept.originals)]
+    gone = [weakref.ref(one) for one in (kept, *kept.originals.tensors.values())]
     del kept
     models.patch(other)
     gc.collect()
@@ -170,6 +173,80 @@ def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     assert all(
         torch.equal(weight, plain[name]) for name, weight in models.patch(model).named_parameters()
     )
+
+
+class Device(Memory):
+    """As a GPU, of which models and originals take what they take, and computing nothing: torch's
+    meta device stands for it.
+    """
+
+    def __init__(self, size: float, model_bytes: int | None = None) -> None:
+        super().__init__(size)
+        self.watched = 0.0
+        self.models = DeviceModels("meta", store=ModelStore(model_bytes=model_bytes, memory=self))
+        self.taken = lambda: self.models.residents._books.resident_bytes + self.originals
+
+    @property
+    def originals(self) -> float:
+        return float(sum(sets.originals.device_bytes for sets in self.models._sets.values()))
+
+    def watch(self) -> None:
+        self.watched = self.taken()
+
+    def peak(self) -> float:
+        return max(0.0, self.taken() - self.watched)
+
+
+@pytest.fixture
+def lora_bytes(monkeypatch: pytest.MonkeyPatch) -> float:
+    """What the originals take of SD1.5's network with a LoRA."""
+    # on torch's meta device is nothing to compare or to copy
+    monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")
+    monkeypatch.setattr(originals, "to_host", lambda weight: torch.zeros_like(weight, device="cpu"))
+    model = recipes("sd1")[0]
+    device = Device(100 * bytes_of(model.network))
+    device.models.patch(model.with_lora(lora("sd1")))
+    assert 0 < device.originals < bytes_of(model.network)
+    return device.originals
+
+
+@pytest.mark.parametrize("by_budget", [False, True])
+def test_originals_go_to_the_host_before_a_model_is_evicted(
+    by_budget: bool, lora_bytes: float
+) -> None:
+    """Whether models may take what is free, less the reserve, or what --model-gb says."""
+    model, clip, _ = recipes("sd1")
+    room = int(bytes_of(model.network) + 1.01 * lora_bytes)
+    device = Device(100.0 * room, room) if by_budget else Device(room * 8 / 7)
+    live = device.models.patch(model.with_lora(lora("sd1")))
+    assert device.originals == lora_bytes
+    assert device.models.residents.within_reach() == device.size  # what can be moved counts as free
+    device.models.store.text_encoder(clip.encoders[0].encoder, "meta", torch.float32)
+    assert device.models.patch(model) is live and device.originals < lora_bytes
+    assert device.models.residents.use.evictions == 0
+    device.models.residents.make_room(device.size - bytes_of(model.network), "a picture")
+    assert device.originals == 0 and device.models.patch(model) is live
+
+
+@pytest.mark.parametrize("by_budget", [False, True])
+def test_originals_that_have_no_room_are_on_the_host_and_evict_nothing(
+    by_budget: bool, lora_bytes: float
+) -> None:
+    model = recipes("sd1")[0]
+    room = int(bytes_of(model.network) + 0.99 * lora_bytes)
+    device = Device(100.0 * room, room) if by_budget else Device(room * 8 / 7)
+    live = device.models.patch(model)
+    assert device.models.patch(model.with_lora(lora("sd1"))) is live
+    assert device.originals == 0 and device.models.residents.use.evictions == 0
+
+
+def test_originals_do_not_count_as_what_computing_needs(lora_bytes: float) -> None:
+    model, clip, _ = recipes("sd1")
+    device = Device(bytes_of(model.network) + 3 * lora_bytes)
+    device.models.patch(model.with_lora(lora("sd1")))
+    assert device.originals == lora_bytes > device.size / 8
+    device.models.store.text_encoder(clip.encoders[0].encoder, "meta", torch.float32)
+    assert device.models.residents.use.reserve_bytes == device.size / 8
 
 
 def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_something_can_go_for_it() -> (
@@ -281,12 +358,51 @@ def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(
     with local_engine(cache=measured, model_bytes=bytes_of(model.network) + 1000) as engine:
         with pytest.raises(
             OutOfMemory,
-            match=r"sampler .*its models do not fit together: text encoder sd1: takes .* "
-            r"in use takes",
+            match=r"^sampler .*: needs 0\.00 GB: unet sd1 0\.00, text encoder sd1 0\.00; models may "
+            r"take 0\.00 GB of cpu \(--model-gb\); take a smaller",
         ):
             sample(engine, region)
         assert not engine.models.residents.in_use
         assert engine.models.patch(model) is not None
+
+
+def test_models_that_do_not_fit_together_are_listed_with_their_sizes() -> None:
+    wanted = [
+        Loadable(name, name, lambda size=size: size, lambda: None)
+        for name, size in (
+            ("text encoder big", 250e6),
+            ("unet big", 5.1e9),
+            ("ControlNet a", 2.5e9),
+        )
+    ]
+    error = Residents(model_bytes=int(6e9)).too_much("a request", [*wanted, wanted[1]])
+    assert str(error).startswith(
+        "a request: needs 7.85 GB: unet big 5.10, ControlNet a 2.50, text encoder big 0.25; models "
+        "may take 6.00 GB (--model-gb); take a smaller"
+    )
+
+
+def test_what_comes_back_by_itself_goes_before_a_model_is_refused(
+    sd1: Files, measured: Path
+) -> None:
+    """As recordings do, of which budgets know nothing: for a model that is too large alone, and for
+    those of a request that are too large together.
+    """
+    asked = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    parts = model.network, *(one.encoder for one in clip.encoders)
+    with local_engine(cache=measured) as engine:
+        residents = engine.models.residents
+        for kept in (1 << 16, bytes_of(*parts)):
+            memory, recorded = Memory(bytes_of(*parts) + 100), [kept]
+            memory.taken = lambda: residents._books.resident_bytes + sum(recorded)  # noqa: B023
+            residents.room.memory, residents.on_short = memory, recorded.clear
+            sample(engine, asked)
+            assert recorded == []
+            engine.models.unload()
+        memory.size -= 200
+        with pytest.raises(OutOfMemory, match=r"needs 0\.00 GB: unet sd1"):
+            sample(engine, asked)
 
 
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:

@@ -28,6 +28,7 @@ from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner_client.messages import MakePlan
 from katz_graph.wires import Latent
 
+SOON = 60.0  # seconds; the first plan loads the libraries of models
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 PAIRS = (("cpu:0", "cpu:1"), ("cpu:1", "cpu:0"))
 
@@ -55,7 +56,7 @@ class Blur(Node, category="pack"):
 
     def run(self, latent: Latent) -> Latent:
         RAN.set()
-        assert GOES_ON.wait(20)
+        assert GOES_ON.wait(SOON)
         return latent
 
 
@@ -120,10 +121,10 @@ def test_a_request_under_way_is_given_up_for_a_newer_one(registry: Registry) -> 
     made = plans_of(engine, registry)
     GOES_ON.clear()
     running = made.thread.submit(made.enter(question(registry, "one", packs=True, blur=True)))
-    assert RAN.wait(20)
+    assert RAN.wait(SOON)
     newer = made.thread.submit(made.enter(question(registry, "one")))
     GOES_ON.set()
-    assert running.result(20).refusal == "replaced" and len(newer.result(20).plans) == 1
+    assert running.result(SOON).refusal == "replaced" and len(newer.result(SOON).plans) == 1
     assert engine.planned == ["5"]
     made.close()
 
@@ -145,10 +146,10 @@ def test_planning_ends_in_time(registry: Registry, monkeypatch: pytest.MonkeyPat
     made = plans_of(engine, registry)
     GOES_ON.clear()
     running = made.thread.submit(made.enter(question(registry, packs=True, blur=True)))
-    assert RAN.wait(20)
+    assert RAN.wait(SOON)
     threading.Event().wait(0.4)
     GOES_ON.set()
-    assert running.result(20).refusal == "late" and not engine.planned
+    assert running.result(SOON).refusal == "late" and not engine.planned
     made.close()
 
 

@@ -14,7 +14,15 @@ from katz_graph.bench.requests import local_engine, sample
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.worker.computing import Eagerly
-from katz_graph.kernels import bias_residual, geglu, group_norm_silu, residual_layer_norm
+from katz_graph.kernels import (
+    bias_residual,
+    geglu,
+    group_norm_silu,
+    linear_geglu,
+    residual_layer_norm,
+    triton_linear_geglu,
+)
+from katz_graph.kernels.configurations import listed_for
 from katz_graph.kernels.dispatch import uses_kernels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -42,6 +50,21 @@ def test_replayed_graphs_give_the_bits_of_eager_calls_also_after_dropping(models
             for one, two in zip(regions, expected, strict=True)
         )
         assert not [reason for reason in compute.use.eager if "error" in reason.lower()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_gated_product_is_right_with_all_its_tiles(dtype: torch.dtype) -> None:
+    """Also with those of sizes, and of the oldest architecture that has them."""
+    generator = torch.Generator("cuda:0").manual_seed(0)
+    x, weight, bias = (
+        torch.randn(shape, device="cuda:0", generator=generator).to(dtype)
+        for shape in ((2, 333, 640), (2 * 1300, 640), (2 * 1300,))
+    )
+    weight /= 25
+    expected = linear_geglu.reference(x.float(), weight.float(), bias.float())
+    for cut in listed_for("linear_geglu", 80).values():
+        made = triton_linear_geglu.linear_geglu(x, weight, bias, cut)
+        assert (made - expected).abs().max() <= torch.finfo(dtype).eps * expected.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from planner_devices import MS, region, several
+from planner_graphs import DEVICE, compiled
 
 from katz_graph.planner.compile import PASSES
 from katz_graph.planner.report.describe import as_json
@@ -58,6 +61,24 @@ def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
     assert any(span["after"] is not None for span in told["spans"])
     drawn = list(ElementTree.fromstring(as_svg(program)).iter(f"{SVG}title"))
     assert len(drawn) == len(told["spans"])
+
+
+def test_of_gpus_it_says_what_is_recorded_and_which_blocks_are_not_prepared() -> None:
+    def kept(operation: Any) -> tuple[str, ...]:
+        return ("3 ResnetBlock2D, scaled output",) if operation.stage == "controlnet" else ()
+
+    gpu = replace(DEVICE, name="cuda:0", torch_name="cuda:0")
+    for devices in ((gpu,), (DEVICE,)):
+        program = compiled(region(), devices=devices, unprepared=kept)
+        lines = as_text(program).splitlines()
+        of_gpus = [
+            "cuda:0, recorded as CUDA graphs: ControlNet, UNet encoder, UNet mid, UNet decoder",
+            "blocks that keep diffusers' forward: 3 ResnetBlock2D, scaled output",
+        ]
+        assert [line for line in of_gpus if line in lines] == (of_gpus if gpu in devices else [])
+        kept_by = {one["id"]: one["unprepared"] for one in as_json(program)["operations"]}
+        told = ["3 ResnetBlock2D, scaled output"] if gpu in devices else []
+        assert kept_by["positive-controlnet1"] == told and kept_by["positive-encoder"] == []
 
 
 def test_json_says_the_same() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from katz_graph.errors import InputError
 from katz_graph.eviction import POLICIES, LeastFrequentlyUsed, LeastRecentlyUsed
-from katz_graph.models.loading.residency import NoRoom, Residency
+from katz_graph.models.loading.residency import STALE, NoRoom, Residency
 
 
 def evicted(residency: Residency, keys: str) -> list[str]:
@@ -124,3 +124,25 @@ def test_what_could_not_be_loaded_takes_no_room() -> None:
 def test_without_a_budget_everything_stays() -> None:
     residency = Residency(math.inf, LeastRecentlyUsed())
     assert all(residency.touch(number, 10**12) == () for number in range(100))
+
+
+def test_one_of_the_same_kind_goes_first_where_something_must() -> None:
+    """So that what else is there can stay. Not where there is room, nor while it is in use."""
+    residency = Residency(3, LeastRecentlyUsed())
+    assert evicted(residency, "abc") == ["-", "-", "-"]
+    assert residency.touch("d", 1, alike="bc") == ("b",)
+    assert residency.touch("e", 2, alike="d") == ("d", "a")
+    residency.pin("c")
+    assert residency.touch("f", 2, alike="c") == ("e",)
+    residency.forget("f")
+    assert residency.touch("g", 1, alike="c") == ()
+
+
+def test_what_was_not_used_for_long_goes_before_one_of_the_same_kind() -> None:
+    residency = Residency(2, LeastRecentlyUsed())
+    assert evicted(residency, "za") == ["-", "-"]
+    last = "a"
+    for number in range(STALE - 1):
+        assert residency.touch(str(number), 1, alike=[last]) == (last,)
+        last = str(number)
+    assert residency.touch("b", 1, alike=[last]) == ("z",)

@@ -68,6 +68,8 @@ class DeviceFigures:
             model_budget_bytes=models.budget_bytes,
             model_reserve_bytes=models.reserve_bytes,
             model_loads=models.loads,
+            model_fills=models.fills,
+            model_returns=models.returns,
             model_load_seconds=models.load_seconds,
             model_evictions=models.evictions,
             model_evicted_seconds=models.evicted_seconds,

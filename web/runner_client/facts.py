@@ -55,6 +55,8 @@ class DeviceStats:
     model_budget_bytes: float = 0.0
     model_reserve_bytes: float = 0.0
     model_loads: int = 0
+    model_fills: int = 0
+    model_returns: int = 0
     model_load_seconds: float = 0.0
     model_evictions: int = 0
     model_evicted_seconds: float = 0.0

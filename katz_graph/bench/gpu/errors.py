@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from katz_graph.kernels import bias_residual, geglu, group_norm_silu, residual_layer_norm
+from katz_graph.kernels import (
+    bias_residual,
+    geglu,
+    group_norm_silu,
+    linear_geglu,
+    lora_patch,
+    residual_layer_norm,
+)
 
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 Call = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
@@ -34,6 +41,7 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
 
     x = random(2, 320, 33, 31).to(memory_format=torch.channels_last)
     weight, bias, rows = random(320), random(320), x.permute(0, 2, 3, 1)
+    convolution = random(50, 320, 3, 3).to(memory_format=torch.channels_last) / 10
     return {
         "group norm": (
             group_norm_silu.group_norm_silu,
@@ -51,7 +59,26 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
             bias_residual.reference,
             (x, bias, random(*x.shape)),
         ),
+        "gated product": (
+            linear_geglu.linear_geglu,
+            linear_geglu.reference,
+            (rows, random(2 * 1300, 320) / 18, random(2 * 1300)),
+        ),
+        "LoRA patch": (
+            _patched(lora_patch.lora_patch),
+            _patched(lora_patch.reference),
+            (convolution, random(50, 5) / 5, random(5, 320, 3, 3) / 5),
+        ),
     }
+
+
+def _patched(patch: Callable[[Sequence[lora_patch.Patch]], None]) -> Callable[..., Tensor]:
+    def patched(weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        made = torch.empty_like(weight)
+        patch([lora_patch.Patch(made, weight, [lora_patch.Delta(up, down, 0.7)])])
+        return made
+
+    return patched
 
 
 def _relative(

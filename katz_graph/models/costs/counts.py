@@ -75,6 +75,23 @@ class Counts:
         )
         return formula.work(sizes(batch, height, width, tokens), value_bytes)
 
+    def unprepared(self, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Returns which blocks of a network or ControlNet keep diffusers' forward on GPUs: how many
+        of what kind, and why.
+        """
+        text = json.dumps(dict(config), sort_keys=True)
+        key = digest((text, "unprepared", _software()))
+        known = self._kept.formula(key) if self._kept else None
+        if known is None:
+            from katz_graph.models.costs.stage_cost import module_on_meta
+            from katz_graph.models.prepare import unprepared
+
+            found = unprepared(module_on_meta(text))
+            known = json.dumps([f"{count} {what}" for what, count in found.items()])
+            if self._kept is not None:
+                self._kept.keep_formula(key, known)
+        return tuple(json.loads(known))
+
     def _formula(self, *asked: Any) -> Formula:
         key = digest((*asked, _software()))
         if key not in self._known:

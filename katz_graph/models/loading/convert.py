@@ -1,5 +1,5 @@
-"""Builds a live module from a part of a single file: its tensors renamed to those of diffusers or
-transformers with diffusers' own converters.
+"""Makes the module of a component without its weights, and reads these from its files, named as
+diffusers and transformers name them: those of single files by diffusers' own converters.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import diffusers
 import torch
 import transformers
 from diffusers.loaders.single_file_utils import (
@@ -17,58 +18,100 @@ from diffusers.loaders.single_file_utils import (
 from safetensors import safe_open
 from torch import Tensor
 
+from katz_graph.errors import InputError
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stages import named
 from katz_graph.recipe import Component
 
+SHOWN = 3  # mismatches that an error names
+TEXT_ENCODERS = {
+    "CLIPTextModel": transformers.CLIPTextModel,
+    "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection,
+}
 # VAEs of diffusers before 0.17
 OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 MARKS = ("difference",)  # tensors that say something by being there
 FORGOTTEN = re.compile(r"(^|\.)(position_ids|logit_scale)$")  # of no use to a text encoder
 
 
-def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    """Returns the module, and which of its tensors are missing, unknown or of another shape, as
-    `from_pretrained` reports it.
-
-    Memory: the module once, in `dtype`, whatever the file's.
+def blank(part: Component) -> Any:
+    """Makes a component's module without any weights, on torch's meta device: it takes no memory,
+    and nothing is initialised.
     """
     values = dict(config(part))
     with torch.device("meta"):
-        text = model.__module__.startswith("transformers")
-        module = model(transformers.CLIPTextConfig(**values)) if text else model.from_config(values)
-    tensors = (
-        _text(module, _tensors(part, dtype)) if text else _converted(_tensors(part, dtype), values)
-    )
-    wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    report = {
-        "missing_keys": wanted.keys() - tensors.keys(),
-        "unexpected_keys": tensors.keys() - wanted.keys(),
-        "mismatched_keys": [
-            (name, tuple(value.shape), wanted[name])
-            for name, value in tensors.items()
-            if wanted.get(name, value.shape) != tuple(value.shape)
-        ],
+        if "_class_name" in values:
+            module = getattr(diffusers, values["_class_name"]).from_config(values)
+        else:
+            module = TEXT_ENCODERS[text_class(part)](transformers.CLIPTextConfig(**values))
+    return module.eval().requires_grad_(False)
+
+
+def text_class(part: Component) -> str:
+    """Returns the class of a text encoder. InputError for one that is not supported."""
+    name: str = (config(part).get("architectures") or ["CLIPTextModel"])[0]
+    if name not in TEXT_ENCODERS:
+        raise InputError(
+            f"{part.folder}: config.json describes {name}, expected {' or '.join(TEXT_ENCODERS)}"
+        )
+    return name
+
+
+def tensors(part: Component, module: Any) -> dict[str, Tensor]:
+    """Returns a component's weights and buffers as its module names them, in the files' number
+    formats. InputError names what is missing, unknown or of another shape.
+
+    What needs no conversion is the files' own bytes, mapped: it takes no memory, and must not be
+    kept, for a file that is written to changes it.
+    """
+    read = _tensors(part)
+    if module.__module__.startswith("transformers"):
+        found = _text(module, read)
+        (positions,) = {name for name, _ in module.named_buffers()}  # that no file need hold
+        found[positions] = torch.arange(config(part)["max_position_embeddings"])[None]
+    else:
+        found = _converted(read, config(part))
+    _check(part, type(module).__name__, found, module)
+    return found
+
+
+def _check(part: Component, called: str, found: Mapping[str, Tensor], module: Any) -> None:
+    wanted = {
+        name: tuple(value.shape)
+        for name, value in (*module.named_parameters(), *module.named_buffers())
     }
-    if not any(report.values()):
-        module.load_state_dict(tensors, assign=True)
-        if text:  # a buffer that no file need hold
-            getattr(module, "text_model", module).embeddings.position_ids = torch.arange(
-                values["max_position_embeddings"]
-            )[None]
-    return module, report
+    weights = next(file.path for file in part.files if file.path.endswith(".safetensors"))
+    what = (
+        f"does not fit config.json beside it ({called})"
+        if part.configuration is None
+        else f"is no whole {called}"
+    )
+    mismatched = [
+        f"{name} is {list(value.shape)}, expected {list(wanted[name])}"
+        for name, value in sorted(found.items())
+        if wanted.get(name, tuple(value.shape)) != tuple(value.shape)
+    ]
+    for problem, names in (
+        ("of another shape", mismatched),
+        ("missing", sorted(wanted.keys() - found.keys())),
+        ("unknown", sorted(found.keys() - wanted.keys())),
+    ):
+        if names:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            raise InputError(f"{weights}: {what}: {problem}: {'; '.join(names[:SHOWN])}{more}")
 
 
-def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors(part: Component) -> dict[str, Tensor]:
     """Reads the part's tensors without its prefix."""
-    (file,) = part.files
-    with safe_open(file.path, framework="pt") as content:
-        there = content.keys()
-        names = [name for name in there if name.startswith(part.prefix) and name not in MARKS]
-        return {
-            name.removeprefix(part.prefix): content.get_tensor(name).to(dtype) for name in names
-        }
+    found = {}
+    for path in (file.path for file in part.files if file.path.endswith(".safetensors")):
+        with safe_open(path, framework="pt") as content:
+            there: list[str] = content.keys()
+            for name in there:
+                if name.startswith(part.prefix) and name not in MARKS:
+                    found[name.removeprefix(part.prefix)] = content.get_tensor(name)
+    return found
 
 
 def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:

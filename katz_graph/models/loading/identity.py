@@ -108,11 +108,6 @@ def count_values(component: Component) -> int:
     return sum(math.prod(entry["shape"]) for entry in _entries(component))
 
 
-def value_types(component: Component) -> frozenset[str]:
-    """Returns the number formats of its weights, as safetensors calls them: F32, F16, BF16, ..."""
-    return frozenset(entry["dtype"] for entry in _entries(component))
-
-
 def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
     """Yields the header entries of its weights."""
     for file in component.files:
@@ -120,17 +115,6 @@ def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
             for name, entry in read_header(Path(file.path))[1].items():
                 if name != "__metadata__" and name.startswith(component.prefix):
                     yield entry
-
-
-def variant(component: Component) -> str | None:
-    """Returns `fp16` when the component's weights are files of that variant, None when they carry
-    no suffix.
-    """
-    for file in component.files:
-        parts = Path(file.path).name.split(".")
-        if file.path.endswith(".safetensors") and len(parts) == 3:
-            return parts[1].split("-")[0]
-    return None
 
 
 def resolve(path: str | Path) -> Path:

@@ -5,13 +5,14 @@ Must not know what the things are.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 from katz_graph.errors import InputError, RunError
 from katz_graph.eviction import Policy
 
 MODELS, CONTROL_NETS = "models", "ControlNets"  # what a budget is for
+STALE = 64  # loads: what was not used during so many makes room for what is used
 
 
 class NoRoom(RunError):
@@ -26,12 +27,15 @@ class NoRoom(RunError):
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """Reports models in a device's memory: modules loaded, and evicted for others; seconds that
-    loading took, and that loading what was evicted would take again. `reserve_bytes` are kept free
-    for computing; `short` is how often memory ran out.
+    """Reports models in a device's memory: modules loaded, `fills` of them into the place of one of
+    equal form, `returns` from a copy on the host, and evicted for others; seconds that loading
+    took, and that loading what was evicted would take again. `reserve_bytes` are kept free for
+    computing; `short` is how often memory ran out.
     """
 
     loads: int
+    fills: int
+    returns: int
     evictions: int
     load_seconds: float
     evicted_seconds: float
@@ -86,6 +90,7 @@ class Residency:
         self._policy = policy
         self._sizes: dict[Hashable, int] = {}
         self._pins: dict[Hashable, int] = {}
+        self._used: dict[Hashable, int] = {}  # misses until the last use
         self._total = 0
 
     @property
@@ -95,33 +100,42 @@ class Residency:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._sizes
 
-    def touch(self, key: Hashable, size: int, name: str = "") -> tuple[Hashable, ...]:
+    def touch(
+        self, key: Hashable, size: int, name: str = "", alike: Collection[Hashable] = ()
+    ) -> tuple[Hashable, ...]:
         """Notes a use of `key`, which takes `size` bytes and becomes resident. Returns the keys
-        that must be evicted for it, in this order; never what is pinned.
+        that must be evicted for it, in this order; never what is pinned. Where something must go,
+        one of `alike` goes first, unless something else was not used during `STALE` misses.
 
         InputError when it is larger than the budget, NoRoom when what is pinned leaves too little;
         nothing is changed then.
         """
         if key in self._sizes:
             self.hits += 1
-            self._policy.used(key)
+            self._note(key)
             return ()
-        evicted = self._victims(size, name or str(key))
+        evicted = self._victims(size, name or str(key), alike)
         self.misses += 1
         for victim in evicted:
             self.evict(victim)
         self._sizes[key] = size
         self._total += size
-        self._policy.used(key)
+        self._note(key)
         return evicted
 
-    def _victims(self, size: int, name: str) -> tuple[Hashable, ...]:
+    def _note(self, key: Hashable) -> None:
+        self._used[key] = self.misses
+        self._policy.used(key)
+
+    def _victims(self, size: int, name: str, alike: Collection[Hashable]) -> tuple[Hashable, ...]:
         if size > self.budget_bytes:
             raise InputError(
                 f"{name}: takes {size:,} bytes alone, the budget is {self.budget_bytes:,} "
                 "bytes: raise it"
             )
-        chosen = self.idle(self._total + size + self.reserve_bytes - self.budget_bytes)
+        chosen = self._chosen(
+            self._total + size + self.reserve_bytes - self.budget_bytes, frozenset(alike)
+        )
         if self._total + size - sum(self._sizes[victim] for victim in chosen) > self.budget_bytes:
             raise NoRoom(
                 f"{name}: takes {size:,} bytes, what is in use takes {self.pinned_bytes:,} of "
@@ -132,12 +146,22 @@ class Residency:
             )
         return chosen
 
-    def idle(self, size: float = math.inf) -> tuple[Hashable, ...]:
-        """Returns the keys to evict, in this order, to free so many bytes: all that is not pinned
-        where that is not enough.
+    def _chosen(self, size: float, alike: frozenset[Hashable]) -> tuple[Hashable, ...]:
+        """Returns the keys to evict to free so many bytes, see `touch`."""
+        oldest = self.idle(size)
+        if not oldest or self.misses - self._used[oldest[0]] >= STALE:
+            return oldest
+        first = self.idle(1, frozenset(self._sizes) - alike)
+        return first + self.idle(size - sum(map(self._sizes.__getitem__, first)), frozenset(first))
+
+    def idle(
+        self, size: float = math.inf, spared: frozenset[Hashable] = frozenset()
+    ) -> tuple[Hashable, ...]:
+        """Returns the keys to evict, in this order, to free so many bytes: all that is neither
+        pinned nor `spared` where that is not enough.
         """
         chosen: list[Hashable] = []
-        spared = frozenset(self._pins)
+        spared = spared | frozenset(self._pins)
         while size > 0 and (victim := self._policy.victim(spared)) is not None:
             chosen.append(victim)
             spared = spared | {victim}
@@ -174,4 +198,5 @@ class Residency:
     def forget(self, key: Hashable) -> None:
         """Removes what is no longer resident: it was dropped, or could not be loaded."""
         self._total -= self._sizes.pop(key)
+        del self._used[key]
         self._policy.removed(key)

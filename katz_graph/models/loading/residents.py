@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -18,52 +17,25 @@ from torch import Tensor
 from katz_graph.errors import OutOfMemory
 from katz_graph.eviction import POLICIES
 from katz_graph.host.memory import GB, WAY_OUT, RanOut, attempt
+from katz_graph.models.loading.fill import refill
+from katz_graph.models.loading.loadable import Loadable, Resident
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residency import CONTROL_NETS, ControlNetUse, ModelUse, Residency
+from katz_graph.models.loading.room import Room
 from katz_graph.recipe import FileIdentity
 
 Result = TypeVar("Result")
 
-# stretches between two loads, of which the one that needed most for computing sets the reserve
-PEAKS = 32
-LEAST_RESERVE = 2**30  # bytes that are left for computing before it was measured,
-RESERVED = 1 / 8  # but no more than this part of the memory
-
-
-@dataclass(frozen=True, slots=True)
-class Loadable:
-    """Describes a module that can be loaded. `size`: bytes of its weights, told when it is loaded;
-    `beside`: what loading takes besides them; `files`: what it is made of; `control_net`: true if
-    it counts towards the budget of ControlNets too.
-    """
-
-    key: Hashable
-    name: str
-    size: Callable[[], int]
-    load: Callable[[], Any]
-    files: tuple[FileIdentity, ...] = ()
-    beside: int = 0
-    control_net: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Resident:
-    module: Any
-    wanted: Loadable
-    size: int
-    seconds: float  # that it took to load
-
-    def __str__(self) -> str:
-        return f"{self.wanted.name} ({self.size / GB:.2f} GB, loaded in {self.seconds:.1f} s)"
-
 
 class Residents:
     """Loads modules by key, each once. Before one is loaded, evicts what was replaced by a newer
-    file, then what was used longest ago, until there is room; never what is in use.
+    file, moves to the host what is movable beside modules (`room`), then evicts what was used
+    longest ago, until there is room; never what is in use. Before something is refused, what can
+    be made again goes (`on_short`). Where one of equal form can go, it alone goes, and the new
+    weights are copied into it: who knows its addresses need not learn others.
 
-    `model_bytes`: what all of them may take. None: what `memory` has free, less a reserve for
-    computing, which is the most that was needed lately. ControlNets together keep within
-    `control_net_bytes` as well, where `policy` chooses the victim.
+    `model_bytes` and `memory` as of `Room`. ControlNets together keep within `control_net_bytes` as
+    well, where `policy` chooses the victim.
     """
 
     def __init__(
@@ -75,19 +47,25 @@ class Residents:
     ) -> None:
         # says what went, for what, and what it had cost
         self.on_evicted: Callable[[str], None] = lambda line: None
-        # what goes with a module besides its own weights
+        # what goes with the weights of a module, besides them
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
-        # gives back what is kept besides modules, when memory has run out
+        # is told that a module goes itself
+        self.on_gone: Callable[[Any], None] = lambda module: None
+        # may copy the weights of a module that is evicted for another
+        self.on_leaving: Callable[[Hashable, Any], None] = lambda key, module: None
+        # returns such copies
+        self.copies: Callable[[Hashable], Mapping[str, Tensor] | None] = lambda key: None
+        # gives back what is kept besides modules and comes back by itself, when memory has run out,
+        # or before something is refused for want of it
         self.on_short: Callable[[], None] = lambda: None
-        self._memory, self._model_bytes = memory, model_bytes
+        self.room = Room(model_bytes, memory)
         self._lock = RLock()
-        self._here: dict[Hashable, _Resident] = {}  # in the order of loading
+        self._here: dict[Hashable, Resident] = {}  # in the order of loading
         self._books = Residency(math.inf, POLICIES["lru"]())
         most = math.inf if control_net_bytes is None else control_net_bytes
         self._control_nets = Residency(most, POLICIES[policy](), CONTROL_NETS)
-        self._peaks: deque[float] = deque(maxlen=PEAKS)
         self._load_seconds = self._control_net_seconds = self._evicted_seconds = 0.0
-        self._short = 0
+        self._short = self._fills = self._returns = 0
 
     # what is wanted
 
@@ -163,42 +141,53 @@ class Residents:
         """Evicts what is not in use until so many bytes are free, or nothing is left to evict.
         Returns the bytes that are free then.
         """
-        if self._memory is None:
+        if self.room.memory is None:
             self._give_up(math.inf if math.isinf(size) else 0.0, what)
-            return math.inf
-        if self._memory.free() < size:
-            self._give_up(size - self._memory.free(), what)
-        return self._memory.free()
+        elif (missing := size - self.room.free) > 0:
+            self._give_up(missing, what)
+        return self.room.free
 
     def _give_up(self, size: float, what: str) -> None:
         with self._lock:
-            self._let_go(self._books.idle(size), what)
+            keys = self._books.idle(size - self.room.give_back(size))
+            self._leave(keys)
+            self._let_go(keys, what)
 
     def within_reach(self) -> float:
         """Returns the bytes that `make_room` could free."""
         with self._lock:
-            return (
-                math.inf
-                if self._memory is None
-                else self._memory.free() + self._books.resident_bytes - self._books.pinned_bytes
-            )
+            idle = self._books.resident_bytes - self._books.pinned_bytes
+            return self.room.free + self.room.movable_bytes + idle
+
+    @contextmanager
+    def keeping(self) -> Iterator[float]:
+        """Yields the bytes that movable things may take, as `Room.keeping`."""
+        with self._lock, self.room.keeping(self._books.resident_bytes) as spare:
+            yield spare
 
     def collect(self) -> None:
         """Gives the memory of unreferenced objects back."""
-        if self._memory is not None:
-            self._memory.collect()
+        self.room.collect()
 
     def short_of_memory(self, what: str, why: str = "out of memory") -> OutOfMemory:
         """Makes the error for something that does not fit, in one line."""
         with self._lock:
             held = f"models in use take {self._books.pinned_bytes / GB:.2f} GB"
-        if self._memory is None:
-            return OutOfMemory(f"{what}: {why}; {held}; {WAY_OUT}")
-        rooms = (
-            f"{self._memory.free() / GB:.2f} of {self._memory.total / GB:.2f} GB of "
-            f"{self._memory.device} are free"
+        rooms = f"{self.room}, " if str(self.room) else ""
+        return OutOfMemory(f"{what}: {why}; {rooms}{held}; {WAY_OUT}")
+
+    def too_much(self, what: str, wanted: Iterable[Loadable]) -> OutOfMemory:
+        """Makes the error for models that do not fit beside each other, with the size of each."""
+        sizes = {one.key: (one.size(), one.name) for one in wanted}
+        largest_first = sorted(sizes.values(), reverse=True)
+        listed = ", ".join(f"{name} {size / GB:.2f}" for size, name in largest_first)
+        total, budget = sum(size for size, _ in largest_first), self._limits()[0]
+        memory = self.room.memory
+        place = "" if memory is None else f" of {memory.device}"
+        return OutOfMemory(
+            f"{what}: needs {total / GB:.2f} GB: {listed}; models may take {budget / GB:.2f} GB"
+            f"{place} (--model-gb); {WAY_OUT}"
         )
-        return OutOfMemory(f"{what}: {why}; {rooms}, {held}; {WAY_OUT}")
 
     # figures
 
@@ -217,27 +206,26 @@ class Residents:
     def use(self) -> ModelUse:
         books = self._books
         seconds = self._load_seconds, self._evicted_seconds
-        room = self._limits(0)
+        room = self._limits()
         return ModelUse(
-            books.misses, books.evictions, *seconds, books.resident_bytes, *room, self._short
+            books.misses,
+            self._fills,
+            self._returns,
+            books.evictions,
+            *seconds,
+            books.resident_bytes,
+            *room,
+            self._short,
         )
 
     @property
     def capacity(self) -> float:
         """Returns the bytes that models may take together: what can be evicted counts as free."""
-        budget, reserve = self._limits(0)
+        budget, reserve = self._limits()
         return max(0.0, budget - reserve)
 
-    def _limits(self, beside: float) -> tuple[float, float]:
-        """Returns the budget of bytes, and the part to leave free while something can be
-        evicted.
-        """
-        if self._model_bytes is not None:
-            return self._model_bytes, 0.0
-        if self._memory is None:
-            return math.inf, 0.0
-        reserve = max([min(LEAST_RESERVE, RESERVED * self._memory.total), *self._peaks])
-        return self._memory.free() + self._books.resident_bytes, max(reserve, beside)
+    def _limits(self, beside: float = 0.0, held: float = 0.0) -> tuple[float, float]:
+        return self.room.limits(self._books.resident_bytes, beside, held)
 
     # coming and going
 
@@ -251,50 +239,87 @@ class Residents:
 
     def _loaded(self, wanted: Loadable) -> Any:
         size = wanted.size()
-        self._measure()
-        self._make_way(wanted, size)
+        form = None if wanted.shells is None else wanted.shells.form()
+        self.room.measure()
+        place = self._make_way(wanted, form, size)
         started = time.perf_counter()
         self._books.pin(wanted.key)  # what is not here yet cannot go
         try:
-            module = self.with_room(wanted.name, wanted.load)
+            module = self.with_room(wanted.name, partial(self._made, wanted, place))
         except BaseException:
             self._books.unpin(wanted.key)
             self._books.forget(wanted.key)
             if wanted.control_net:
                 self._control_nets.forget(wanted.key)
+            self._free(place)  # it may be half one and half the other
             raise
         self._books.unpin(wanted.key)
         seconds = time.perf_counter() - started
         self._load_seconds += seconds
         self._control_net_seconds += seconds if wanted.control_net else 0.0
-        self._here[wanted.key] = _Resident(module, wanted, size, seconds)
-        if self._memory is not None:
-            self._memory.watch()
+        self._fills += len(place)
+        self._here[wanted.key] = Resident(module, wanted, form, size, seconds)
+        self.room.watch()
         return module
 
-    def _measure(self) -> None:
-        """Notes the memory that computing has needed since the last load."""
-        if self._memory is not None:
-            self._peaks.append(self._memory.peak())
+    def _made(self, wanted: Loadable, place: Sequence[Resident]) -> Any:
+        """Makes a module, or takes that whose place it takes, and fills it."""
+        module = place[0].module if place else wanted.load()
+        if wanted.shells is not None:
+            copies = self.copies(wanted.key)
+            if copies is None:
+                wanted.shells.fill(module)
+            else:
+                refill(module, copies)
+            self._returns += copies is not None
+        return module
 
-    def _make_way(self, wanted: Loadable, size: int) -> None:
-        """Books a module that will be loaded, and evicts what has to go for it."""
-        self._let_go(self._superseded(wanted.files), f"a newer file, {wanted.name}")
-        if wanted.control_net:
-            self._let_go(self._control_nets.touch(wanted.key, size, wanted.name), wanted.name)
+    def _make_way(self, wanted: Loadable, form: Hashable, size: int) -> list[Resident]:
+        """Books a module that will be loaded, and evicts what has to go for it. Returns what it
+        takes the place of, if anything: a module of its form that was evicted, and not freed.
+        """
+        what = f"a newer file, {wanted.name}"
+        place = self._let_go(self._superseded(wanted.files), what, form)
         try:
-            books = self._books
-            books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside)
+            if wanted.control_net:
+                place += self._displaced(self._control_nets, wanted, None if place else form, size)
+            books, held = self._books, sum(one.size for one in place)
+            books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
+            if size > books.budget_bytes:
+                self.on_short()
+                books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
                 raise self.short_of_memory(
                     wanted.name, f"takes {size / GB:.2f} GB, more than the {most}"
                 )
-            self._let_go(books.touch(wanted.key, size, wanted.name), wanted.name)
+            self.room.fit(books.resident_bytes + size + books.reserve_bytes, books.budget_bytes)
+            place += self._displaced(books, wanted, None if place else form, size)
         except BaseException:
-            if wanted.control_net:
+            if wanted.control_net and wanted.key in self._control_nets:
                 self._control_nets.forget(wanted.key)
+            self._free(place)
             raise
+        return place
+
+    def _displaced(
+        self, books: Residency, wanted: Loadable, form: Hashable, size: int
+    ) -> list[Resident]:
+        alike = [key for key, one in self._here.items() if form is not None and one.form == form]
+        keys = books.touch(wanted.key, size, wanted.name, alike)
+        try:
+            self._leave(keys)
+        except BaseException:
+            books.forget(wanted.key)
+            self._let_go(keys, wanted.name)
+            raise
+        return self._let_go(keys, wanted.name, form)
+
+    def _leave(self, keys: Iterable[Hashable]) -> None:
+        """Tells of modules that are evicted, and may be wanted again."""
+        for key in keys:
+            if self._here[key].form is not None:
+                self.on_leaving(key, self._here[key].module)
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
         """Returns modules of files that have been replaced by now, except those in use."""
@@ -308,23 +333,39 @@ class Residents:
         ]
         return [key for key in old if not self._books.is_pinned(key)]
 
-    def _let_go(self, keys: Iterable[Hashable], what: str = "") -> None:
-        """Frees modules that are not in use; `what` they are evicted for, if for anything."""
-        weights: list[Tensor] = []
+    def _let_go(
+        self, keys: Iterable[Hashable], what: str = "", form: Hashable = None
+    ) -> list[Resident]:
+        """Evicts modules that are not in use; `what` they go for, if for anything. Frees them all
+        but the first that is of this form, and returns that.
+        """
+        kept: list[Resident] = []
+        freed: list[Resident] = []
         for key in keys:
             for books in (self._books, self._control_nets):
                 if key in books:
                     (books.evict if what else books.forget)(key)
             gone = self._here.pop(key)
-            weights += (
-                *gone.module.parameters(),
-                *gone.module.buffers(),
-                *self.also_free(gone.module),
-            )
+            takes_place = form is not None and gone.form == form and not kept
+            (kept if takes_place else freed).append(gone)
             if what:
                 self._evicted_seconds += gone.seconds
-                self.on_evicted(f"let go of {gone} for {what}")
+                how = f"{what}, which takes its place" if takes_place else what
+                self.on_evicted(f"let go of {gone} for {how}")
             del gone
+        for one in kept:
+            self.also_free(one.module)
+        self._free(freed)
+        return kept
+
+    def _free(self, gone: list[Resident]) -> None:
+        """Frees modules, and empties the list."""
+        weights: list[Tensor] = []
+        while gone:
+            module = gone.pop().module
+            self.on_gone(module)
+            weights += (*module.parameters(), *module.buffers(), *self.also_free(module))
+            del module
         if weights:
             # one after the other: threads that answer for this process are not kept waiting
             while weights:

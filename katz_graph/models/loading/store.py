@@ -4,44 +4,39 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
-import diffusers
 import torch
-import transformers
 from diffusers.utils import logging as diffusers_logging
 from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from katz_graph.errors import InputError
 from katz_graph.host.memory import is_out_of_memory
-from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
-from katz_graph.models.family import families, family_of
-from katz_graph.models.loading.convert import build
-from katz_graph.models.loading.identity import check_unchanged, count_values, value_types, variant
+from katz_graph.models.family import families, family_of, family_of_class
+from katz_graph.models.loading.convert import blank, tensors, text_class
+from katz_graph.models.loading.fill import fill, rounded, with_memory
+from katz_graph.models.loading.form import form_of
+from katz_graph.models.loading.identity import check_unchanged, count_values
+from katz_graph.models.loading.loadable import Loadable, Shells
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.loading.residents import Loadable, Residents
-from katz_graph.models.prepare import fuse_projections, prepare
+from katz_graph.models.loading.residents import Residents
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
 
-SHOWN = 3  # mismatches that an error names
-# as safetensors calls them
-VALUE_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
-LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all threads
+Result = TypeVar("Result")
 
-TEXT_ENCODERS = {
-    "CLIPTextModel": transformers.CLIPTextModel,
-    "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection,
-}
+LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
+LOADING = Lock()  # what libraries may print is set for all threads
 
 
 class ModelStore:
@@ -69,9 +64,8 @@ class ModelStore:
     def network_of(
         self, part: Component, device: torch.device | str, dtype: torch.dtype
     ) -> Loadable:
-        return loadable(
-            family_of(part).network.part, part, device, dtype, lambda: _prepared(part, dtype)
-        )
+        kind = family_of(part).network.part
+        return loadable(kind, part, device, dtype, partial(fill_from_files, part))
 
     def controlnet(
         self,
@@ -90,13 +84,9 @@ class ModelStore:
         dtype: torch.dtype,
         base: Component | None = None,
     ) -> Loadable:
+        files = () if base is None else base.files
         made = loadable(
-            "ControlNet",
-            part,
-            device,
-            dtype,
-            lambda: _load_controlnet(part, dtype, base),
-            () if base is None else base.files,
+            "ControlNet", part, device, dtype, partial(_fill_controlnet, part, base), files
         )
         return replace(made, key=(part, base, str(torch.device(device)), dtype), control_net=True)
 
@@ -105,10 +95,9 @@ class ModelStore:
 
     def vae_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
         """Describes a VAE, in float32 once it is known that another type overflows."""
+        expect_class(part, "AutoencoderKL")
         dtype = torch.float32 if part in self._overflowing else dtype
-        return loadable(
-            "VAE", part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype)
-        )
+        return loadable("VAE", part, device, dtype, partial(fill_from_files, part))
 
     def vae_overflows(self, part: Component) -> None:
         """Notes that half precision does not suffice for this VAE."""
@@ -120,15 +109,8 @@ class ModelStore:
     def text_encoder_of(
         self, part: Component, device: torch.device | str, dtype: torch.dtype
     ) -> Loadable:
-        names = config(part).get("architectures") or ["CLIPTextModel"]
-        if names[0] not in TEXT_ENCODERS:
-            raise InputError(
-                f"{part.folder}: config.json describes {names[0]}, expected "
-                f"{' or '.join(TEXT_ENCODERS)}"
-            )
-        return loadable(
-            "text encoder", part, device, dtype, lambda: _load(TEXT_ENCODERS[names[0]], part, dtype)
-        )
+        text_class(part)
+        return loadable("text encoder", part, device, dtype, partial(fill_from_files, part))
 
     def tokenizer(self, part: Component) -> Any:
         return load_tokenizer(part)
@@ -139,19 +121,21 @@ def loadable(
     part: Component,
     device: torch.device | str,
     dtype: torch.dtype,
-    load: Callable[[], Any],
+    write: Callable[[Any], None],
     more: tuple[FileIdentity, ...] = (),
 ) -> Loadable:
-    """Describes a module that `load` makes on the host, as it is kept on a device. `more`: files
-    that it is made of besides the part's own.
+    """Describes a module into which `write` copies its weights. `more`: files that it is made of
+    besides the part's own.
     """
     place = torch.device(device)
+
     return Loadable(
         (part, str(place), dtype),
         f"{kind} {_called(part)}",
         lambda: _size(part, dtype),
-        lambda: _on(place, load(), part, dtype),
+        lambda: _shell(part, place, dtype),
         (*files_of(part), *more),
+        shells=Shells(lambda: form_of(part, place, dtype), write),
     )
 
 
@@ -180,120 +164,63 @@ def _called(part: Component) -> str:
     return path.stem if path.suffix == ".safetensors" else path.name
 
 
-@torch.no_grad()
-def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -> Any:
-    """Moves the module to a device, its known blocks prepared for it. On the host, weights that
-    needed no conversion are the file's own bytes, mapped: they are copied, as others are anyway, so
-    that writing to the file changes no live weight, and cutting it off ends no process.
-    """
-    if place.type == "cpu" and VALUE_TYPES.get(dtype) in value_types(part):
-        for weight in module.parameters():
-            weight.data = weight.data.clone()
-    prepare(module)
-    module.to(place)
-    if uses_kernels(
-        next(module.parameters())
-    ):  # convolutions of GPUs are fastest so, and norms ready
-        module.to(memory_format=torch.channels_last)
-        fuse_projections(module)
-    return module
-
-
 def _size(part: Component, dtype: torch.dtype) -> int:
     """Returns the bytes that its weights take in memory."""
     check_unchanged(*part.files)
     return count_values(part) * dtype.itemsize
 
 
-def _load_controlnet(part: Component, dtype: torch.dtype, base: Component | None) -> Any:
-    module = _prepared(part, dtype)
-    # not the live one, which may have LoRAs in it
-    return module if base is None else _added(module, _load_network(base, dtype))
+def _shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Makes a module as its stages take it, of whose memory nothing is written yet."""
+    module = _explained(part, partial(blank, part))
+    family = family_of_class(config(part).get("_class_name"))
+    return with_memory(module if family is None else family.prepared(module), place, dtype)
 
 
-def _prepared(part: Component, dtype: torch.dtype) -> Any:
-    """Loads a network or ControlNet, ready for its stages."""
-    return family_of(part).prepared(_load_network(part, dtype))
+def fill_from_files(part: Component, module: nn.Module) -> None:
+    """Copies a component's weights from its files. InputError when they are not those of such a
+    module, or change meanwhile.
+    """
 
+    def write(weight: Tensor, tensor: Tensor) -> None:
+        weight.copy_(tensor)
+        if part.rounding is not None and weight.is_floating_point():
+            weight.copy_(rounded(weight, part.rounding))
 
-def _load_network(part: Component, dtype: torch.dtype) -> Any:
-    family_of(part)
-    return _load(getattr(diffusers, config(part)["_class_name"]), part, dtype)
-
-
-def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
+    fill(module, _read(part, module), write)
     check_unchanged(*part.files)
-    if model.__module__.startswith("diffusers"):
-        expect_class(part, model.__name__)
+
+
+def _fill_controlnet(part: Component, base: Component | None, module: nn.Module) -> None:
+    fill_from_files(part, module)
+    if base is None:
+        return
+
+    def add(weight: Tensor, tensor: Tensor) -> None:
+        tensor = tensor.to(weight.dtype)
+        weight += tensor if base.rounding is None else rounded(tensor, base.rounding)
+
+    there = dict(module.named_parameters())
+    # from its files: the live one may have LoRAs in it
+    given = _read(base, _explained(base, partial(blank, base)))
+    fill(module, {name: tensor for name, tensor in given.items() if name in there}, add)
+    check_unchanged(*base.files)
+
+
+def _read(part: Component, module: nn.Module) -> Mapping[str, Tensor]:
+    check_unchanged(*part.files)
+    return _explained(part, partial(tensors, part, module))
+
+
+def _explained(part: Component, read: Callable[[], Result]) -> Result:
+    """Returns the result of `read`; makes errors of libraries errors of the files."""
     with LOADING, quiet(*LIBRARIES):
         try:
-            module, report = (
-                _from_folder(model, part, dtype)
-                if part.configuration is None
-                else build(model, part, dtype)
-            )
+            return read()
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
             if is_out_of_memory(error):
                 raise
+            called = config(part).get("_class_name") or text_class(part)
             raise InputError(
-                f"{part.folder}: cannot be loaded as {model.__name__}: {first_line(error)}"
+                f"{part.folder}: cannot be loaded as {called}: {first_line(error)}"
             ) from error
-    _check_report(part, model.__name__, report)
-    check_unchanged(*part.files)
-    if part.rounding is not None:
-        _round(module, getattr(torch, part.rounding))
-    return module.eval().requires_grad_(False)
-
-
-def _from_folder(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    module, report = model.from_pretrained(
-        part.folder,
-        dtype=dtype,
-        variant=variant(part),
-        use_safetensors=True,
-        local_files_only=True,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-    )
-    return module, report
-
-
-@torch.no_grad()
-def _round(module: Any, kind: torch.dtype) -> None:
-    """Rounds all weights to a number format of fewer bits; they stay in the one that they are
-    computed in.
-    """
-    for weight in module.parameters():
-        limit = torch.finfo(kind).max
-        weight.copy_(weight.clamp(-limit, limit).to(kind))
-
-
-@torch.no_grad()
-def _added(differences: Any, base: Any) -> Any:
-    """Adds the weights of the same name in `base` to a module whose weights are differences."""
-    weights = dict(base.named_parameters())
-    for name, weight in differences.named_parameters():
-        if name in weights:
-            weight += weights[name].to(weight.device)
-    return differences
-
-
-def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
-    weights = next(file.path for file in part.files if file.path.endswith(".safetensors"))
-    what = (
-        f"does not fit config.json beside it ({name})"
-        if part.configuration is None
-        else f"is no whole {name}"
-    )
-    mismatched = [
-        f"{key} is {list(got)}, expected {list(wanted)}"
-        for key, got, wanted in sorted(report["mismatched_keys"])
-    ]
-    for problem, keys in (
-        ("of another shape", mismatched),
-        ("missing", sorted(report["missing_keys"])),
-        ("unknown", sorted(report["unexpected_keys"])),
-    ):
-        if keys:
-            more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-            raise InputError(f"{weights}: {what}: {problem}: {'; '.join(keys[:SHOWN])}{more}")

@@ -11,20 +11,34 @@ from math import prod
 from katz_graph.ir.device import Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import CROP, Operation, Previous, Ref
+from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.stages import Extent
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
-from katz_graph.recipe import Encoding, ModelRecipe, digest
+from katz_graph.recipe import ControlNetRecipe, Encoding, ModelRecipe, digest
 
 Count = Callable[[Operation, tuple[int, ...], int], Work]
 Length = Callable[[Encoding], int]
+Unprepared = Callable[[Operation], tuple[str, ...]]
 
 
-def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length) -> Program:
-    """Fills `work`, `keys`, `shape`, `cells` and `tokens`.
+def all_prepared(operation: Operation) -> tuple[str, ...]:
+    """Knows no block that keeps diffusers' forward."""
+    return ()
 
-    `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens.
+
+def cost(
+    program: Program,
+    shape: tuple[int, ...],
+    count: Count,
+    length: Length,
+    unprepared: Unprepared = all_prepared,
+) -> Program:
+    """Fills `work`, `keys`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
+
+    `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens,
+    `unprepared` the blocks of its module that keep diffusers' forward.
     """
     before = {op.id: op for op in program.before}
     lengths = {
@@ -46,7 +60,14 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
     keys = {
         name: _key(operation, sizes[name], work[name]) for name, operation in operations.items()
     }
-    return replace(program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys)
+    kept = (
+        {name: found for name, one in operations.items() if (found := unprepared(one))}
+        if any(device.is_gpu for device in program.target.devices)
+        else {}
+    )
+    return replace(
+        program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys, unprepared=kept
+    )
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
@@ -100,6 +121,14 @@ def count_work(
         stage_of(operation).count(operation.inputs, Extent(shape, tokens, value_bytes), counts)
         or Work()
     )
+
+
+def unprepared_blocks(operation: Operation, counts: Counts) -> tuple[str, ...]:
+    """Returns the blocks of an operation's module that keep diffusers' forward on GPUs."""
+    match operation.inputs.get(stage_of(operation).module):
+        case ModelRecipe(network=part) | ControlNetRecipe(control_net=part):
+            return counts.unprepared(config(part))
+    return ()
 
 
 EXACT = 4  # bytes of a float32: the sampler's latents and the predictions

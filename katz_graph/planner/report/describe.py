@@ -99,6 +99,7 @@ def _operation(program: Program, operation: Operation, hoisted: bool) -> Describ
         node=program.region.node_of(operation.id),
         hoisted=hoisted,
         recorded=stage is not None and stage.recorded and bool(stage.compute),
+        unprepared=program.unprepared.get(operation.id, ()),
     )
 
 

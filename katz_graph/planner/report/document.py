@@ -23,7 +23,8 @@ class DescribedOperation:
     `node` is the node of the submitted workflow that it stands for: of a region that somebody drew
     its own, else the sampler. `branch` is the conditioning entry that a sampler's operation
     computes: positive, negative2; empty where it belongs to none. `label` names it for people.
-    `recorded`: on a CUDA device its calls may be recorded as CUDA graphs.
+    `recorded`: on a CUDA device its calls may be recorded as CUDA graphs; `unprepared`: blocks of
+    its module that GPUs compute as diffusers does, with the reason.
     """
 
     id: str
@@ -34,6 +35,7 @@ class DescribedOperation:
     node: str
     hoisted: bool
     recorded: bool
+    unprepared: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

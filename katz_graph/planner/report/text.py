@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from katz_graph.ir.program import Call, Program
+from katz_graph.models.stages import stages
 from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
 
 
@@ -51,6 +52,7 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"computed in {program.target.devices[0].dtype}"
     if len(program.target.devices) > 1:
         yield from _where(program)
+    yield from _on_gpus(program)
     if program.alternatives:
         yield "choice: " + "; ".join(
             f"{name} {seconds:.3f} s"
@@ -98,6 +100,31 @@ def _where(program: Program) -> Iterator[str]:
             )
     if program.delayed:
         yield f"one evaluation stale (the first is not): {', '.join(program.delayed)}"
+
+
+def _on_gpus(program: Program) -> Iterator[str]:
+    """Renders what GPUs record, and what they compute as diffusers does."""
+    for device in program.target.devices:
+        here = [name for name, home in program.placement.items() if home == device.name]
+        for recorded, what in ((True, "recorded as CUDA graphs"), (False, "not recorded")):
+            names = _labels(program, here, recorded) if device.is_gpu else []
+            if names:
+                yield f"{device.name}, {what}: {', '.join(names)}"
+    for blocks in dict.fromkeys(program.unprepared.values()):
+        yield f"blocks that keep diffusers' forward: {'; '.join(blocks)}"
+
+
+def _labels(program: Program, names: Collection[str], recorded: bool) -> list[str]:
+    """Returns the labels of the stages that these operations compute with models."""
+    operations = (op for variant in program.variants for op in variant.operations)
+    found = (stages()[one.stage] for one in operations if one.id in names)
+    return list(
+        dict.fromkeys(
+            stage.label or stage.name.replace("_", " ")
+            for stage in found
+            if stage.compute and stage.costed and stage.recorded is recorded
+        )
+    )
 
 
 def _hoisted(program: Program) -> Iterator[str]:

@@ -1,0 +1,181 @@
+"""`katz bench planning`: measures how soon a server plans a workflow anew after an edit, and what
+that costs a job that runs meanwhile.
+
+Each edit changes what a person changes: a number of steps, guidance, a text, a size, a strength, a
+seed. Planning must neither wait for jobs nor slow them, so the second part compares jobs beside
+which somebody edits twice a second with jobs alone, in pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.served import Served, painting, serving
+from katz_graph.formats.api import to_api
+from katz_graph.formats.read import parse_workflow
+from katz_graph.formats.shipped import FOLDER
+from katz_graph.packs import load_registry
+
+LATE_BOUND = 1.0  # seconds, 95th percentile
+SLOWED_BOUND = 0.01
+AT_ONCE = 8  # edits of one client while none is answered
+WORDS = ("a", "large", "small", "red", "blue", "star", "circle", "on", "grass", "at", "the", "left")
+EDITS: Mapping[str, Any] = {
+    "steps": lambda draw: draw.randint(4, 40),
+    "cfg": lambda draw: round(draw.uniform(1, 12), 2),
+    "seed": lambda draw: draw.getrandbits(64),
+    "text": lambda draw: " ".join(draw.choice(WORDS) for _ in range(draw.randint(1, 60))),
+    "strength": lambda draw: round(draw.uniform(0.1, 1), 2),
+    "width": lambda draw: 8 * draw.randint(6, 16),
+    "strength_model": lambda draw: round(draw.uniform(0.1, 1), 2),
+}
+"""Draws what a person may write into inputs of these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`edits` of each workflow; `pairs` of jobs of `steps` steps, `every` seconds an edit."""
+
+    edits: int = 20
+    pairs: int = 7
+    steps: int = 400
+    side: int = 112  # a step of about 25 ms
+    every: float = 0.5
+
+
+def run(scale: Scale | None = None, seed: int = 0) -> BenchResult:
+    scale, draw = scale or Scale(), random.Random(seed)
+    workflows = dict(_workflows())
+    rows: list[list[Any]] = []
+    metrics: dict[str, Any] = {}
+    for name, options in (("one device", ()), ("two devices", ("--devices", "cpu*2"))):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            serving(Path(folder), "--threads", "1", *options) as server,
+        ):
+            first, later = [], []
+            for workflow, prompt in workflows.items():
+                unknown, *known = [
+                    _planned(server, _edited(prompt, draw)) for _ in range(scale.edits + 1)
+                ]
+                rows.append([f"{workflow}, {name}", unknown, median(known), max(known)])
+                first.append(unknown)
+                later += known
+            key = name.replace(" ", "_")
+            metrics[f"{key}_p50"] = median(later)
+            metrics[f"{key}_p95"] = sorted(later)[int(0.95 * len(later))]
+            metrics[f"{key}_first_most"] = max(first)
+            metrics[f"{key}_newest"] = _newest_wins(server, workflows["controlnet_lora"])
+            if not options:
+                slowed = list(_slowed(server, workflows["controlnet_lora"], scale, draw))
+    metrics["slowed"] = median(slowed)
+    late = max(metrics["one_device_p95"], metrics["two_devices_p95"])
+    newest = metrics["one_device_newest"] and metrics["two_devices_newest"]
+    bounds = {
+        "one_device_p95": f"<= {LATE_BOUND}",
+        "two_devices_p95": f"<= {LATE_BOUND}",
+        "slowed": f"<= {SLOWED_BOUND}",
+    }
+    ok = late <= LATE_BOUND and newest and metrics["slowed"] <= SLOWED_BOUND
+    columns = ("workflow", "first s", "median s", "most s")
+    return BenchResult("planning", ok, metrics, bounds, columns, rows)
+
+
+def _workflows() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the shipped workflows in the API format, by name."""
+    registry, _ = load_registry()
+    for file in sorted(FOLDER.glob("*.json")):
+        document = json.loads(file.read_text("utf-8"))
+        yield file.stem, dict(to_api(parse_workflow(document, registry).graph))
+
+
+def _edited(prompt: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    """Returns a graph with one input changed."""
+    places = [
+        (node, name)
+        for node, call in prompt.items()
+        for name, value in call["inputs"].items()
+        if name in EDITS and not isinstance(value, list)
+    ]
+    node, name = draw.choice(places)
+    inputs = {**prompt[node]["inputs"], name: EDITS[name](draw)}
+    return {**prompt, node: {**prompt[node], "inputs": inputs}}
+
+
+def _planned(server: Served, prompt: Mapping[str, Any]) -> float:
+    """Returns the seconds until the plans of a graph are there."""
+    answer = server.post("/katz/plan", {"prompt": prompt, "client_id": "bench"})
+    told = answer.data
+    assert answer.status == 200 and told["plans"], told
+    return answer.seconds
+
+
+def _newest_wins(server: Served, prompt: Mapping[str, Any]) -> bool:
+    """Sends edits of one client at once, in order; returns true if the last is answered with its
+    own plan, and each other by its own or by 409.
+    """
+    (node,) = (name for name, call in prompt.items() if "steps" in call["inputs"])
+
+    def asked(steps: int) -> tuple[int, int]:
+        inputs = {**prompt[node]["inputs"], "steps": steps}
+        body = {"prompt": {**prompt, node: {**prompt[node], "inputs": inputs}}, "client_id": "x"}
+        answer = server.post("/katz/plan", body)
+        planned = answer.data["plans"][0]["evaluations"] if answer.status == 200 else steps
+        return answer.status, planned - steps
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = []
+        for number in range(AT_ONCE):
+            answers.append(pool.submit(asked, 50 + number))
+            time.sleep(0.02)  # so that they arrive in order
+        told = [one.result() for one in answers]
+    return told[-1] == (200, 0) and all(one in ((200, 0), (409, 0)) for one in told)
+
+
+def _slowed(
+    server: Served, prompt: Mapping[str, Any], scale: Scale, draw: random.Random
+) -> Iterator[float]:
+    """Yields how much longer a job takes beside which somebody edits, pair by pair."""
+    _job_seconds(server, -1, scale)  # loads
+    for number in range(scale.pairs):
+        seconds = {}
+        for edits in (True, False) if number % 2 else (False, True):
+            ended = threading.Event()
+            with ThreadPoolExecutor(1) as pool:
+                editing = pool.submit(_edit, server, prompt, scale, draw, ended) if edits else None
+                seconds[edits] = _job_seconds(server, 2 * number + edits, scale)
+                ended.set()
+                if editing is not None:
+                    editing.result()
+        yield seconds[True] / seconds[False] - 1
+
+
+def _edit(
+    server: Served,
+    prompt: Mapping[str, Any],
+    scale: Scale,
+    draw: random.Random,
+    ended: threading.Event,
+) -> None:
+    while not ended.wait(scale.every):
+        _planned(server, _edited(prompt, draw))
+
+
+def _job_seconds(server: Served, seed: int, scale: Scale) -> float:
+    """Returns the seconds that a job's sampler took."""
+    prompt = painting(1000 + seed, scale.steps, scale.side, guidance=1.0)
+    identifier = server.submit(prompt).data["prompt_id"]
+    server.wait_for([identifier], 300)
+    report = server.get(f"/katz/jobs/{identifier}/report").data
+    return float(report["nodes"]["5"]["seconds"])

@@ -1,0 +1,62 @@
+"""Makes modules with memory of their own on a device, and copies weights into them, tensor by
+tensor, wherever they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from katz_graph.host.transfer import uploading
+from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.models.prepare import fuse_projections, prepare
+
+Change = Callable[[Tensor, Tensor], Any]
+"""Writes a tensor into a weight."""
+
+
+def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Gives a module of the meta device memory on a device, as it will be computed with, its known
+    blocks prepared for that. What is in the memory is undefined.
+    """
+    prepare(module)
+    nn.Module.to(module, dtype).to_empty(device=place)  # diffusers' own warns of casts
+    # convolutions of GPUs are fastest so, and norms ready
+    if uses_kernels(next(module.parameters())):
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        fuse_projections(module)
+    return module
+
+
+@torch.no_grad()
+def fill(module: nn.Module, given: Mapping[str, Tensor], change: Change = Tensor.copy_) -> None:
+    """Copies tensors of the host into the weights and buffers of these names, in their number
+    format. `change`: what else is to be done with each weight.
+    """
+    there = named_tensors(module)
+    upload = uploading(next(module.parameters()).device)
+    for name, tensor in given.items():
+        change(there[name], upload(tensor))
+
+
+@torch.no_grad()
+def refill(module: nn.Module, copies: Mapping[str, Tensor]) -> None:
+    """Copies weights and buffers back that lie on the host as in the module, without waiting."""
+    for name, weight in named_tensors(module).items():
+        weight.copy_(copies[name], non_blocking=True)
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def rounded(weight: Tensor, format_name: str) -> Tensor:
+    """Rounds to a number format of fewer bits, by torch's name of it; returns the result in the
+    weight's own.
+    """
+    kind: torch.dtype = getattr(torch, format_name)
+    limit = torch.finfo(kind).max
+    return weight.clamp(-limit, limit).to(kind).to(weight.dtype)

@@ -1,0 +1,41 @@
+"""Tells which modules differ by their weights alone."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Hashable
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+
+from katz_graph.models.configuration import config
+from katz_graph.recipe import Component
+
+# what a configuration says of files, not of the module
+OF_FILES = ("_name_or_path", "architectures", "dtype", "transformers_version")
+
+
+def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashable:
+    """Returns the form of a component's module: its class, its whole configuration, where what the
+    files do not say is the default, its device and number format.
+    """
+    values = config(part)
+    name = values.get("_class_name")
+    told = _of_text(values) if name is None else _of_class(getattr(diffusers, name), values)
+    return name, json.dumps(told, sort_keys=True, default=str), str(place), dtype
+
+
+def _of_class(model: Any, values: Any) -> dict[str, Any]:
+    known = list(inspect.signature(model.__init__).parameters.values())[1:]
+    return {one.name: values.get(one.name, one.default) for one in known}
+
+
+def _of_text(values: Any) -> dict[str, Any]:
+    told = transformers.CLIPTextConfig(**values).to_dict()
+    return {
+        "architectures": values.get("architectures"),
+        **{name: value for name, value in told.items() if name not in OF_FILES},
+    }

@@ -1,0 +1,60 @@
+"""Reads how kernels are cut into tiles, committed for each architecture and class of sizes.
+
+Nothing is searched when a program starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from math import log2
+from pathlib import Path
+
+import torch
+
+FILE = Path(__file__).with_name("configurations.json")
+CALLS_KNOWN = 1024
+INTERPRETED_AS = 80  # a processor that stands for a GPU
+
+Tiles = Mapping[str, int]
+"""Maps a kernel's constants, and the warps and stages of its programs, to numbers."""
+Configurations = Mapping[str, Mapping[str, Mapping[str, Tiles]]]
+"""Maps kernel -> architecture (sm90) -> sizes (2048x1280) -> tiles."""
+
+
+@lru_cache(maxsize=CALLS_KNOWN)
+def tiles(kernel: str, device: torch.device, *sizes: int) -> Tiles:
+    """Returns the tiles of a kernel for these sizes, none where a library is faster. Of the listed
+    sizes the nearest count, by their ratios.
+    """
+    listed = listed_for(kernel, _architecture(device))
+    return listed[min(listed, key=lambda name: _apart(sizes, name))]
+
+
+def listed_for(kernel: str, architecture: int) -> Mapping[str, Tiles]:
+    """Returns the tiles of a kernel by sizes, for an architecture (90 for sm90): those of the
+    newest that is not newer, or of the oldest.
+    """
+    listed = {int(name.removeprefix("sm")): by_size for name, by_size in read()[kernel].items()}
+    older = [number for number in listed if number <= architecture]
+    return listed[max(older, default=min(listed))]
+
+
+@cache
+def read() -> Configurations:
+    """Returns all that is committed."""
+    found: Configurations = json.loads(FILE.read_text())
+    return found
+
+
+def _apart(sizes: tuple[int, ...], name: str) -> float:
+    others = map(int, name.split("x"))
+    return sum(abs(log2(one / other)) for one, other in zip(sizes, others, strict=True))
+
+
+def _architecture(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_AS
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor

@@ -1,0 +1,32 @@
+"""Computes a linear layer whose second half gates its first with GELU."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from katz_graph.kernels import geglu as gate
+from katz_graph.kernels.configurations import tiles
+from katz_graph.kernels.dispatch import uses_kernels
+
+
+def linear_geglu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns v · GELU(g), where v and g are the halves of x · weightᵀ + bias; x [..., K],
+    weight [2N, K], bias [2N]; exact GELU (erf).
+
+    In half precision by one kernel, where that is faster on the device: it computes both halves
+    from one tile of x, gates them in float32 and rounds once, so that the 2N columns are never
+    written. Else by the library's product and the kernel of `geglu`. float32 has no fast product
+    that is exact, and takes the library's.
+    """
+    if x.element_size() == 2 and x.numel() and uses_kernels(x):
+        width, inner = weight.shape[0] // 2, weight.shape[1]
+        if chosen := tiles("linear_geglu", x.device, x.numel() // inner, width, inner):
+            from katz_graph.kernels.triton_linear_geglu import linear_geglu as kernel
+
+            return kernel(x, weight, bias, chosen)
+    return gate.geglu(F.linear(x, weight, bias))
+
+
+def reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return gate.reference(F.linear(x, weight, bias))

@@ -1,0 +1,58 @@
+"""Adds LoRAs to the weights of many layers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from katz_graph.kernels.dispatch import uses_kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Holds scale · up · down, which one LoRA adds to a weight [N, ...] of n values for each of its
+    N outputs: up [N, r], down r · n values in the order of the weight's axes; on any device.
+    """
+
+    up: Tensor
+    down: Tensor
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Pairs a weight [N, C] or [N, C, H, W], contiguous or channels-last, with its original, which
+    lies alike on the same device and may be the weight itself, and with what is added to it.
+    """
+
+    weight: Tensor
+    original: Tensor
+    deltas: Sequence[Delta]
+
+
+def lora_patch(patches: Sequence[Patch]) -> None:
+    """Writes original + the sum of scale · up · down into each weight, all of one device; summed in
+    float32 and rounded once.
+
+    One launch for all weights of a number format: each original is read once and each weight
+    written once, whatever the number of LoRAs. Stands for a product, a scaling, a sum and a
+    conversion for each layer and LoRA.
+    """
+    if patches and uses_kernels(patches[0].weight):
+        from katz_graph.kernels.triton_lora_patch import lora_patch as kernel
+
+        kernel(patches)
+    else:
+        reference(patches)
+
+
+def reference(patches: Sequence[Patch]) -> None:
+    for patch in patches:
+        total = patch.original.to(torch.promote_types(patch.original.dtype, torch.float32))
+        for delta in patch.deltas:
+            up, down = (factor.to(total) for factor in (delta.up, delta.down))
+            total = total + delta.scale * (up @ down.flatten(1)).view(total.shape)
+        patch.weight.copy_(total)

@@ -1,0 +1,194 @@
+"""The kernel of `lora_patch`: a program for some rows of one layer, which it finds in a table of
+addresses.
+
+Factors are sent to the device in one piece for each number format, in the order of the weight that
+they are for, with ranks filled up with zeros to whole tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from katz_graph.kernels.configurations import tiles
+from katz_graph.kernels.dispatch import INTERPRETED
+from katz_graph.kernels.lora_patch import Patch
+
+ALIGNED = 16  # bytes of addresses and values of rows, so that loads are wide
+SEARCHED = 1024  # layers that a program looks through at once
+FORMATS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+LAYER, DELTA = tl.constexpr(7), tl.constexpr(3)  # numbers of a line of the tables
+
+
+@triton.jit
+def _kernel(
+    layers,
+    deltas,
+    scales,
+    count,
+    WEIGHT: tl.constexpr,
+    FACTOR: tl.constexpr,
+    MULTIPLE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+    SEARCHED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    RANK: tl.constexpr,
+):
+    program = tl.program_id(0)
+    number = 0
+    for start in range(0, count, SEARCHED):
+        index = start + tl.arange(0, SEARCHED)
+        end = tl.load(layers + index * LAYER + 6, index < count, other=program + 1)
+        number += tl.sum((end <= program).to(tl.int32), 0)
+    layer = layers + number * LAYER
+    weight = tl.multiple_of(tl.load(layer).to(tl.pointer_type(WEIGHT)), MULTIPLE)
+    original = tl.multiple_of(tl.load(layer + 1).to(tl.pointer_type(WEIGHT)), MULTIPLE)
+    rows = tl.load(layer + 2)
+    columns = tl.multiple_of(tl.load(layer + 3), MULTIPLE)
+    first = tl.load(layer + 4).to(tl.int32)
+    last = tl.load(layer + 5).to(tl.int32)
+    # programs of a layer are counted from its end
+    row = rows - (tl.load(layer + 6) - program) * ROWS + tl.arange(0, ROWS)
+    there = (row >= 0)[:, None]
+    for start in range(0, columns.to(tl.int32), COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        across = (column < columns)[None, :]
+        place = row[:, None] * columns + column[None, :]
+        total = tl.load(original + place, there & across, other=0.0).to(tl.float32)
+        for delta in range(first, last):
+            up = tl.multiple_of(tl.load(deltas + delta * DELTA).to(tl.pointer_type(FACTOR)), 16)
+            down = tl.load(deltas + delta * DELTA + 1).to(tl.pointer_type(FACTOR))
+            down = tl.multiple_of(down, MULTIPLE)
+            rank = tl.multiple_of(tl.load(deltas + delta * DELTA + 2).to(tl.int32), RANK)
+            product = tl.zeros([ROWS, COLUMNS], tl.float32)
+            for inner in range(0, rank, RANK):
+                of = inner + tl.arange(0, RANK)
+                left = tl.load(up + row[:, None] * rank + of[None, :], there, other=0.0)
+                right = tl.load(down + of[:, None] * columns + column[None, :], across, other=0.0)
+                if UPCAST:  # Triton's interpreter cannot multiply bfloat16
+                    left, right = left.to(tl.float32), right.to(tl.float32)
+                product = tl.dot(left, right, product, input_precision=PRECISION)
+            total += tl.load(scales + delta) * product
+        tl.store(weight + place, total.to(WEIGHT), there & across)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Factor:
+    """Holds a factor with the axes of its weight, and the shape of the memory that it gets."""
+
+    values: Tensor
+    shape: tuple[int, ...]
+    channels_last: bool = False
+
+    @property
+    def size(self) -> int:
+        """Returns the values of its memory, so many that the next one begins aligned."""
+        return _filled(torch.Size(self.shape).numel(), ALIGNED)
+
+    def within(self, memory: Tensor) -> Tensor:
+        """Returns the part of its memory that its values go to."""
+        whole = memory[: torch.Size(self.shape).numel()].view(self.shape)
+        if self.channels_last:
+            whole = whole.permute(0, 3, 1, 2)
+        return whole[tuple(map(slice, self.values.shape))]
+
+
+def lora_patch(patches: Sequence[Patch]) -> None:
+    def kind(patch: Patch) -> tuple[str, int]:
+        return str(patch.weight.dtype), _multiple(patch)
+
+    for (_, multiple), alike in groupby(sorted(patches, key=kind), key=kind):
+        _launch(list(alike), multiple)
+
+
+def _launch(patches: Sequence[Patch], multiple: int) -> None:
+    weight, given = patches[0].weight, [delta for patch in patches for delta in patch.deltas]
+    cut = tiles("lora_patch", weight.device, max(delta.up.shape[1] for delta in given))
+    factors = [one for patch in patches for one in _factors(patch, cut["RANK"])]
+    addresses, sent = _sent(factors, weight.device)
+    counts = list(accumulate((len(patch.deltas) for patch in patches), initial=0))
+    shapes = [(len(patch.weight), patch.weight[0].numel()) for patch in patches]
+    ends = list(accumulate(triton.cdiv(rows, cut["ROWS"]) for rows, _ in shapes))
+    layers = [
+        (patch.weight.data_ptr(), patch.original.data_ptr(), *shape, first, last, end)
+        for patch, shape, first, last, end in zip(
+            patches, shapes, counts[:-1], counts[1:], ends, strict=True
+        )
+    ]
+    ranks = [up.shape[1] for up in factors[::2]]
+    deltas = list(zip(addresses[::2], addresses[1::2], ranks, strict=True))
+    _kernel[(ends[-1],)](
+        _table(layers, torch.int64, weight.device),
+        _table(deltas, torch.int64, weight.device),
+        _table([delta.scale for delta in given], torch.float32, weight.device),
+        len(layers),
+        WEIGHT=FORMATS[weight.dtype],
+        FACTOR=FORMATS[sent[0].dtype],
+        MULTIPLE=multiple,
+        PRECISION=precision(weight.dtype),
+        UPCAST=INTERPRETED,
+        SEARCHED=SEARCHED,
+        **cut,
+    )
+
+
+def precision(weight: torch.dtype) -> str:
+    """Returns how factors in float32 are multiplied: in three products of TF32, whose error is far
+    below half precision's, or exactly.
+    """
+    return "ieee" if weight == torch.float32 else "tf32x3"
+
+
+def _multiple(patch: Patch) -> int:
+    """Returns what divides the addresses of a weight and its original, and the values of a row."""
+    numbers = patch.weight.data_ptr(), patch.original.data_ptr(), patch.weight[0].numel()
+    return ALIGNED if all(number % ALIGNED == 0 for number in numbers) else 1
+
+
+def _factors(patch: Patch, tile: int) -> Iterator[_Factor]:
+    """Yields up and down of each LoRA of a layer; ranks become multiples of `tile`."""
+    shape = patch.weight.shape[1:]
+    channels_last = not patch.weight.is_contiguous()
+    stored = (*shape[1:], shape[0]) if channels_last else shape
+    for delta in patch.deltas:
+        outputs, rank = delta.up.shape
+        filled = _filled(rank, tile)
+        yield _Factor(delta.up, (outputs, filled))
+        yield _Factor(delta.down.reshape(rank, *shape), (filled, *stored), channels_last)
+
+
+def _filled(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _sent(factors: Sequence[_Factor], device: torch.device) -> tuple[list[int], list[Tensor]]:
+    """Sends factors in their own formats, and makes these one on the device: float32 where they
+    differ, or are none that kernels multiply. Returns their addresses, and what holds them.
+    """
+    kinds = {factor.values.dtype for factor in factors}
+    kind = next(iter(kinds)) if len(kinds) == 1 and kinds <= FORMATS.keys() else torch.float32
+    addresses, held = dict.fromkeys(factors, 0), []
+    for given in kinds:
+        alike = [factor for factor in factors if factor.values.dtype == given]
+        sizes = [factor.size for factor in alike]
+        memory = torch.zeros(sum(sizes), dtype=given, device=device)
+        parts = [one.within(part) for one, part in zip(alike, memory.split(sizes), strict=True)]
+        torch._foreach_copy_(parts, [one.values for one in alike], non_blocking=True)
+        held.append(memory.to(kind))
+        for factor, place in zip(alike, accumulate(sizes, initial=0), strict=False):
+            addresses[factor] = held[-1].data_ptr() + place * kind.itemsize
+    return [addresses[factor] for factor in factors], held
+
+
+def _table(numbers: Sequence[object], kind: torch.dtype, device: torch.device) -> Tensor:
+    """Sends numbers without waiting for what the device is doing."""
+    table = torch.tensor(numbers, dtype=kind)
+    return (table.pin_memory() if device.type == "cuda" else table).to(device, non_blocking=True)

@@ -1,0 +1,156 @@
+"""Kernels compiled for GPUs that are not here, with the tiles that are committed for each: Triton
+brings the assembler.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from katz_graph.kernels import configurations
+from katz_graph.kernels.configurations import Tiles, listed_for
+
+triton = pytest.importorskip("triton")
+
+SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 120: 99}
+"""KiB of shared memory that a program may have, by architecture (CUDA's programming guide)."""
+OPTIONS = ("num_warps", "num_stages")
+ALIGNED = [["tt.divisibility", 16]]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the assembler says of a kernel."""
+
+    shared: int  # bytes
+    registers: int
+    spilled: int  # bytes of the stack
+    ptx: str
+
+
+def compiled(
+    function: Any, signature: Mapping[str, str], constants: Tiles, architecture: int, folder: Path
+) -> Compiled:
+    """Compiles a kernel whose pointers and sizes are multiples of 16."""
+    own = {name: value for name, value in constants.items() if name not in OPTIONS}
+    source = triton.compiler.ASTSource(
+        fn=function,
+        signature={**signature, **dict.fromkeys(own, "constexpr")},
+        constexprs=own,
+        attrs={
+            (place,): ALIGNED for place, kind in enumerate(signature.values()) if kind != "fp32"
+        },
+    )
+    target = triton.backends.compiler.GPUTarget("cuda", architecture, 32)
+    made = triton.compile(
+        source,
+        target=target,
+        options={name: constants[name] for name in OPTIONS if name in constants},
+    )
+    binary = folder / "kernel.cubin"
+    binary.write_bytes(made.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    told = subprocess.run(
+        [tool, "--dump-resource-usage", binary], capture_output=True, text=True, check=True
+    ).stdout
+    usage = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", told)}
+    return Compiled(made.metadata.shared, usage["REG"], usage["STACK"], made.asm["ptx"])
+
+
+def choices(kernel: str) -> list[tuple[int, Tiles]]:
+    """All tiles that some architecture computes with, each once."""
+    found = []
+    for architecture in SHARED:
+        for tiles in listed_for(kernel, architecture).values():
+            if tiles and (architecture, tiles) not in found:
+                found.append((architecture, tiles))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize(("architecture", "tiles"), choices("linear_geglu"))
+def test_the_gated_product_fits(
+    architecture: int, tiles: Tiles, dtype: str, tmp_path: Path
+) -> None:
+    from katz_graph.kernels.triton_linear_geglu import _kernel
+
+    signature = dict.fromkeys(("x", "weight", "bias", "out"), f"*{dtype}") | dict.fromkeys(
+        ("rows", "width", "inner"), "i32"
+    )
+    made = compiled(
+        _kernel, signature, {"BIASED": True, "UPCAST": False, **tiles}, architecture, tmp_path
+    )
+    assert made.shared <= SHARED[architecture] * 1024 and made.spilled == 0
+    # by tensor cores, and loads run ahead of them
+    assert ("wgmma.mma" if architecture == 90 else "mma.sync") in made.ptx
+    assert "cp.async" in made.ptx
+
+
+@pytest.mark.parametrize(
+    ("weight", "factor"),
+    [
+        (torch.float16, torch.float16),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float32),
+    ],
+)
+@pytest.mark.parametrize(("architecture", "tiles"), choices("lora_patch"))
+def test_the_patch_of_loras_fits_and_reads_wide(
+    architecture: int, tiles: Tiles, weight: torch.dtype, factor: torch.dtype, tmp_path: Path
+) -> None:
+    from katz_graph.kernels import triton_lora_patch as patch
+
+    signature = {"layers": "*i64", "deltas": "*i64", "scales": "*fp32", "count": "i32"}
+    constants: dict[str, Any] = {
+        "WEIGHT": patch.FORMATS[weight],
+        "FACTOR": patch.FORMATS[factor],
+        "MULTIPLE": patch.ALIGNED,
+        "PRECISION": patch.precision(weight),
+        "UPCAST": False,
+        "SEARCHED": patch.SEARCHED,
+    }
+    made = compiled(patch._kernel, signature, constants | tiles, architecture, tmp_path)
+    assert made.shared <= SHARED[architecture] * 1024
+    # in float32 a product is three, or has no tensor cores: that takes all registers
+    assert made.spilled == 0 or factor == torch.float32
+    # addresses come from a table: what they are multiples of has to be told
+    assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "expected"),
+    [
+        ((8, 0), (100, 1000), 1),
+        ((8, 9), (100, 1000), 1),
+        ((9, 0), (100, 1000), 3),
+        ((12, 0), (100, 1000), 3),
+        ((7, 5), (100, 1000), 1),
+        # by ratio: 300 is nearer to 1000 than to 64
+        ((8, 0), (300, 1000), 2),
+        ((9, 0), (1, 1), 3),
+    ],
+)
+def test_the_nearest_entry_counts(
+    architecture: tuple[int, int],
+    sizes: tuple[int, int],
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = {
+        "one": {
+            "sm80": {"64x1000": {"BLOCK": 1}, "1000x1000": {"BLOCK": 2}},
+            "sm90": {"64x1000": {"BLOCK": 3}},
+        }
+    }
+    monkeypatch.setattr(configurations, "read", lambda: table)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: architecture)
+    choose = configurations.tiles.__wrapped__
+    assert choose("one", torch.device("cuda"), *sizes) == {"BLOCK": expected}

@@ -1,0 +1,82 @@
+"""LoRAs on a GPU: written at once, taken out bit for bit. Skipped where there is none."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.executor.worker.originals import nowhere
+from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch, reference
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.recipe import Lora
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+TYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+
+
+@pytest.mark.parametrize("factors", TYPES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_patch_errs_no_more_than_twice_its_reference(
+    dtype: torch.dtype, factors: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    last = torch.channels_last
+    originals = [
+        random(1280, 640).to("cuda:0", dtype),
+        random(320, 4, 3, 3).to("cuda:0", dtype).contiguous(memory_format=last),
+        random(70, 320, 3, 3).to("cuda:0", dtype).contiguous(memory_format=last),
+    ]
+    deltas = [
+        [
+            Delta(
+                random(len(one), rank).to(factors),
+                (random(rank, *one.shape[1:]) / rank).to(factors),
+                scale,
+            )
+            for rank, scale in ((5, 0.7), (130, -0.4))
+        ]
+        for one in originals
+    ]
+    made, expected = ([torch.empty_like(one) for one in originals] for _ in range(2))
+    for patch, weights in ((lora_patch, made), (reference, expected)):
+        patch([Patch(*one) for one in zip(weights, originals, deltas, strict=True)])
+    exact = [one.double() for one in originals]
+    reference([Patch(one, one, more) for one, more in zip(exact, deltas, strict=True)])
+    for weight, other, one in zip(made, expected, exact, strict=True):
+        error, allowed = ((some.double() - one).abs().max() for some in (weight, other))
+        assert error <= 2 * allowed
+
+
+@pytest.mark.parametrize("beside", [nowhere, lambda: nullcontext(math.inf)])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_weight_set_is_taken_out_bit_for_bit(
+    models: Models, dtype: torch.dtype, beside: object
+) -> None:
+    module = ModelStore().network(
+        pipeline_recipes(Path(models.pipeline))[0].network, "cuda:0", dtype
+    )
+    before = {name: weight.clone() for name, weight in module.state_dict().items()}
+    sets = WeightSets(module, beside=beside)  # type: ignore[arg-type]
+    chosen = tuple(Lora(file_identity(path), 0.7) for path in models.loras)
+    for wanted in (chosen, chosen[:1], chosen[1:], ()):
+        sets.use(wanted, "unet")
+    assert sets.originals.tensors
+    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())

@@ -1,0 +1,215 @@
+"""Kernels that multiply, under Triton's interpreter, against float64; and weight sets that use them.
+See `test_kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_kernels import TYPES, check, random
+from torch import Tensor
+
+from katz_graph.bench.parity import Models
+from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.kernels import geglu as gate
+from katz_graph.kernels import linear_geglu as gated
+from katz_graph.kernels import triton_lora_patch
+from katz_graph.kernels.dispatch import INTERPRETED
+from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch, reference
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.prepare import FUSED
+from katz_graph.recipe import Lora
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET is not 1")
+
+HALF = [torch.float16, torch.bfloat16]
+RANKS = [1, 3, 16, 17, 64, 130]
+
+
+def exact_geglu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    value, gate = F.linear(
+        x.double(), weight.double(), None if bias is None else bias.double()
+    ).chunk(2, -1)
+    return value * F.gelu(gate)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("shape", [(2, 5, 70, 33), (3, 47, 64, 64), (1, 1, 5, 130)])
+def test_linear_geglu(
+    shape: Sequence[int], dtype: torch.dtype, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, rows, inner, width = shape
+    # columns with gaps
+    x = random(batch, rows, 2 * inner, dtype=dtype)[..., ::2]
+    weight = random(2 * width, inner, seed=1, dtype=dtype) / inner**0.5
+    bias = random(2 * width, seed=2, dtype=dtype) if biased else None
+    expected = gated.reference(x, weight, bias)
+    monkeypatch.setattr(gate, "geglu", None)  # the other form
+    made = gated.linear_geglu(x, weight, bias)
+    assert made.shape == expected.shape and made.dtype == dtype
+    check(made, expected, exact_geglu(x, weight, bias))
+
+
+def test_linear_geglu_of_floats_is_the_library_product_and_the_gate() -> None:
+    x, weight, bias = random(3, 7, 24), random(20, 24, seed=1), random(20, seed=2)
+    made = gated.linear_geglu(x, weight, bias)
+    assert torch.equal(made, gate.geglu(F.linear(x, weight, bias)))
+    check(made, gated.reference(x, weight, bias), exact_geglu(x, weight, bias))
+
+
+def test_nothing_in_gives_nothing_and_nan_stays_in_its_row() -> None:
+    weight = random(40, 24, seed=1, dtype=torch.float16)
+    assert gated.linear_geglu(torch.empty(0, 24).half(), weight, None).shape == (0, 20)
+    x = random(9, 24, dtype=torch.float16)
+    x[4, 3] = torch.nan
+    made = gated.linear_geglu(x, weight, None)
+    assert made[4].isnan().all() and not made[[0, 1, 2, 3, 5, 6, 7, 8]].isnan().any()
+
+
+def deltas(weight: Tensor, ranks: Sequence[int], *dtypes: torch.dtype) -> list[Delta]:
+    return [
+        Delta(
+            random(len(weight), rank, seed=rank, dtype=dtype),
+            (random(rank, *weight.shape[1:], seed=rank + 1) / rank).to(dtype),
+            0.7 - number,
+        )
+        for number, (rank, dtype) in enumerate(zip(ranks, dtypes, strict=True))
+    ]
+
+
+def exact_sum(original: Tensor, added: Sequence[Delta]) -> Tensor:
+    total = original.double()
+    for one in added:
+        product = one.up.double() @ one.down.double().flatten(1)
+        total = total + one.scale * product.view(total.shape)
+    return total
+
+
+def layers(dtype: torch.dtype) -> list[Tensor]:
+    """A linear layer, convolutions as they lie on a GPU, and one of three projections in one."""
+    projections = random(3 * 24, 32, seed=3, dtype=dtype)
+    last = torch.channels_last
+    return [
+        random(70, 100, dtype=dtype),
+        random(33, 20, 3, 3, seed=1, dtype=dtype).contiguous(memory_format=last),
+        random(8, 16, 1, 1, seed=2, dtype=dtype).contiguous(memory_format=last),
+        random(16, 4, 3, 3, seed=4, dtype=dtype),
+        projections[24:48],
+    ]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_lora_patch(dtype: torch.dtype, rank: int) -> None:
+    """Two LoRAs, of other ranks, on all layers at once."""
+    originals, made, expected = layers(dtype), layers(dtype), layers(dtype)
+    before = [one.clone() for one in originals]
+    added = [deltas(one, (rank, 5), torch.float16, torch.float16) for one in originals]
+    for patch, weights in ((lora_patch, made), (reference, expected)):
+        patch([Patch(*one) for one in zip(weights, originals, added, strict=True)])
+    for weight, other, original, more in zip(made, expected, before, added, strict=True):
+        check(weight, other, exact_sum(original, more))
+        assert weight.stride() == original.stride()
+    assert all(map(torch.equal, originals, before))
+    neighbours = made[-1]._base
+    assert neighbours is not None
+    untouched = torch.cat([neighbours[:24], neighbours[48:]])
+    unchanged = random(72, 32, seed=3, dtype=dtype)
+    assert torch.equal(untouched, torch.cat([unchanged[:24], unchanged[48:]]))
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.bfloat16),
+        (torch.float8_e4m3fn, torch.float64),
+    ],
+)
+def test_factors_may_have_any_format_and_originals_be_the_weights(
+    formats: Sequence[torch.dtype],
+) -> None:
+    weight, other = random(40, 48, dtype=torch.float16), random(40, 48, dtype=torch.float16)
+    added = deltas(weight, (4, 9), *formats)
+    exact = exact_sum(weight, added)
+    lora_patch([Patch(weight, weight, added)])
+    reference([Patch(other, other, added)])
+    check(weight, other, exact)
+
+
+def test_layers_are_found_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_lora_patch, "SEARCHED", 4)
+    originals = [random(65 * (number % 3) + 1, 16, seed=number) for number in range(11)]
+    made = [torch.zeros_like(one) for one in originals]
+    added = [deltas(one, (2,), torch.float32) for one in originals]
+    lora_patch([Patch(*one) for one in zip(made, originals, added, strict=True)])
+    for weight, original, more in zip(made, originals, added, strict=True):
+        assert torch.allclose(weight.double(), exact_sum(original, more), atol=1e-5)
+
+
+def test_nan_stays_where_it_was_made() -> None:
+    original = random(20, 32)
+    original[2, 3] = torch.nan
+    (added,) = deltas(original, (3,), torch.float32)
+    added.up[7] = torch.nan
+    made = torch.empty_like(original)
+    lora_patch([Patch(made, original, [added])])
+    bad = torch.zeros(20, 32, dtype=torch.bool)
+    bad[2, 3] = bad[7] = True
+    assert torch.equal(made.isnan(), bad)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_weight_set_is_written_at_once_and_taken_out_again(
+    dtype: torch.dtype, sdxl: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a module as it is on a GPU: convolutions channels-last, projections in one storage."""
+    module = ModelStore().network(pipeline_recipes(sdxl.pipeline)[0].network, "cpu", dtype)
+    assert any(hasattr(one, FUSED) for one in module.modules())
+    before = {name: weight.clone() for name, weight in module.state_dict().items()}
+    sets = WeightSets(module)
+    chosen = tuple(Lora(file_identity(path), 0.7) for path in sdxl.loras)
+    launches: list[Any] = []
+    launch = triton_lora_patch.lora_patch
+    monkeypatch.setattr(WeightSets, "_write", None)  # layer by layer
+    monkeypatch.setattr(
+        triton_lora_patch, "lora_patch", lambda patches: (launches.append(patches), launch(patches))
+    )
+    sets.use(chosen, "unet")
+    (patches,) = launches
+    assert len(patches) == len(sets.touched) > 50
+    for patch in patches:
+        expected = torch.empty_like(patch.weight)
+        reference([Patch(expected, patch.original, patch.deltas)])
+        check(patch.weight, expected, exact_sum(patch.original, patch.deltas))
+    sets.use((), "unet")
+    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+
+
+def test_what_is_not_aligned_is_written_apart_from_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide loads of a GPU fault at other addresses, and the interpreter would not notice."""
+    told: list[tuple[int, int]] = []
+    launch = triton_lora_patch._launch
+    monkeypatch.setattr(
+        triton_lora_patch,
+        "_launch",
+        lambda patches, multiple: (
+            told.append((len(patches), multiple)),
+            launch(patches, multiple),
+        ),
+    )
+    originals = [random(8, 32), random(8, 36), random(257)[1:].view(8, 32), random(16, 16)]
+    made = [torch.empty_like(one) for one in originals]
+    added = [deltas(one, (2,), torch.float32) for one in originals]
+    lora_patch([Patch(*one) for one in zip(made, originals, added, strict=True)])
+    assert sorted(told) == [(2, 1), (2, 16)]
+    for weight, original, more in zip(made, originals, added, strict=True):
+        assert torch.allclose(weight.double(), exact_sum(original, more), atol=1e-5)
