@@ -6,7 +6,7 @@ async function choose(page: Page, words: string): Promise<void> {
   const field = page.getByRole("dialog").getByRole("combobox");
   await field.waitFor();
   await page.keyboard.type(words);
-  await expect(page.getByRole("option").first()).toBeVisible(); // node types may still come
+  await expect(page.getByRole("dialog").getByRole("option").first()).toBeVisible(); // node types may still come
   await page.keyboard.press("Enter");
 }
 
