@@ -172,8 +172,20 @@ export function drawnEdges(
       data: { through: (through.get(link.id) ?? []).map(pointId) },
     };
     const old = known.get(id);
-    return old !== undefined && JSON.stringify(old) === JSON.stringify(made) ? old : made;
+    return old !== undefined && isSame(old, made) ? old : made;
   });
+}
+
+function isSame(one: WireEdge, other: WireEdge): boolean {
+  return (
+    one.source === other.source &&
+    one.sourceHandle === other.sourceHandle &&
+    one.target === other.target &&
+    one.targetHandle === other.targetHandle &&
+    one.className === other.className &&
+    one.selected === other.selected &&
+    one.data?.through.join() === other.data?.through.join()
+  );
 }
 
 const NAMED: Readonly<Record<string, number>> = {

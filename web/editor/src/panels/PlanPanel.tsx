@@ -65,7 +65,11 @@ function Sampler({
         Open the step
       </button>
       {plan.timeline !== null && (
-        <TimelineView plan={plan} timeline={plan.timeline} measured={bars(spans, 2)} />
+        <TimelineView
+          plan={plan}
+          timeline={plan.timeline}
+          measured={bars(spans, plan.timeline.first)}
+        />
       )}
       <dl>
         <dt>predicted</dt>

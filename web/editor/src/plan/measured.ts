@@ -39,14 +39,15 @@ export interface MeasuredBar {
   readonly seconds: number;
 }
 
-/** The last evaluations that were measured whole, in rows that are named as those of the plan. */
-export function bars(spans: readonly MeasuredSpan[], count: number): readonly MeasuredBar[] {
+/**
+ * Two evaluations as they were measured, in rows that are named as those of the plan: `first` and
+ * the next one, or the last two that are whole where sampling has not come so far.
+ */
+export function bars(spans: readonly MeasuredSpan[], first: number): readonly MeasuredBar[] {
   const inLoop = spans.filter(({ evaluation }) => evaluation !== null);
   const last = Math.max(-1, ...inLoop.map(({ evaluation }) => evaluation ?? -1));
-  const shown = inLoop.filter(({ evaluation }) => {
-    const at = evaluation ?? -1;
-    return at >= last - count && at < last; // the last one may still go on
-  });
+  const from = Math.min(first, last - 2); // the last one may still go on
+  const shown = inLoop.filter(({ evaluation }) => evaluation === from || evaluation === from + 1);
   const begin = Math.min(...shown.map(({ start }) => start));
   return shown.map(({ device, peer, target, kind, start, seconds, evaluation }) => ({
     row: kind === "send" ? `${device} -> ${peer}` : device,
