@@ -43,6 +43,7 @@ test("P0.16 a workflow is saved, renamed, found again, and deleted into the tras
   await expect(page.locator(".tab.active")).toContainText("second");
   await page.keyboard.press("Alt+w");
   await panel.getByRole("button", { name: "mine/second" }).first().click();
+  await expect(page.locator(".card").first()).toBeVisible();
   expect(await downloaded(page)).toEqual(kept);
   await panel.getByRole("button", { name: "delete" }).first().click();
   await expect(panel).toContainText("nothing was saved yet");

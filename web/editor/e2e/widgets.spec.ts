@@ -1,6 +1,6 @@
 /** Fields of nodes, against a real `katz serve`. */
 import { expect } from "@playwright/test";
-import { downloaded, node, openTemplate, test } from "./steps";
+import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
 test("P0.21 P0.09 a number is dragged by its name in one step of undo, and goes back to its default", async ({
   page,
@@ -121,4 +121,34 @@ test("P0.27 advanced inputs are folded until somebody wants them; optional ones 
   await expect(loader.getByLabel("strength_clip")).toBeVisible();
   await expect(loader.locator(".in.optional", { hasText: "clip" })).toHaveCount(1);
   await expect(loader.locator(".in.optional", { hasText: "model" })).toHaveCount(0);
+});
+
+test("P0.24 P0.33 a result becomes an input", async ({ page }) => {
+  await openTemplate(page, "Text to image");
+  await runToEnd(page);
+  await page.locator(".result").click();
+  await page.getByRole("dialog").getByRole("button", { name: "Use as input" }).click();
+  const field = node(page, "92").getByLabel("image");
+  await expect(field).toHaveValue(/^txt2img_\d+_\.png \[output\]$/);
+  await expect(node(page, "92").locator(".missing")).toHaveCount(0);
+  const picture = node(page, "92").locator(".thumbnail");
+  await expect(picture).toHaveJSProperty("complete", true);
+  expect(await picture.evaluate((image: HTMLImageElement) => image.naturalWidth)).toBe(128);
+});
+
+test("P0.15 a model that is missing stays, is marked, and the nearest name is offered", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const doc = await downloaded(page);
+  const loader = doc.nodes.find(({ id }: { id: number }) => id === 1);
+  loader.widgets_values[0] = "katz-mimi";
+  await openFile(page, "other.json", JSON.stringify(doc));
+  await expect(page.locator(".tab.active")).toContainText("other");
+  const field = node(page, "1").getByLabel("ckpt_name");
+  await expect(field).toHaveValue("katz-mimi");
+  await expect(field).toHaveClass(/missing/);
+  expect((await downloaded(page)).nodes).toEqual(doc.nodes);
+  await node(page, "1").getByRole("button", { name: "use katz-mini?" }).click();
+  await expect(field).toHaveValue("katz-mini");
 });

@@ -1,12 +1,10 @@
 /** Searches for a node type and places it, linked to the end of a link that was dropped. */
 import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
-import { compatible, type NodeType, newNode, searched, socketOf } from "../catalog/catalog";
-import { addNode } from "../document/commands";
-import { freePlace } from "../document/directions";
+import { compatible, type NodeType, searched, socketOf } from "../catalog/catalog";
 import { connect } from "../document/links";
 import { type Doc, nodesOf } from "../document/model";
-import { selectLast } from "../shell/adding";
+import { selectLast, withNode } from "../shell/adding";
 import { type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { Picker } from "../dialogs/Picker";
@@ -78,8 +76,7 @@ function slotFor(type: NodeType, { side, end }: Pending): number | null {
 }
 
 function placed(graph: Doc, type: NodeType, x: number, y: number, pending: Pending | null): Doc {
-  const free = freePlace(graph, Math.round(x), Math.round(y));
-  const added = addNode(graph, newNode(type, free.x, free.y));
+  const added = withNode(graph, type, { x, y });
   const slot = pending === null ? null : slotFor(type, pending);
   const made = nodesOf(added).at(-1);
   if (pending === null || slot === null || made === undefined) return added;

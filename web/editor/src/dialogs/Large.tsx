@@ -1,6 +1,7 @@
 /** Shows a picture large: arrows go to its neighbours, + and − zoom, the workflow in it opens. */
 import { useState } from "react";
 import { fetched } from "../server/client";
+import { loadPicture } from "../shell/adding";
 import { tell } from "../shell/live";
 import { Modal } from "./Modal";
 import { type Pictures, usePage } from "../shell/page";
@@ -70,6 +71,15 @@ export function Large({ pictures: { addresses, at } }: { readonly pictures: Pict
           }}
         >
           Open its workflow
+        </button>
+        <button
+          type="button"
+          onClick={() => {
+            close();
+            loadPicture(address);
+          }}
+        >
+          Use as input
         </button>
         <a href={address} download={name}>
           Download

@@ -1,12 +1,29 @@
 /** Edits a choice: a list where it is short, else a search. What is not there is never replaced. */
 import { useState } from "react";
+import { nearestName } from "../catalog/near";
 import { Picker } from "../dialogs/Picker";
 import type { Field } from "./field";
 
 const FEW = 24;
 const SHOWN = 200;
 
-export function ChoiceField({ widget, value, label, set }: Field) {
+export function ChoiceField(field: Field) {
+  const { widget, value, set } = field;
+  const names = widget.choices.map(String);
+  const near = names.includes(String(value)) ? null : nearestName(String(value), names);
+  return (
+    <>
+      <Choice {...field} />
+      {near !== null && (
+        <button type="button" className="near" onClick={() => set(near)}>
+          use {near}?
+        </button>
+      )}
+    </>
+  );
+}
+
+function Choice({ widget, value, label, set }: Field) {
   const [searching, setSearching] = useState(false);
   const present = String(value);
   const choose = (text: string) => {

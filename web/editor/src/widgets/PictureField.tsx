@@ -6,6 +6,10 @@ import type { Field } from "./field";
 
 export function PictureField({ onMask, ...field }: Field & { readonly onMask: () => void }) {
   const value = String(field.value);
+  // results and temporary pictures are no choices, and are there all the same
+  const choices = /\[(output|temp)\]$/.test(value)
+    ? [value, ...field.widget.choices]
+    : field.widget.choices;
   const take = (file: File | undefined) => {
     if (file === undefined) return;
     upload(file)
@@ -17,7 +21,7 @@ export function PictureField({ onMask, ...field }: Field & { readonly onMask: ()
   };
   return (
     <>
-      <ChoiceField {...field} />
+      <ChoiceField {...field} widget={{ ...field.widget, choices }} />
       <label className="upload" title="use a picture of yours; or drop one on the node">
         upload
         <input type="file" accept="image/*" onChange={(event) => take(event.target.files?.[0])} />
