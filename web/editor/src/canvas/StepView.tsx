@@ -179,7 +179,7 @@ function partsOf(plan: Plan, step: Step): Part[] {
       part(`call ${call.key}`, call, 2, {
         kind: "call",
         device: 0,
-        title: `${shortName(call.stage)}${call.batched > 1 ? ` ×${call.batched}, one call` : ""}`,
+        title: `${shortName(call.stage)}${call.batched > 1 ? ` ×${call.batched}` : ""}`,
         detail: timeText(call.seconds),
         look: call.batched > 1 ? "batched" : "",
       }),
