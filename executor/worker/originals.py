@@ -52,6 +52,7 @@ class Originals:
     def give_back(self, size: float) -> None:
         """Frees so many bytes of the device, or all that originals take."""
         while size > 0 and self._on_device:
-            name = self._on_device.pop()
+            name = next(iter(self._on_device))
             size -= self._tensors[name].nbytes
             self._tensors[name] = to_host(self._tensors[name])
+            self._on_device.remove(name)  # only now: memory of the host may run out

@@ -8,6 +8,7 @@ import math
 import random
 import weakref
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError, RunError
+from katz_graph.executor.worker import originals
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.originals import Originals
 from katz_graph.executor.worker.weight_set import KeptSets, WeightSets
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore
@@ -414,6 +417,18 @@ def test_originals_that_move_to_the_host_change_no_bit(dtype):
     assert sets.originals.device_bytes == 0
     sets.use((), "unet")
     assert_same(module, before)
+
+
+def test_originals_that_cannot_move_to_the_host_still_count_and_can_move_later(monkeypatch):
+    kept = Originals(lambda: nullcontext(math.inf))
+    kept.keep({"first": torch.ones(4), "second": torch.ones(4)})
+    with monkeypatch.context() as short:
+        short.setattr(originals, "to_host", Mock(side_effect=[torch.ones(4), MemoryError]))
+        with pytest.raises(MemoryError):
+            kept.give_back(math.inf)
+    assert kept.device_bytes == 16
+    kept.give_back(math.inf)
+    assert kept.device_bytes == 0
 
 
 def bytes_to(bus, device):

@@ -240,6 +240,18 @@ def test_originals_that_have_no_room_are_on_the_host_and_evict_nothing(
     assert device.originals == 0 and device.models.residents.use.evictions == 0
 
 
+@pytest.mark.parametrize("by_budget", [False, True])
+def test_originals_of_a_model_that_went_count_no_longer(by_budget: bool, lora_bytes: float) -> None:
+    model = recipes("sd1")[0]
+    room = int(bytes_of(model.network) + 1.01 * lora_bytes)
+    device = Device(100.0 * room, room) if by_budget else Device(room * 8 / 7)
+    for _ in range(2):
+        device.models.patch(model.with_lora(lora("sd1")))
+        assert device.originals == lora_bytes
+        device.models.unload()
+        assert device.models.residents.within_reach() == device.size
+
+
 def test_originals_do_not_count_as_what_computing_needs(lora_bytes: float) -> None:
     model, clip, _ = recipes("sd1")
     device = Device(bytes_of(model.network) + 3 * lora_bytes)

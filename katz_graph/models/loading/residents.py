@@ -366,6 +366,7 @@ class Residents:
             self.on_gone(module)
             weights += (*module.parameters(), *module.buffers(), *self.also_free(module))
             del module
+        self.room.count()
         if weights:
             # one after the other: threads that answer for this process are not kept waiting
             while weights:

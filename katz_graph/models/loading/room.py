@@ -71,7 +71,7 @@ class Room:
         before = self._moved
         for one in self.movable():
             one.give_back(size - (before - self._moved))
-            self._count()
+            self.count()
         return before - self._moved
 
     @contextmanager
@@ -83,7 +83,7 @@ class Room:
         try:
             yield self._spare(resident)
         finally:
-            self._count()
+            self.count()
             self.watch()
 
     def _spare(self, resident: float) -> float:
@@ -93,7 +93,8 @@ class Room:
         )
         return of_budget if self.memory is None else min(of_budget, self.free - self._reserve())
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Counts what is movable anew: some of it came or went."""
         self._moved = sum(one.device_bytes for one in self.movable())
 
     def _reserve(self) -> float:
