@@ -1,35 +1,8 @@
 /** A real `katz serve` with the miniature models, as a person uses it. */
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { expect, type Page, test } from "@playwright/test";
-
-const troubles: string[] = [];
-
-test.beforeEach(async ({ page }) => {
-  troubles.length = 0;
-  page.on("console", (message) => {
-    if (message.type() === "error") troubles.push(message.text());
-  });
-  page.on("pageerror", (error) => troubles.push(error.message));
-  await page.goto("/");
-  await expect(page.getByText("connected", { exact: true })).toBeVisible();
-});
-
-test.afterEach(() => expect(troubles).toEqual([]));
-
-async function openTemplate(page: Page, title: string): Promise<void> {
-  await page.getByRole("button", { name: title }).first().click();
-  await expect(page.locator(".card").first()).toBeVisible();
-}
-
-async function runToEnd(page: Page): Promise<void> {
-  await page.getByRole("button", { name: "Run", exact: true }).click();
-  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
-}
-
-function node(page: Page, id: string) {
-  return page.locator(`[data-node="${id}"]`);
-}
+import { expect } from "@playwright/test";
+import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
 test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are, its picture stands in the node", async ({
   page,
@@ -49,7 +22,7 @@ test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it",
   await node(page, "5").getByLabel("seed", { exact: true }).fill("4711"); // not known already
   await runToEnd(page);
   await expect(node(page, "5").locator(".strip")).toContainText("an evaluation, predicted");
-  await page.keyboard.press("e");
+  await page.keyboard.press("Shift+E");
   const panel = page.getByLabel("plan", { exact: true });
   await expect(panel).toContainText("What was weighed");
   await expect(panel).toContainText("Bound by");
@@ -82,6 +55,7 @@ test("P0.09 P0.23 P0.25 a changed prompt is undone by one step; a seed that foll
 
 test("P0.14 a picture opens in a tab of its own and repeats itself; what is no workflow leaves a line", async ({
   page,
+  troubles,
 }) => {
   await openTemplate(page, "Text to image");
   await runToEnd(page);
@@ -89,18 +63,13 @@ test("P0.14 a picture opens in a tab of its own and repeats itself; what is no w
   const file = new URL(address ?? "", page.url());
   file.searchParams.delete("width");
   const picture = await (await page.request.get(file.href)).body();
-  const drop = async (name: string, content: Buffer) => {
-    const chooser = page.waitForEvent("filechooser");
-    await page.getByRole("button", { name: "Open files" }).click();
-    await (await chooser).setFiles({ name, mimeType: "application/octet-stream", buffer: content });
-  };
-  await drop("mine.png", picture);
+  await openFile(page, "mine.png", picture);
   await expect(page.locator(".tab.active")).toContainText("mine");
   await runToEnd(page);
   const again = await node(page, "91").locator(".result img").getAttribute("src");
   const second = new URL(again ?? "", page.url());
   second.searchParams.delete("width");
-  await drop("broken.json", Buffer.from("{"));
+  await openFile(page, "broken.json", "{");
   await expect(page.getByRole("alert")).toContainText("broken.json: the file cannot be opened");
   await expect(page.locator(".tab")).toHaveCount(2);
   troubles.splice(0); // the refusal itself stands on the console
@@ -131,12 +100,11 @@ test("P0.16 P0.17 all tabs are there after a reload, changes too, and the file i
   await page.reload();
   await expect(page.getByRole("alert")).toContainText("restored");
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("3");
-  const saving = page.waitForEvent("download");
-  await page.getByRole("button", { name: "Download the workflow" }).click();
-  const written = JSON.parse(readFileSync(await (await saving).path(), "utf8"));
+  const written = await downloaded(page);
   const opened = await (await page.request.get("/templates/inpaint.json")).json();
   const sampler = opened.nodes.find(({ id }: { id: number }) => id === 5);
   sampler.widgets_values[2] = 3;
+  sampler.widgets_values_named.steps = 3;
   expect(written).toEqual(opened);
 });
 
@@ -181,7 +149,7 @@ test("P0.39 every action stands in the palette and on the sheet", async ({ page 
   const palette = page.getByRole("combobox", { name: "All actions" });
   await palette.fill("shortcuts");
   await palette.press("Enter");
-  await expect(page.getByRole("dialog", { name: "Shortcuts" })).toContainText("Mod+Enter");
+  await expect(page.getByRole("dialog", { name: "Shortcuts" })).toContainText("Ctrl Enter");
 });
 
 for (const colorScheme of ["dark", "light"] as const)
@@ -211,7 +179,7 @@ for (const colorScheme of ["dark", "light"] as const)
     expect(await found()).toEqual([]);
     await openTemplate(page, "ControlNet and LoRA");
     await runToEnd(page);
-    await page.keyboard.press("e");
+    await page.keyboard.press("Shift+E");
     expect(await found()).toEqual([]);
     await page.keyboard.press("q");
     expect(await found()).toEqual([]);

@@ -1,4 +1,4 @@
-// Lists the abilities (P0.01 to P0.42) that no test names.
+// Lists the abilities (P0.01 to P0.42) that no test names, and fails where there are some.
 import { readdirSync, readFileSync } from "node:fs";
 
 const root = new URL("../", import.meta.url);
@@ -16,3 +16,4 @@ const missing = all.filter((id) => !tests.includes(id));
 console.log(
   `${all.length - missing.length} of ${all.length} are named by a test; not: ${missing.join(", ") || "none"}`,
 );
+if (missing.length > 0) process.exit(1);

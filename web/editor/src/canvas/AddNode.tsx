@@ -1,12 +1,14 @@
 /** Searches for a node type and places it, linked to the end of a link that was dropped. */
 import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
-import { compatible, type NodeType, newNode, searched } from "../catalog/catalog";
-import { addNode, connect } from "../document/commands";
+import { compatible, type NodeType, searched, socketOf } from "../catalog/catalog";
+import { connect } from "../document/links";
 import { type Doc, nodesOf } from "../document/model";
+import { selectLast, withNode } from "../shell/adding";
 import { type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
-import { Picker } from "../shell/Picker";
+import { Picker } from "../dialogs/Picker";
+import { linked } from "./ends";
 import { type Pending, useCanvas } from "./state";
 
 export function AddNode({ session }: { readonly session: Session }) {
@@ -35,7 +37,7 @@ function Search({
   const close = () => useCanvas.setState({ asking: null });
   return (
     <Picker
-      label={pending === null ? "Add a node" : `Add a node for ${pending.type}`}
+      label={pending === null ? "Add a node" : `Add a node for ${pending.end.type}`}
       query={query}
       onQuery={setQuery}
       entries={found.map((type) => ({
@@ -53,29 +55,32 @@ function Search({
         useDocuments
           .getState()
           .change(session.id, `add ${type.title}`, (doc) => placed(doc, type, x, y, pending));
+        selectLast();
+        document.querySelector<HTMLElement>("main.canvas")?.focus();
       }}
     />
   );
 }
 
-function slotFor(type: NodeType, pending: Pending): number | null {
+/** Which slot of a new node takes the end of the link: wires before widgets. */
+function slotFor(type: NodeType, { side, end }: Pending): number | null {
+  const inputs = [
+    ...type.sockets.map((socket) => socket.type),
+    ...(type.isVirtual ? [] : type.widgets).map(socketOf),
+  ];
   const place =
-    pending.side === "from"
-      ? type.sockets.findIndex((socket) => compatible(pending.type, socket.type))
-      : type.outputs.findIndex((output) => compatible(output.type, pending.type));
+    side === "from"
+      ? inputs.findIndex((input) => compatible(end.type, input))
+      : type.outputs.findIndex((output) => compatible(output.type, end.type));
   return place < 0 ? null : place;
 }
 
-function placed(doc: Doc, type: NodeType, x: number, y: number, pending: Pending | null): Doc {
-  const added = addNode(doc, newNode(type, Math.round(x), Math.round(y)));
+function placed(graph: Doc, type: NodeType, x: number, y: number, pending: Pending | null): Doc {
+  const added = withNode(graph, type, { x, y });
   const slot = pending === null ? null : slotFor(type, pending);
   const made = nodesOf(added).at(-1);
   if (pending === null || slot === null || made === undefined) return added;
-  const [here, there] = [
-    { node: made.id, slot },
-    { node: pending.node, slot: pending.slot },
-  ];
   return pending.side === "from"
-    ? connect(added, there, here, pending.type)
-    : connect(added, here, there, made.outputs[slot]?.type ?? pending.type);
+    ? connect(added, pending.end, { node: made.id, slot }, pending.end.type)
+    : linked(added, { node: made.id, slot, type: made.outputs[slot]?.type ?? "*" }, pending.end);
 }

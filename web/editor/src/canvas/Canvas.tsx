@@ -1,94 +1,85 @@
-/** Draws the document in front and turns gestures into its commands. Only here is React Flow known. */
+/** Draws the graph in view and turns gestures into its commands. Only this folder knows React Flow. */
 import {
   applyNodeChanges,
   Background,
-  type Connection,
+  ControlButton,
   Controls,
-  type Edge,
-  type FinalConnectionState,
   MiniMap,
   type NodeChange,
   ReactFlow,
   ReactFlowProvider,
+  SelectionMode,
   useReactFlow,
 } from "@xyflow/react";
+import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { compatible } from "../catalog/catalog";
-import { pasted } from "../document/clipboard";
-import { connect, moveNodes, removeLinks, removeNodes } from "../document/commands";
-import { type Doc, nodesOf } from "../document/model";
-import { docOf, type Session, useDocuments } from "../shell/documents";
-import { openFiles } from "../shell/running";
+import { NODE_TYPE, place } from "../shell/adding";
+import { type Place, removeNodes } from "../document/commands";
+import { removeGroup } from "../document/groups";
+import { removeLinks } from "../document/links";
+import { addReroute, removeReroute } from "../document/reroutes";
+import type { Doc } from "../document/model";
+import { graphOf, type Session, useDocuments } from "../shell/documents";
 import { AddNode } from "./AddNode";
+import { BoundaryCard } from "./Boundary";
 import { Card } from "./Card";
+import { fitting, LEAST_ZOOM } from "./fit";
 import { Group } from "./Group";
-import { type Drawn, drawnEdges, drawnNodes, slotOf } from "./layout";
-import { type Pending, useCanvas } from "./state";
+import { type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
+import { Menu } from "./Menu";
+import { Point } from "./Point";
+import { Wire, type WireEdge } from "./Wire";
+import { useCanvas } from "./state";
+import { useConnecting } from "./useConnecting";
+import { useMoving } from "./useMoving";
+import { useOffering } from "./useOffering";
 
-const TYPES = { card: Card, group: Group };
+const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point };
+const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
-const FIT = { padding: 0.12, maxZoom: 1 };
+const MANY = 150;
+const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y) });
+/** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
+const PAN = [0, 1];
 
 export function Canvas({ session }: { readonly session: Session }) {
+  const key = [session.id, ...session.path].join(":");
   return (
-    <ReactFlowProvider key={session.id}>
-      <Flow session={session} />
+    <ReactFlowProvider key={key}>
+      <Flow session={session} view={key} />
     </ReactFlowProvider>
   );
 }
 
-function Flow({ session }: { readonly session: Session }) {
-  const doc = docOf(session);
-  const flow = useReactFlow<Drawn, Edge>();
-  const [nodes, setNodes] = useState<Drawn[]>(() => drawnNodes(doc, []));
+function Flow({ session, view }: { readonly session: Session; readonly view: string }) {
+  const graph = graphOf(session);
+  const [nodes, setNodes] = useState<Drawn[]>(() => drawnNodes(graph, []));
   const [links, setLinks] = useState<ReadonlySet<string>>(NO_SELECTION);
-  const pointer = useRef({ x: 200, y: 200 });
-  const edges = useMemo(() => drawnEdges(doc, links), [doc, links]);
+  const [viewport] = useState(() => useCanvas.getState().views[view]);
+  const drawn = useRef<readonly WireEdge[]>([]);
+  const edges = useMemo(() => {
+    const next = drawnEdges(graph, links, drawn.current);
+    drawn.current = next;
+    return next;
+  }, [graph, links]);
 
-  useEffect(() => setNodes((before) => drawnNodes(doc, before)), [doc]);
+  useEffect(() => setNodes((before) => drawnNodes(graph, before)), [graph]);
 
   const change = useCallback(
-    (label: string, edit: (doc: Doc) => Doc) =>
+    (label: string, edit: (graph: Doc) => Doc) =>
       useDocuments.getState().change(session.id, label, edit),
     [session.id],
   );
-
-  const ask = useCallback((x: number, y: number, pending: Pending | null = null) => {
-    useCanvas.setState({ asking: { x, y, pending } });
-  }, []);
-
-  useEffect(() => {
-    useCanvas.setState({
-      selected: NO_SELECTION,
-      asking: null,
-      ask: () => ask(pointer.current.x, pointer.current.y),
-      fit: () => void flow.fitView(FIT),
-      jump: (node) => {
-        setNodes((all) => all.map((one) => ({ ...one, selected: one.id === node })));
-        void flow.fitView({ nodes: [{ id: node }], maxZoom: 1, padding: 0.6, duration: 200 });
-      },
-    });
-  }, [ask, flow]);
-
-  useEffect(() => {
-    const paste = (event: ClipboardEvent) => {
-      if (event.target instanceof HTMLElement && event.target.closest("input, textarea")) return;
-      const files = [...(event.clipboardData?.files ?? [])];
-      if (files.length > 0) return void openFiles(files);
-      const text = event.clipboardData?.getData("text/plain") ?? "";
-      const { x, y } = flow.screenToFlowPosition(pointer.current);
-      change("paste", (now) => pasted(now, text, x, y)?.doc ?? now);
-    };
-    window.addEventListener("paste", paste);
-    return () => window.removeEventListener("paste", paste);
-  }, [change, flow]);
+  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes);
+  const connecting = useConnecting(graph, change, ask);
+  const moving = useMoving(graph, change, setNodes);
 
   const onNodesChange = useCallback((changes: NodeChange<Drawn>[]) => {
-    setNodes((before) => applyNodeChanges(changes, before));
+    setNodes((before) => measured(applyNodeChanges(changes, before)));
   }, []);
 
   const onSelectionChange = useCallback(
-    ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: Edge[] }) => {
+    ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
       useCanvas.setState({ selected: new Set(chosen.map(({ id }) => id)) });
       setLinks((before) => {
         const next = new Set(lines.map(({ id }) => id));
@@ -98,114 +89,113 @@ function Flow({ session }: { readonly session: Session }) {
     [],
   );
 
-  const onMoved = useCallback(
-    (_: unknown, __: unknown, moved: Drawn[]) => {
-      const places = new Map(moved.map(({ id, position }) => [id, position]));
-      change(moved.length > 1 ? `move ${moved.length} nodes` : "move", (now) =>
-        moveNodes(now, places),
-      );
-    },
-    [change],
-  );
-
   const onBeforeDelete = useCallback(
-    async ({ nodes: gone, edges: cut }: { nodes: Drawn[]; edges: Edge[] }) => {
+    async ({ nodes: gone, edges: cut }: { nodes: Drawn[]; edges: WireEdge[] }) => {
+      const cards = new Set(gone.flatMap(({ id, type }) => (type === "card" ? [id] : [])));
+      const groups = gone.flatMap((one) => (one.type === "frame" ? [one.data.number] : []));
+      const points = gone.flatMap((one) => (one.type === "point" ? [one.data.reroute.id] : []));
       change(gone.length > 0 ? "delete" : "cut a link", (now) =>
-        removeNodes(
-          removeLinks(now, new Set(cut.map(({ id }) => Number(id)))),
-          new Set(gone.map(({ id }) => id)),
-        ),
+        groups
+          .sort((one, other) => other - one)
+          .reduce(
+            removeGroup,
+            removeNodes(
+              points.reduce(
+                removeReroute,
+                removeLinks(now, new Set(cut.map(({ id }) => Number(id)))),
+              ),
+              cards,
+            ),
+          ),
       );
       return false; // the document has changed, and what is drawn follows it
     },
     [change],
   );
 
-  const typesOf = useCallback(
-    (link: Connection | Edge) => {
-      const all = nodesOf(doc);
-      const from = all.find(({ id }) => id === link.source)?.outputs[slotOf(link.sourceHandle)];
-      const to = all.find(({ id }) => id === link.target)?.inputs[slotOf(link.targetHandle)];
-      return from === undefined || to === undefined ? null : ([from.type, to.type] as const);
-    },
-    [doc],
-  );
-
-  const isValid = useCallback(
-    (link: Connection | Edge) => {
-      const types = typesOf(link);
-      return link.source !== link.target && types !== null && compatible(...types);
-    },
-    [typesOf],
-  );
-
-  const onConnect = useCallback(
-    (link: Connection) => {
-      const types = typesOf(link);
-      if (types === null) return;
-      const from = { node: link.source, slot: slotOf(link.sourceHandle) };
-      const to = { node: link.target, slot: slotOf(link.targetHandle) };
-      change("connect", (now) => connect(now, from, to, types[0]));
-    },
-    [change, typesOf],
-  );
-
-  const onConnectEnd = useCallback(
-    (event: MouseEvent | TouchEvent, state: FinalConnectionState) => {
-      const onPane = event.target instanceof Element && event.target.closest(".react-flow__pane");
-      const { fromNode, fromHandle } = state;
-      if (state.isValid || !onPane || !fromNode || !fromHandle || !("clientX" in event)) return;
-      const node = nodesOf(doc).find(({ id }) => id === fromNode.id);
-      const slot = slotOf(fromHandle.id);
-      const side = fromHandle.type === "source" ? "from" : "to";
-      const type = (side === "from" ? node?.outputs[slot] : node?.inputs[slot])?.type ?? "*";
-      ask(event.clientX, event.clientY, { node: fromNode.id, slot, side, type });
-    },
-    [ask, doc],
-  );
-
+  const flow = useReactFlow();
+  const busy = useCanvas((canvas) => canvas.connecting !== null);
   return (
     <main
-      className="canvas"
+      className={`canvas ${busy ? "connecting" : ""}`}
       aria-label="workflow"
-      onPointerMove={(event) => {
-        pointer.current = { x: event.clientX, y: event.clientY };
-      }}
+      tabIndex={0}
+      onPointerMove={onPointerMove}
       onDoubleClick={(event) => {
-        const pane = event.target instanceof Element && event.target.closest(".react-flow__pane");
+        const pane =
+          event.target instanceof Element && event.target.classList.contains("react-flow__pane");
         if (pane) ask(event.clientX, event.clientY);
       }}
+      onContextMenu={onContextMenu}
+      onDragOver={(event) => {
+        if (event.dataTransfer.types.includes(NODE_TYPE)) event.preventDefault();
+      }}
+      onDrop={(event) => {
+        const name = event.dataTransfer.getData(NODE_TYPE);
+        if (name === "") return;
+        event.preventDefault();
+        place(name, flow.screenToFlowPosition({ x: event.clientX, y: event.clientY }));
+      }}
     >
-      <ReactFlow<Drawn, Edge>
+      <ReactFlow<Drawn, WireEdge>
         nodes={nodes}
         edges={edges}
         nodeTypes={TYPES}
+        edgeTypes={LINES}
+        onEdgeDoubleClick={({ clientX, clientY }, { id }) =>
+          change("lead a link around", (now) =>
+            addReroute(
+              now,
+              Number(id),
+              rounded(flow.screenToFlowPosition({ x: clientX, y: clientY })),
+            ),
+          )
+        }
         onNodesChange={onNodesChange}
         onSelectionChange={onSelectionChange}
-        onNodeDragStop={onMoved}
         onBeforeDelete={onBeforeDelete}
-        onConnect={onConnect}
-        onConnectEnd={onConnectEnd}
-        isValidConnection={isValid}
+        {...connecting}
+        {...moving}
         connectionRadius={24}
+        reconnectRadius={14}
         deleteKeyCode={["Delete", "Backspace"]}
-        multiSelectionKeyCode="Shift"
+        multiSelectionKeyCode={["Shift", "Control", "Meta"]}
         selectionKeyCode="Shift"
+        selectionMode={SelectionMode.Partial}
+        panOnDrag={PAN}
         zoomOnDoubleClick={false}
-        minZoom={0.05}
+        nodesFocusable={false}
+        edgesFocusable={false}
+        disableKeyboardA11y
+        minZoom={LEAST_ZOOM}
         maxZoom={4}
-        fitView
-        fitViewOptions={FIT}
-        onlyRenderVisibleElements={nodes.length > 150}
+        {...(viewport === undefined ? {} : { defaultViewport: viewport })}
+        onInit={(instance) => {
+          const all = viewport === undefined ? fitting(instance, () => true, 0.08) : null;
+          if (all !== null) void instance.setViewport(all);
+        }}
+        onMoveEnd={(_, at) =>
+          useCanvas.setState(({ views }) => ({ views: { ...views, [view]: at } }))
+        }
+        onlyRenderVisibleElements={nodes.length > MANY}
         proOptions={{ hideAttribution: true }}
       >
         <Background gap={24} />
-        <Controls showInteractive={false} />
+        <Controls showInteractive={false} showFitView={false}>
+          <ControlButton
+            title="Show all"
+            aria-label="Show all"
+            onClick={() => useCanvas.getState().fit()}
+          >
+            <Maximize />
+          </ControlButton>
+        </Controls>
         {nodes.length > 0 && (
           <MiniMap pannable zoomable nodeClassName={(node) => `mini-${node.type}`} />
         )}
       </ReactFlow>
       <AddNode session={session} />
+      <Menu />
     </main>
   );
 }

@@ -1,167 +1,196 @@
 /** Draws one node: its sockets, widgets, how far it is, and what it made. */
-import { Handle, type NodeProps, Position } from "@xyflow/react";
-import { memo, useEffect, useMemo, useState } from "react";
-import { placedWidgets } from "../catalog/catalog";
-import { BYPASSED, type DocNode, MUTED, subgraphNames } from "../document/model";
-import type { NodeRun, Picture } from "../jobs/reducer";
-import { type Json, listOf } from "../json";
-import { PlanStrip } from "../plan/PlanStrip";
-import { planOf } from "../plan/plan";
-import { addressOf, pictureOf } from "../server/client";
-import { docOf, useDocuments } from "../shell/documents";
+import { type NodeProps, NodeResizeControl } from "@xyflow/react";
+import { memo, useMemo, useState } from "react";
+import { type NodeType, placedWidgets, type Widget } from "../catalog/catalog";
+import { promotedWidgets } from "../catalog/promoted";
+import { resizeNode } from "../document/commands";
+import type { Doc, DocNode } from "../document/model";
+import { subgraphOf } from "../document/scope";
+import { runInside } from "../jobs/inside";
+import { type Json, listOf, textOf } from "../json";
+import { noteRender } from "../renders";
+import { activeSession, docOf, type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
-import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
-import { type CardNode, socketColour } from "./layout";
+import { handleOf, type Input, inputsOf } from "./ends";
+import type { CardNode } from "./layout";
+import { NodePlan } from "./NodePlan";
+import { Results } from "./Results";
+import { InputSocket, OutputSocket } from "./Socket";
+import { modeName, Title } from "./Title";
 
-const NOTES = ["Note", "MarkdownNote"];
-const MODES: Readonly<Record<number, string>> = { [MUTED]: "muted", [BYPASSED]: "bypassed" };
+const LEAST = { width: 200, height: 60 };
+
+/** Reads from the document in front; what it gives must keep its identity. */
+function useFront<Value>(read: (session: Session) => Value, otherwise: Value): Value {
+  return useDocuments(({ sessions, active }) => {
+    const session = sessions.find((one) => one.id === active);
+    return session === undefined ? otherwise : read(session);
+  });
+}
 
 export const Card = memo(function Card({ id, data: { node }, selected }: NodeProps<CardNode>) {
+  noteRender(`node ${id}`);
   const type = useLive(({ catalog }) => catalog.get(node.type));
   const known = useLive(({ catalog }) => catalog.size > 0);
-  const job = useDocuments(
-    ({ sessions, active }) => sessions.find((session) => session.id === active)?.job ?? "",
-  );
-  const subgraph = useDocuments(({ sessions, active }) => {
-    const session = sessions.find((one) => one.id === active);
-    return session === undefined ? undefined : subgraphNames(docOf(session)).get(node.type);
+  const job = useFront((session) => session.job ?? "", "");
+  const key = useFront(({ path }) => [...path, id].join(":"), id);
+  const subgraph = useFront((session) => subgraphOf(docOf(session), node.type), undefined);
+  const failed = useFront(({ checked }) => checked?.failing.has(key) === true, false);
+  const run = useLive(({ jobs }) => {
+    const runs = jobs.byId[job]?.nodes ?? {};
+    return runs[key] ?? (subgraph && jobs.byId[job] ? runInside(runs, key) : null) ?? undefined;
   });
-  const run = useLive(({ jobs }) => jobs.byId[job]?.nodes[id]);
-  const failed = useDocuments(({ sessions, active }) => {
-    const checked = sessions.find((session) => session.id === active)?.checked;
-    return checked?.nodeErrors[id] !== undefined;
-  });
-  const made = useLive(({ jobs }) => jobs.byId[job]?.plans[id]);
-  const plan = useMemo(() => (made === undefined ? null : planOf(made)), [made]);
-  const widgets = useMemo(() => placedWidgets(node, type), [node, type]);
-  const linked = new Set(node.inputs.filter(({ link }) => link !== null).map(({ name }) => name));
-  const sockets = node.inputs.flatMap((input, slot) =>
-    input.widget === null || input.link !== null ? [{ input, slot }] : [],
-  );
-  const rows = Math.max(sockets.length, node.outputs.length);
-  const isNote = NOTES.includes(node.type);
-  const missing = known && type === undefined && subgraph === undefined && !isNote;
+  const missing = known && type === undefined && subgraph === undefined;
   const state = run?.phase === "failed" || failed ? "failed" : (run?.phase ?? "");
-  const classes = ["card", state, MODES[node.mode] ?? "", selected ? "selected" : ""];
+  const name = node.title || textOf(subgraph?.name) || type?.title || node.type;
+  const classes = [
+    "card",
+    state,
+    modeName(node.mode),
+    selected ? "selected" : "",
+    node.collapsed ? "collapsed" : "",
+    type?.isVirtual ? "virtual" : "",
+  ];
   return (
     <article className={classes.join(" ")} data-node={id}>
-      <header className="card-title" style={node.colour ? { background: node.colour } : undefined}>
-        <span className="name">{node.title || subgraph || type?.title || node.type}</span>
-        <Badge run={run} mode={MODES[node.mode]} />
-        <span className="id">{id}</span>
-      </header>
+      <Title node={node} name={name} run={run} />
       {run?.phase === "running" && run.maximum > 1 && (
         <progress value={run.value} max={run.maximum} aria-label="evaluations" />
       )}
       {missing && <p className="missing">{node.type} is not installed here</p>}
+      <Body node={node} type={type} subgraph={subgraph} />
+      {!node.collapsed && (
+        <>
+          {subgraph !== undefined && <Enter node={id} />}
+          <NodePlan job={job} node={key} />
+          <Results job={job} node={key} />
+          <NodeResizeControl
+            className="resize"
+            minWidth={LEAST.width}
+            minHeight={LEAST.height}
+            onResizeEnd={(_, { width, height }) => {
+              const session = activeSession();
+              if (session !== null)
+                useDocuments
+                  .getState()
+                  .change(session.id, "resize", (graph) =>
+                    resizeNode(graph, id, Math.round(width), Math.round(height) - 30),
+                  );
+            }}
+          />
+        </>
+      )}
+    </article>
+  );
+});
+
+/** Sockets and widgets. A widget that is linked shows that in place of its value. */
+const Body = memo(function Body({
+  node,
+  type,
+  subgraph,
+}: {
+  readonly node: DocNode;
+  readonly type: NodeType | undefined;
+  readonly subgraph: Doc | undefined;
+}) {
+  const catalog = useLive((live) => live.catalog);
+  const widgets = useMemo(
+    () =>
+      subgraph === undefined
+        ? placedWidgets(node, type)
+        : promotedWidgets(node.raw, node, subgraph, catalog),
+    [node, type, subgraph, catalog],
+  );
+  const inputs = useMemo(() => inputsOf(node, type), [node, type]);
+  const shown = new Set(widgets.map(({ widget }) => widget.name));
+  const sockets = inputs.filter(({ widget }) => widget === null || !shown.has(widget));
+  const rows = Math.max(sockets.length, node.outputs.length);
+  const [unfolded, setUnfolded] = useState(false);
+  const advanced = widgets.filter(({ widget }) => isFolded(node, widget));
+  const growing = widgets.some(({ widget }) => widget.lines);
+  return (
+    <div className="body" style={growing ? { minHeight: node.height } : undefined}>
       <div className="sockets">
         {Array.from({ length: rows }, (_, row) => {
           const left = sockets[row];
           const right = node.outputs[row];
           return (
-            <div className="row" key={left ? `i${left.slot}` : `o${row}`}>
-              {left && (
-                <span className={`in socket-${socketColour(left.input.type)}`}>
-                  <Handle type="target" position={Position.Left} id={`in:${left.slot}`} />
-                  <span title={left.input.type}>{left.input.label}</span>
-                </span>
-              )}
+            <div className="row" key={left?.name ?? `out ${right?.name}`}>
+              {left && <InputSocket input={left} label={labelOf(node, left)} />}
               {right && (
-                <span className={`out socket-${socketColour(right.type)}`}>
-                  <span title={right.type}>{right.label}</span>
-                  <Handle type="source" position={Position.Right} id={`out:${row}`} />
-                </span>
+                <OutputSocket
+                  output={{ node: node.id, slot: row, type: right.type }}
+                  label={right.label}
+                />
               )}
             </div>
           );
         })}
       </div>
-      {isNote ? (
-        <p className="note">{String(listOf(node.values as Json)[0] ?? "")}</p>
-      ) : (
-        widgets
-          .filter(({ widget }) => !linked.has(widget.name))
-          .map((placed) => (
-            <WidgetRow
-              key={placed.key}
-              node={node.id}
-              placed={placed}
-              after={afterOf(node, placed.key)}
-            />
-          ))
+      {(unfolded ? widgets : widgets.filter(({ widget }) => !isFolded(node, widget))).map(
+        (placed) => (
+          <WidgetRow
+            key={placed.key}
+            node={node.id}
+            placed={placed}
+            {...handleFor(inputs, placed.widget.name)}
+            linked={isLinked(node, placed.widget.name)}
+            after={afterOf(node, placed.key)}
+          />
+        ),
       )}
-      {plan !== null && <PlanStrip plan={plan} />}
-      <Results job={job} node={id} />
-    </article>
+      {advanced.length > 0 && (
+        <button
+          type="button"
+          className="enter nodrag"
+          aria-expanded={unfolded}
+          onClick={() => setUnfolded(!unfolded)}
+        >
+          {unfolded ? "Fewer inputs" : `${advanced.length} advanced`}
+        </button>
+      )}
+    </div>
   );
 });
+
+/** Inputs that their type calls advanced are folded away, unless something is linked to them. */
+function isFolded(node: DocNode, { name, options }: Widget): boolean {
+  return options.advanced === true && !isLinked(node, name);
+}
+
+function handleFor(inputs: readonly Input[], widget: string) {
+  const input = inputs.find((one) => one.widget === widget);
+  return input === undefined
+    ? { handle: null, handleKey: "" }
+    : { handle: <InputSocket input={input} />, handleKey: `${handleOf(input)} ${input.type}` };
+}
+
+function labelOf(node: DocNode, { slot, name }: Input): string {
+  return (slot === null ? name : node.inputs[slot]?.label) ?? name;
+}
+
+function isLinked(node: DocNode, widget: string): boolean {
+  return node.inputs.some((input) => input.widget === widget && input.link !== null);
+}
 
 function afterOf(node: DocNode, key: number | string): Json | undefined {
   return typeof key === "number" ? listOf(node.values as Json)[key + 1] : undefined;
 }
 
-function Badge({
-  run,
-  mode,
-}: {
-  readonly run: NodeRun | undefined;
-  readonly mode: string | undefined;
-}) {
-  if (run === undefined) return mode === undefined ? null : <span className="badge">{mode}</span>;
-  const words = {
-    running: run.maximum > 1 ? `${run.value}/${run.maximum}` : "running",
-    done: run.seconds >= 0.005 ? `${run.seconds.toFixed(2)} s` : "done",
-    cached: "cached",
-    failed: "failed",
-  }[run.phase];
+function Enter({ node }: { readonly node: string }) {
   return (
-    <span className={`badge ${run.phase}`} title={run.why}>
-      {words}
-    </span>
+    <button
+      type="button"
+      className="enter nodrag"
+      onClick={() => {
+        const session = activeSession();
+        if (session !== null)
+          useDocuments.getState().update(session.id, { path: [...session.path, node] });
+      }}
+    >
+      Open the subgraph
+    </button>
   );
-}
-
-function Results({ job, node }: { readonly job: string; readonly node: string }) {
-  const preview = useLive(({ jobs }) => {
-    const shown = jobs.byId[job]?.preview;
-    return shown?.node === node ? shown : null;
-  });
-  const made = useLive(({ jobs }) => jobs.byId[job]?.outputs[node]);
-  if (preview !== null) return <Preview picture={preview} />;
-  const pictures = ((made?.images ?? []) as readonly Json[]).map(pictureOf);
-  const texts = ((made?.text ?? []) as readonly unknown[]).map(String);
-  return (
-    <>
-      {pictures.map(
-        (picture) =>
-          picture && (
-            <button
-              type="button"
-              className="result"
-              key={picture.filename}
-              onClick={() => usePage.setState({ picture: addressOf(picture) })}
-            >
-              <img src={addressOf(picture, 512)} alt={picture.filename} loading="lazy" />
-            </button>
-          ),
-      )}
-      {texts.map((text) => (
-        <p className="note" key={text}>
-          {text}
-        </p>
-      ))}
-    </>
-  );
-}
-
-function Preview({ picture }: { readonly picture: Picture }) {
-  const [address, setAddress] = useState("");
-  useEffect(() => {
-    const blob = new Blob([picture.image as BlobPart], { type: picture.mediaType });
-    const made = URL.createObjectURL(blob);
-    setAddress(made);
-    return () => URL.revokeObjectURL(made);
-  }, [picture]);
-  return address === "" ? null : <img className="preview" src={address} alt="preview" />;
 }

@@ -1,5 +1,6 @@
-/** Turns a document into what React Flow draws. Equal parts keep their identity. */
-import type { Edge, Node } from "@xyflow/react";
+/** Turns a graph into what React Flow draws. Equal parts keep their identity. */
+import { type Node, type NodeHandle, Position } from "@xyflow/react";
+import type { Place } from "../document/commands";
 import {
   type Doc,
   type DocGroup,
@@ -8,69 +9,183 @@ import {
   linksOf,
   nodesOf,
 } from "../document/model";
+import { type Reroute, reroutesOf, throughOf } from "../document/reroutes";
+import { type Boundary, boundariesOf } from "../document/scope";
+import type { WireEdge } from "./Wire";
 
 export type CardNode = Node<{ readonly node: DocNode }, "card">;
-export type GroupNode = Node<{ readonly group: DocGroup }, "group">;
-export type Drawn = CardNode | GroupNode;
+export type GroupNode = Node<{ readonly group: DocGroup; readonly number: number }, "frame">;
+export type BoundaryNode = Node<{ readonly boundary: Boundary }, "boundary">;
+export type PointNode = Node<{ readonly reroute: Reroute }, "point">;
+export type Drawn = CardNode | GroupNode | BoundaryNode | PointNode;
 
 const LEAST_WIDTH = 200;
+/** In the file a node's place is below its title. */
+const TITLE = 30;
+const ROW = 21;
+/** The size of a reroute. */
+const POINT = 14;
+
+/** The place in the file of what is drawn there. */
+export function placeOf({ type, position: { x, y } }: Drawn): Place {
+  return { x: Math.round(x), y: Math.round(y) + (type === "card" ? TITLE : 0) };
+}
 
 /** `before`: what was drawn, whose selection and measured sizes are kept. */
-export function drawnNodes(doc: Doc, before: readonly Drawn[]): Drawn[] {
+export function drawnNodes(graph: Doc, before: readonly Drawn[]): Drawn[] {
   const known = new Map(before.map((one) => [one.id, one]));
-  const groups = groupsOf(doc).map((group, number): Drawn => {
-    const id = `group:${number}`;
-    const old = known.get(id);
-    if (old?.type === "group" && old.data.group === group) return old;
-    return {
+  return [
+    ...groupsOf(graph).map((group, number) => drawnGroup(group, number, known)),
+    ...boundariesOf(graph).map((boundary): Drawn => {
+      const old = known.get(boundary.id);
+      const { id, x, y } = boundary;
+      return {
+        ...(old?.type === "boundary" ? old : {}),
+        id,
+        type: "boundary",
+        data: { boundary },
+        position: { x, y },
+        deletable: false,
+      };
+    }),
+    ...nodesOf(graph).map((node) => drawnCard(node, known)),
+    ...reroutesOf(graph).map((reroute) => drawnPoint(reroute, known)),
+  ];
+}
+
+function drawnPoint(reroute: Reroute, known: ReadonlyMap<string, Drawn>): Drawn {
+  const id = pointId(reroute.id);
+  const old = known.get(id);
+  const { x, y } = reroute;
+  return {
+    ...(old?.type === "point" ? old : {}),
+    id,
+    type: "point",
+    data: { reroute },
+    position: { x, y },
+    origin: [0.5, 0.5],
+    width: POINT,
+    height: POINT,
+    ariaLabel: "reroute",
+  };
+}
+
+export function pointId(reroute: number): string {
+  return `point:${reroute}`;
+}
+
+function drawnGroup(group: DocGroup, number: number, known: ReadonlyMap<string, Drawn>): Drawn {
+  const id = `group:${number}`;
+  const old = known.get(id);
+  const { x, y, width, height } = group;
+  const stands = old?.position.x === x && old.position.y === y && old.width === width;
+  if (old?.type === "frame" && old.data.group === group && stands) return old;
+  return {
+    ...(old?.type === "frame" ? old : {}),
+    id,
+    type: "frame",
+    data: { group, number },
+    position: { x, y },
+    width,
+    height,
+    zIndex: -1,
+    dragHandle: ".group-title",
+    className: "group-frame",
+  };
+}
+
+function drawnCard(node: DocNode, known: ReadonlyMap<string, Drawn>): Drawn {
+  const old = known.get(node.id);
+  const position = { x: node.x, y: node.y - TITLE };
+  const width = Math.max(LEAST_WIDTH, node.width);
+  const same =
+    old?.type === "card" &&
+    old.data.node === node &&
+    old.position.x === position.x &&
+    old.position.y === position.y &&
+    old.width === width;
+  if (same) return old;
+  return {
+    ...(old?.type === "card" ? old : { handles: handlesOf(node, width) }),
+    id: node.id,
+    type: "card",
+    data: { node },
+    position,
+    width,
+    initialHeight: node.height + TITLE,
+    dragHandle: ".card-title",
+    draggable: !node.pinned,
+    ariaLabel: node.title || node.type,
+  };
+}
+
+/** Takes in what was measured; from then on it holds, and not what was computed. */
+export function measured(nodes: Drawn[]): Drawn[] {
+  return nodes.map((node) =>
+    node.measured === undefined || node.handles === undefined
+      ? node
+      : { ...node, handles: undefined },
+  );
+}
+
+/** Where handles are until they are measured, so that links to nodes out of view are drawn. */
+function handlesOf(node: DocNode, width: number): NodeHandle[] {
+  const y = (row: number) => TITLE + 5 + ROW * row + ROW / 2;
+  const size = { width: 1, height: 1 };
+  return [
+    ...node.inputs.map((_, slot): NodeHandle => {
+      return {
+        id: `in:${slot}`,
+        type: "target",
+        position: Position.Left,
+        x: 0,
+        y: y(slot),
+        ...size,
+      };
+    }),
+    ...node.outputs.map((_, slot): NodeHandle => {
+      const place = { position: Position.Right, x: width, y: y(slot) };
+      return { id: `out:${slot}`, type: "source", ...place, ...size };
+    }),
+  ];
+}
+
+/** `before`: what was drawn; links that are as they were keep their identity. */
+export function drawnEdges(
+  graph: Doc,
+  selected: ReadonlySet<string>,
+  before: readonly WireEdge[] = [],
+): WireEdge[] {
+  const through = throughOf(graph);
+  const known = new Map(before.map((edge) => [edge.id, edge]));
+  return linksOf(graph).map((link): WireEdge => {
+    const id = String(link.id);
+    const made: WireEdge = {
       id,
-      type: "group",
-      data: { group },
-      position: { x: group.x, y: group.y },
-      width: group.width,
-      height: group.height,
-      zIndex: -1,
-      selectable: false,
-      draggable: false,
-      focusable: false,
+      type: "wire",
+      source: link.from,
+      sourceHandle: `out:${link.fromSlot}`,
+      target: link.to,
+      targetHandle: `in:${link.toSlot}`,
+      className: `link socket-${socketColour(link.type)}`,
+      selected: selected.has(id),
+      data: { through: (through.get(link.id) ?? []).map(pointId) },
     };
+    const old = known.get(id);
+    return old !== undefined && isSame(old, made) ? old : made;
   });
-  const cards = nodesOf(doc).map((node): Drawn => {
-    const old = known.get(node.id);
-    const same =
-      old?.type === "card" &&
-      old.data.node === node &&
-      old.position.x === node.x &&
-      old.position.y === node.y;
-    if (same) return old;
-    return {
-      ...(old?.type === "card" ? old : {}),
-      id: node.id,
-      type: "card",
-      data: { node },
-      position: { x: node.x, y: node.y },
-      width: Math.max(LEAST_WIDTH, node.width),
-      dragHandle: ".card-title",
-      ariaLabel: node.title || node.type,
-    };
-  });
-  return [...groups, ...cards];
 }
 
-export function drawnEdges(doc: Doc, selected: ReadonlySet<string>): Edge[] {
-  return linksOf(doc).map((link) => ({
-    id: String(link.id),
-    source: link.from,
-    sourceHandle: `out:${link.fromSlot}`,
-    target: link.to,
-    targetHandle: `in:${link.toSlot}`,
-    className: `link socket-${socketColour(link.type)}`,
-    selected: selected.has(String(link.id)),
-  }));
-}
-
-export function slotOf(handle: string | null | undefined): number {
-  return Number(handle?.split(":")[1] ?? 0);
+function isSame(one: WireEdge, other: WireEdge): boolean {
+  return (
+    one.source === other.source &&
+    one.sourceHandle === other.sourceHandle &&
+    one.target === other.target &&
+    one.targetHandle === other.targetHandle &&
+    one.className === other.className &&
+    one.selected === other.selected &&
+    one.data?.through.join() === other.data?.through.join()
+  );
 }
 
 const NAMED: Readonly<Record<string, number>> = {

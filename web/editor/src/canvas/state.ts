@@ -1,13 +1,11 @@
 /** Holds what other parts may know of and ask from the canvas in front. */
+import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
+import type { Input, Output } from "./ends";
 
-/** What a new node is to be linked to: one end of a link that was dropped on the canvas. */
-export interface Pending {
-  readonly node: string;
-  readonly slot: number;
-  readonly side: "from" | "to";
-  readonly type: string;
-}
+/** One end of a link that is being drawn. */
+export type Pending =
+  { readonly side: "from"; readonly end: Output } | { readonly side: "to"; readonly end: Input };
 
 interface Asking {
   readonly x: number;
@@ -15,13 +13,37 @@ interface Asking {
   readonly pending: Pending | null;
 }
 
+/** A menu at the pointer; `what` was clicked, "" for the canvas. */
+interface Menu {
+  readonly x: number;
+  readonly y: number;
+  readonly what: string;
+}
+
 interface CanvasState {
+  /** Nodes and groups. */
   readonly selected: ReadonlySet<string>;
   /** Where a node is to be added; null while nobody asks for one. */
   readonly asking: Asking | null;
+  readonly menu: Menu | null;
+  readonly connecting: Pending | null;
+  /** Whose title is being written. */
+  readonly renaming: string | null;
+  /** Where each graph was looked at last, by session and path. */
+  readonly views: Readonly<Record<string, Viewport>>;
   readonly ask: () => void;
-  readonly fit: () => void;
+  /** The middle of what is in view. */
+  readonly middle: () => { readonly x: number; readonly y: number };
+  readonly fit: (nodes?: ReadonlySet<string>) => void;
+  readonly zoom: (to: number | "in" | "out") => void;
+  readonly select: (nodes: ReadonlySet<string>) => void;
+  /** Brings a node into view, if it is not. */
+  readonly reveal: (node: string) => void;
   readonly jump: (node: string) => void;
+  /** The heights of nodes as they are drawn. */
+  readonly heights: () => ReadonlyMap<string, number>;
+  /** The pointer's place in the graph. */
+  readonly pointer: () => { readonly x: number; readonly y: number };
 }
 
 const nothing = () => {};
@@ -29,7 +51,17 @@ const nothing = () => {};
 export const useCanvas = create<CanvasState>(() => ({
   selected: new Set(),
   asking: null,
+  menu: null,
+  connecting: null,
+  renaming: null,
+  views: {},
   ask: nothing,
+  middle: () => ({ x: 0, y: 0 }),
   fit: nothing,
+  zoom: nothing,
+  select: nothing,
+  reveal: nothing,
   jump: nothing,
+  heights: () => new Map(),
+  pointer: () => ({ x: 0, y: 0 }),
 }));

@@ -29,6 +29,8 @@ export interface NodeType {
   readonly widgets: readonly Widget[];
   readonly outputs: readonly { readonly name: string; readonly type: string }[];
   readonly isOutput: boolean;
+  /** Whether only editors know it: it never runs, and its values cannot be linked. */
+  readonly isVirtual: boolean;
 }
 
 export type Catalog = ReadonlyMap<string, NodeType>;
@@ -52,10 +54,43 @@ const KINDS: Readonly<Record<string, Widget["kind"]>> = {
 
 export function catalogOf(info: Json): Catalog {
   const entries = isObject(info) ? Object.entries(info) : [];
-  return new Map(
-    entries.flatMap(([name, raw]) => (isObject(raw) ? [[name, typeOf(name, raw)] as const] : [])),
-  );
+  const types = entries.flatMap(([name, raw]) => (isObject(raw) ? [typeOf(name, raw)] : []));
+  return new Map([...types, ...VIRTUAL].map((type) => [type.name, type]));
 }
+
+const NOTE: Widget = {
+  name: "text",
+  kind: "text",
+  whole: false,
+  lines: true,
+  choices: [],
+  options: {},
+  helper: null,
+};
+
+function virtual(name: string, title: string, description: string, given: Partial<NodeType>) {
+  return {
+    name,
+    title,
+    description,
+    category: "editor",
+    sockets: [],
+    widgets: [],
+    outputs: [],
+    isOutput: false,
+    isVirtual: true,
+    ...given,
+  };
+}
+
+const VIRTUAL: readonly NodeType[] = [
+  virtual("Note", "Note", "A text for people.", { widgets: [NOTE] }),
+  virtual("MarkdownNote", "Markdown Note", "A text for people.", { widgets: [NOTE] }),
+  virtual("Reroute", "Reroute", "Leads a link around.", {
+    sockets: [{ name: "", type: "*", optional: false }],
+    outputs: [{ name: "", type: "*" }],
+  }),
+];
 
 function typeOf(name: string, raw: JsonObject): NodeType {
   const groups = isObject(raw.input) ? raw.input : {};
@@ -89,6 +124,7 @@ function typeOf(name: string, raw: JsonObject): NodeType {
       type: textOf(type, "*"),
     })),
     isOutput: raw.output_node === true,
+    isVirtual: false,
   };
 }
 
@@ -169,22 +205,23 @@ export function newNode(type: NodeType, x: number, y: number): JsonObject {
     mode: 0,
     inputs: [
       ...type.sockets.map(({ name, type: socket }) => ({ name, type: socket, link: null })),
-      ...type.widgets.map(({ name, kind, whole }) => ({
-        name,
-        type: {
-          number: whole ? "INT" : "FLOAT",
-          text: "STRING",
-          switch: "BOOLEAN",
-          choice: "COMBO",
-        }[kind],
+      ...(type.isVirtual ? [] : type.widgets).map((widget) => ({
+        name: widget.name,
+        type: socketOf(widget),
         link: null,
-        widget: { name },
+        widget: { name: widget.name },
       })),
     ],
     outputs: type.outputs.map(({ name, type: socket }) => ({ name, type: socket, links: [] })),
     properties: { "Node name for S&R": type.name },
     widgets_values: values,
   };
+}
+
+/** The type of the input that stands for a widget. */
+export function socketOf({ kind, whole }: Widget): string {
+  const types = { number: whole ? "INT" : "FLOAT", text: "STRING", switch: "BOOLEAN" } as const;
+  return kind === "choice" ? "COMBO" : types[kind];
 }
 
 function startOf(widget: Widget): Json {

@@ -20,7 +20,7 @@ export function withNextSeeds(doc: Doc, catalog: Catalog, random: () => bigint =
       if (widget.helper === "seed" && typeof key === "number") {
         const control = listOf(node.values as Json)[key + 1];
         const seed = following(value, control, random);
-        if (seed !== value) next = setValue(next, node.id, key, seed);
+        if (seed !== value) next = setValue(next, node.id, key, seed, widget.name);
       }
   return next;
 }

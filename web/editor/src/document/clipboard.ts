@@ -1,6 +1,7 @@
 /** Copies nodes with the links between them as text, and pastes such text under new ids. */
 import { isObject, type Json, type JsonObject, listOf, parseJson, printJson } from "../json";
-import { addNode, connect } from "./commands";
+import { addNode } from "./commands";
+import { connect } from "./links";
 import { type Doc, idOf, linksOf, nodeOf, nodesOf } from "./model";
 
 const KIND = "katz-graph/nodes";

@@ -1,112 +1,107 @@
-/** Changes documents: pure functions from one to the next. What they do not name stays as it is. */
-import { isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
-import { type Doc, idOf, linksOf, nodesOf } from "./model";
+/** Changes graphs: pure functions from one to the next. What they do not name stays as it is. */
+import { isObject, type Json, type JsonObject, listOf } from "../json";
+import { removeLinks } from "./links";
+import { type Doc, idOf, type InputSlot, linksOf, nodesOf } from "./model";
+import { counted, lastOf, withNodes } from "./raw";
+import { boundariesOf } from "./scope";
 
 export interface Place {
   readonly x: number;
   readonly y: number;
 }
 
-export interface End {
-  readonly node: string;
-  readonly slot: number;
-}
-
-export function moveNodes(doc: Doc, places: ReadonlyMap<string, Place>): Doc {
-  return withNodes(doc, (raw) => {
+export function moveNodes(graph: Doc, places: ReadonlyMap<string, Place>): Doc {
+  const moved = withNodes(graph, (raw) => {
     const place = places.get(idOf(raw.id));
     return place === undefined ? raw : { ...raw, pos: [place.x, place.y] };
   });
+  return boundariesOf(graph).reduce<Doc>((next, { id, side }) => {
+    const [place, key] = [places.get(id), side === "inputs" ? "inputNode" : "outputNode"] as const;
+    const raw = next[key];
+    if (place === undefined || !isObject(raw)) return next;
+    const bounding = [place.x, place.y, ...listOf(raw.bounding).slice(2)];
+    return { ...next, [key]: { ...raw, bounding } };
+  }, moved);
 }
 
-/** `key`: the place among the values, or the name where a node keeps them by name. */
-export function setValue(doc: Doc, node: string, key: number | string, value: Json): Doc {
-  return withNodes(doc, (raw) => {
-    if (idOf(raw.id) !== node) return raw;
+/**
+ * Sets a widget's value. `key`: its place among the values, or its name where a node keeps them by
+ * name; `name` keeps the names that newer files have besides in step.
+ */
+export function setValue(
+  graph: Doc,
+  node: string,
+  key: number | string,
+  value: Json,
+  name = "",
+): Doc {
+  return changeNode(graph, node, (raw) => {
+    const named = raw.widgets_values_named;
+    const also: JsonObject =
+      isObject(named) && name !== "" ? { widgets_values_named: { ...named, [name]: value } } : {};
     if (isObject(raw.widgets_values))
-      return { ...raw, widgets_values: { ...raw.widgets_values, [key]: value } };
+      return { ...raw, ...also, widgets_values: { ...raw.widgets_values, [key]: value } };
     const values = [...listOf(raw.widgets_values)];
     values[Number(key)] = value;
-    return { ...raw, widgets_values: values };
+    return { ...raw, ...also, widgets_values: values };
   });
 }
 
-export function setMode(doc: Doc, nodes: ReadonlySet<string>, mode: number): Doc {
-  return withNodes(doc, (raw) => (nodes.has(idOf(raw.id)) ? { ...raw, mode } : raw));
+export function setMode(graph: Doc, nodes: ReadonlySet<string>, mode: number): Doc {
+  return changeNodes(graph, nodes, (raw) => ({ ...raw, mode }));
 }
 
-export function addNode(doc: Doc, node: JsonObject): Doc {
-  const id = nextId(doc);
+/** Folds nodes, or holds them in their place. */
+export function setFlag(
+  graph: Doc,
+  nodes: ReadonlySet<string>,
+  flag: "collapsed" | "pinned",
+  on: boolean,
+): Doc {
+  return changeNodes(graph, nodes, (raw) => {
+    const { [flag]: _, ...flags } = isObject(raw.flags) ? raw.flags : {};
+    return { ...raw, flags: on ? { ...flags, [flag]: true } : flags };
+  });
+}
+
+/** Colours titles; an empty colour is that of the theme. */
+export function setColour(graph: Doc, nodes: ReadonlySet<string>, colour: string): Doc {
+  return changeNodes(graph, nodes, ({ color: _, bgcolor: __, ...raw }) =>
+    colour === "" ? raw : { ...raw, color: colour },
+  );
+}
+
+export function setTitle(graph: Doc, node: string, title: string): Doc {
+  return changeNode(graph, node, (raw) => ({ ...raw, title }));
+}
+
+export function resizeNode(graph: Doc, node: string, width: number, height: number): Doc {
+  return changeNode(graph, node, (raw) => ({ ...raw, size: [width, height] }));
+}
+
+/** Gives a node an input that its type has and the file does not list, as for a widget. */
+export function addInput(graph: Doc, node: string, input: Omit<InputSlot, "label">): Doc {
+  const { name, type, widget } = input;
+  const made = { name, type, link: null, ...(widget === null ? {} : { widget: { name: widget } }) };
+  return changeNode(graph, node, (raw) => ({ ...raw, inputs: [...listOf(raw.inputs), made] }));
+}
+
+export function addNode(graph: Doc, node: JsonObject): Doc {
+  const numbers = nodesOf(graph).map(({ id }) => Number(id));
+  const id = Math.max(lastOf(graph, "node"), ...numbers.filter(Number.isSafeInteger)) + 1;
+  const order = listOf(graph.nodes).length;
   return {
-    ...counted(doc, "node", id),
-    nodes: [...listOf(doc.nodes), { ...node, id, order: listOf(doc.nodes).length }],
+    ...counted(graph, "node", id),
+    nodes: [...listOf(graph.nodes), { ...node, id, order }],
   };
 }
 
-export function removeNodes(doc: Doc, nodes: ReadonlySet<string>): Doc {
-  const gone = linksOf(doc).filter((link) => nodes.has(link.from) || nodes.has(link.to));
-  const cut = removeLinks(doc, new Set(gone.map((link) => link.id)));
+export function removeNodes(graph: Doc, nodes: ReadonlySet<string>): Doc {
+  const gone = linksOf(graph).filter((link) => nodes.has(link.from) || nodes.has(link.to));
+  const cut = removeLinks(graph, new Set(gone.map((link) => link.id)));
   return {
     ...cut,
     nodes: listOf(cut.nodes).filter((raw) => !(isObject(raw) && nodes.has(idOf(raw.id)))),
-  };
-}
-
-/** Links an output to an input; what the input was linked to before is cut. */
-export function connect(doc: Doc, from: End, to: End, type: string): Doc {
-  const taken = linksOf(doc).filter((link) => link.to === to.node && link.toSlot === to.slot);
-  const free = removeLinks(doc, new Set(taken.map((link) => link.id)));
-  const id = Math.max(lastOf(doc, "link"), ...linksOf(doc).map((link) => link.id)) + 1;
-  const [source, target] = [rawId(free, from.node), rawId(free, to.node)];
-  const link: Json = isVersionOne(doc)
-    ? {
-        id,
-        origin_id: source,
-        origin_slot: from.slot,
-        target_id: target,
-        target_slot: to.slot,
-        type,
-      }
-    : [id, source, from.slot, target, to.slot, type];
-  const linked = withNodes(free, (raw) => {
-    let node = raw;
-    if (idOf(raw.id) === from.node)
-      node = withSlot(node, "outputs", from.slot, (slot) => ({
-        ...slot,
-        links: [...listOf(slot.links), id],
-      }));
-    if (idOf(raw.id) === to.node)
-      node = withSlot(node, "inputs", to.slot, (slot) => ({ ...slot, link: id }));
-    return node;
-  });
-  return { ...counted(linked, "link", id), links: [...listOf(linked.links), link] };
-}
-
-/** Both ends of a link are told of it: all three places change here. */
-export function removeLinks(doc: Doc, links: ReadonlySet<number>): Doc {
-  if (links.size === 0) return doc;
-  const nodes = withNodes(doc, (raw) => {
-    const inputs = listOf(raw.inputs).map((slot) =>
-      isObject(slot) && links.has(numberFrom(slot.link, Number.NaN))
-        ? { ...slot, link: null }
-        : slot,
-    );
-    const outputs = listOf(raw.outputs).map((slot) =>
-      isObject(slot) && listOf(slot.links).some((id) => links.has(numberFrom(id)))
-        ? { ...slot, links: listOf(slot.links).filter((id) => !links.has(numberFrom(id))) }
-        : slot,
-    );
-    const same =
-      inputs.every((slot, number) => slot === listOf(raw.inputs)[number]) &&
-      outputs.every((slot, number) => slot === listOf(raw.outputs)[number]);
-    return same ? raw : { ...raw, inputs, outputs };
-  });
-  return {
-    ...nodes,
-    links: listOf(nodes.links).filter((raw) => {
-      const id = Array.isArray(raw) ? raw[0] : isObject(raw) ? raw.id : undefined;
-      return !links.has(numberFrom(id, Number.NaN));
-    }),
   };
 }
 
@@ -123,53 +118,14 @@ export function emptyDocument(): Doc {
   };
 }
 
-function isVersionOne(doc: Doc): boolean {
-  const [first] = listOf(doc.links);
-  return first === undefined ? numberFrom(doc.version) >= 1 : !Array.isArray(first);
+function changeNodes(
+  graph: Doc,
+  nodes: ReadonlySet<string>,
+  change: (raw: JsonObject) => JsonObject,
+): Doc {
+  return withNodes(graph, (raw) => (nodes.has(idOf(raw.id)) ? change(raw) : raw));
 }
 
-function nextId(doc: Doc): number {
-  const numbers = nodesOf(doc).map((node) => Number(node.id));
-  return Math.max(lastOf(doc, "node"), ...numbers.filter(Number.isSafeInteger)) + 1;
-}
-
-const COUNTERS = {
-  node: { plain: "last_node_id", inState: "lastNodeId" },
-  link: { plain: "last_link_id", inState: "lastLinkId" },
-} as const;
-
-/** The highest id that was given; v1.0 keeps it in `state`. */
-function lastOf(doc: Doc, kind: keyof typeof COUNTERS): number {
-  const { plain, inState } = COUNTERS[kind];
-  return Math.max(0, numberFrom(isObject(doc.state) ? doc.state[inState] : doc[plain]));
-}
-
-function counted(doc: Doc, kind: keyof typeof COUNTERS, id: number): Doc {
-  const { plain, inState } = COUNTERS[kind];
-  return isObject(doc.state)
-    ? { ...doc, state: { ...doc.state, [inState]: id } }
-    : { ...doc, [plain]: id };
-}
-
-function rawId(doc: Doc, id: string): Json {
-  const raw = listOf(doc.nodes).find((node) => isObject(node) && idOf(node.id) === id);
-  return isObject(raw) ? (raw.id ?? id) : id;
-}
-
-function withNodes(doc: Doc, change: (raw: JsonObject) => JsonObject): Doc {
-  const before = listOf(doc.nodes);
-  const after = before.map((raw) => (isObject(raw) ? change(raw) : raw));
-  return after.every((raw, number) => raw === before[number]) ? doc : { ...doc, nodes: after };
-}
-
-function withSlot(
-  node: JsonObject,
-  side: "inputs" | "outputs",
-  number: number,
-  change: (slot: JsonObject) => JsonObject,
-): JsonObject {
-  const slots = listOf(node[side]).map((slot, place) =>
-    place === number && isObject(slot) ? change(slot) : slot,
-  );
-  return { ...node, [side]: slots };
+function changeNode(graph: Doc, node: string, change: (raw: JsonObject) => JsonObject): Doc {
+  return changeNodes(graph, new Set([node]), change);
 }

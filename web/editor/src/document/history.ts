@@ -1,11 +1,14 @@
 /** Steps of a document, each with the name of what led to it. */
 import type { Doc } from "./model";
+import type { Path } from "./scope";
 
 export interface Step {
   readonly doc: Doc;
   readonly label: string;
   /** Steps of one gesture have the same; "" for those that stand alone. */
   readonly gesture: string;
+  /** The graph in which it was done. */
+  readonly path: Path;
 }
 
 export interface History {
@@ -15,13 +18,19 @@ export interface History {
 }
 
 export function begin(doc: Doc): History {
-  return { past: [], present: { doc, label: "open", gesture: "" }, future: [] };
+  return { past: [], present: { doc, label: "open", gesture: "", path: [] }, future: [] };
 }
 
 /** Adds a step; one of the same gesture as the last takes its place. */
-export function record(history: History, doc: Doc, label: string, gesture = ""): History {
+export function record(
+  history: History,
+  doc: Doc,
+  label: string,
+  gesture = "",
+  path: Path = [],
+): History {
   if (doc === history.present.doc) return history;
-  const present = { doc, label, gesture };
+  const present = { doc, label, gesture, path };
   const continues = gesture !== "" && history.present.gesture === gesture;
   const past = continues ? history.past : [...history.past, history.present];
   return { past, present, future: [] };

@@ -32,10 +32,12 @@ export interface DocNode {
   readonly height: number;
   readonly mode: number;
   readonly collapsed: boolean;
+  readonly pinned: boolean;
   readonly colour: string;
   readonly inputs: readonly InputSlot[];
   readonly outputs: readonly OutputSlot[];
   readonly values: readonly Json[] | JsonObject;
+  readonly raw: JsonObject;
 }
 
 export interface DocLink {
@@ -86,10 +88,12 @@ export const nodeOf = once((raw: JsonObject): DocNode => {
     height,
     mode: numberFrom(raw.mode),
     collapsed: flags.collapsed === true,
+    pinned: flags.pinned === true,
     colour: colourOf(raw.color),
     inputs: listOf(raw.inputs).map(inputOf),
     outputs: listOf(raw.outputs).map(outputOf),
     values: isObject(raw.widgets_values) ? raw.widgets_values : listOf(raw.widgets_values),
+    raw,
   };
 });
 
@@ -113,16 +117,6 @@ export const groupsOf = once((doc: Doc): readonly DocGroup[] =>
       return { title: textOf(raw.title), colour: colourOf(raw.color), x, y, width, height };
     }),
 );
-
-/** Names of subgraphs by the type of the nodes that stand for them. */
-export const subgraphNames = once((doc: Doc): ReadonlyMap<string, string> => {
-  const definitions = isObject(doc.definitions) ? doc.definitions : {};
-  return new Map(
-    listOf(definitions.subgraphs)
-      .filter(isObject)
-      .map((raw) => [textOf(raw.id), textOf(raw.name)]),
-  );
-});
 
 /** Links are lists in v0.4, objects in v1.0. */
 function linkOf(raw: Json): DocLink | null {

@@ -1,5 +1,7 @@
 import { describe, expect, test } from "vitest";
-import { type Jobs, NO_JOBS, reduce, sent } from "./reducer";
+import { outputsInside } from "./inside";
+import { type Jobs, NO_JOBS } from "./job";
+import { reduce, reported, sent } from "./reducer";
 
 const event = (fields: object) => ({ type: "event", event: { job: "j", ...fields } });
 const EVENTS = [
@@ -41,7 +43,7 @@ describe("jobs", () => {
     const done = heardAll(sent(NO_JOBS, "j", 9), [...EVENTS, ...DONE]).byId.j;
     expect(done).toMatchObject({ status: "completed", ended: 12, warnings: ["a line"] });
     expect(done?.nodes["5"]).toMatchObject({ phase: "done", seconds: 1.5, why: "new" });
-    expect(done?.outputs["97"]).toEqual({ images: [{ filename: "a.png" }] });
+    expect(done && outputsInside(done, "97")).toEqual({ images: [{ filename: "a.png" }] });
   });
 
   test("P0.32 a snapshot and the rest give what all events gave", () => {
@@ -91,6 +93,32 @@ describe("jobs", () => {
       ],
     };
     expect(heardAll(NO_JOBS, [snapshot, ...DONE]).byId.j).toEqual(whole);
+  });
+
+  test("P0.36 spans are those of the sampler, from events, a snapshot and a report alike", () => {
+    const told = (name: string) => ({
+      node: "5.end",
+      segments: [{ device: "cpu:0", kind: "segment", target: name, start: 1, seconds: 2n }],
+    });
+    const begun = sent(NO_JOBS, "j", 9);
+    const heard = heardAll(begun, [
+      event({ kind: "timeline", ...told("v0.0") }),
+      event({ kind: "timeline", ...told("v0.1") }),
+    ]).byId.j?.spans;
+    expect(heard?.["5"]?.map(({ target, seconds }) => [target, seconds])).toEqual([
+      ["v0.0", 2],
+      ["v0.1", 2],
+    ]);
+    const timeline = [told("v0.0"), told("v0.1")];
+    const state = { nodes: {}, plans: {}, timeline, warnings: [], preview: null };
+    const snapshot = { type: "snapshot", queue: {}, jobs: [{ id: "j", created: 9, state }] };
+    expect(heardAll(NO_JOBS, [snapshot]).byId.j?.spans).toEqual(heard);
+    const report = { job: "j", plans: { "5.end": { sampler: "5" } }, timeline, nodes: {} };
+    expect(reported(begun, report).byId.j).toMatchObject({
+      spans: heard,
+      plans: { "5": { sampler: "5" } },
+    });
+    expect(reported(begun, { ...report, job: "other" })).toBe(begun);
   });
 
   test("rule 4: events of a job that is not known mark nothing", () => {

@@ -2,88 +2,17 @@
  * Follows jobs by the frames of the native channel: a snapshot replaces all that is known, events
  * add to it. Pure; pictures are bytes here.
  */
-
-export type NodePhase = "running" | "done" | "cached" | "failed";
-
-export interface NodeRun {
-  readonly phase: NodePhase;
-  readonly value: number;
-  readonly maximum: number;
-  readonly seconds: number;
-  readonly why: string;
-}
-
-export interface Picture {
-  readonly node: string;
-  readonly image: Uint8Array;
-  readonly mediaType: string;
-}
-
-export type JobStatus = "pending" | "running" | "completed" | "failed" | "cancelled";
-
-export interface Job {
-  readonly id: string;
-  readonly status: JobStatus;
-  readonly created: number;
-  readonly started: number | null;
-  readonly ended: number | null;
-  readonly predicted: number | null;
-  /** By the node of the document that shows it. */
-  readonly nodes: Readonly<Record<string, NodeRun>>;
-  readonly outputs: Readonly<Record<string, Readonly<Record<string, readonly unknown[]>>>>;
-  readonly preview: Picture | null;
-  readonly warnings: readonly string[];
-  readonly plans: Readonly<Record<string, unknown>>;
-  readonly error: { readonly message: string; readonly node: string } | null;
-}
-
-export interface Queue {
-  readonly running: number;
-  readonly pending: number;
-  readonly paused: boolean;
-  /** Of this client's waiting jobs: how many wait before each. */
-  readonly places: Readonly<Record<string, number>>;
-}
-
-export interface Jobs {
-  readonly byId: Readonly<Record<string, Job>>;
-  readonly queue: Queue;
-}
-
-export const NO_JOBS: Jobs = {
-  byId: {},
-  queue: { running: 0, pending: 0, paused: false, places: {} },
-};
-
-type Fields = Readonly<Record<string, unknown>>;
-
-function fields(value: unknown): Fields {
-  return typeof value === "object" && value !== null ? (value as Fields) : {};
-}
-
-/**
- * The node of the document that an id stands for: of `97:98`, inside of a subgraph, the subgraph's
- * `97`; of `5.end`, which a node expanded to, `5`.
- */
-function shownAs(id: unknown): string {
-  return text(id).split(/[.:]/)[0] ?? "";
-}
-
-function text(value: unknown): string {
-  return typeof value === "string" ? value : "";
-}
-
-function byShown(raw: unknown): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(fields(raw)).map(([id, value]) => [shownAs(id), value]));
-}
-
-function number(value: unknown, otherwise = 0): number {
-  return typeof value === "number" ? value : typeof value === "bigint" ? Number(value) : otherwise;
-}
-
-function numberOrNull(value: unknown): number | null {
-  return value === null || value === undefined ? null : number(value);
-}
+import {
+  type Job,
+  type JobStatus,
+  type Jobs,
+  type NodePhase,
+  type NodeRun,
+  type Picture,
+  type Queue,
+} from "./job";
+import { type Fields, fields, number, numberOrNull, shownAs, text, byShown } from "./parts";
+import { withSpans } from "./spans";
 
 export function reduce(jobs: Jobs, frame: unknown): Jobs {
   const told = fields(frame);
@@ -122,6 +51,7 @@ export function blank(id: string, created: number): Job {
     preview: null,
     warnings: [],
     plans: {},
+    spans: {},
     error: null,
   };
 }
@@ -162,8 +92,24 @@ function jobOf(raw: unknown): Job {
     preview: state.preview ? pictureOf(preview) : null,
     warnings: ((state.warnings ?? []) as readonly unknown[]).map(text),
     plans: byShown(state.plans),
+    spans: ((state.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
   };
   return told.result ? ended(job, fields(told.result)) : job;
+}
+
+/** Takes in the report of a job that ended before this page knew it. */
+export function reported(jobs: Jobs, report: unknown): Jobs {
+  const told = fields(report);
+  const job = jobs.byId[text(told.job)];
+  if (job === undefined) return jobs;
+  const known: Job = {
+    ...job,
+    nodes: { ...nodesOf(told.nodes), ...job.nodes },
+    plans: byShown(told.plans),
+    spans: ((told.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
+    warnings: ((told.warnings ?? []) as readonly unknown[]).map(text),
+  };
+  return { ...jobs, byId: { ...jobs.byId, [job.id]: known } };
 }
 
 function statusOf(told: Fields): JobStatus {
@@ -254,6 +200,8 @@ function after(job: Job, event: Fields): Job {
       return { ...job, preview: pictureOf(event) };
     case "plan_made":
       return { ...job, plans: { ...job.plans, [shownAs(event.node)]: event.plan } };
+    case "timeline":
+      return { ...job, spans: withSpans(job.spans, event) };
     case "warned":
       return { ...job, warnings: [...job.warnings, text(event.message)].slice(-100) };
     case "ended":

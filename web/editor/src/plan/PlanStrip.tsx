@@ -1,5 +1,5 @@
 import type { Plan } from "./plan";
-import { shortName, timeText } from "./plan";
+import { shortName, timeText } from "./words";
 
 /** A cell for each call of an evaluation, as wide as it takes long, in its device's colour. */
 export function PlanStrip({ plan }: { readonly plan: Plan }) {

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
-import { planOf, timeText } from "./plan";
+import { planOf } from "./plan";
+import { timeText } from "./words";
 
 test("P0.38 a plan is told as it was written", () => {
   const plan = planOf({
     devices: ["cpu:0", "cpu:1"],
     dtype: "float32",
     delayed: ["5.controlnet1"],
-    hoisted: ["a", "b"],
     variants: [
       {
         segments: [
@@ -61,7 +61,7 @@ test("P0.38 a plan is told as it was written", () => {
     ["two devices", true],
     ["one device", false],
   ]);
-  expect(plan).toMatchObject({ planned: 0.4, period: 0.02, hoisted: 2, notes: ["a note"] });
+  expect(plan).toMatchObject({ planned: 0.4, period: 0.02, notes: ["a note"] });
   expect(planOf(null).cells).toEqual([]);
 });
 

@@ -29,6 +29,8 @@ export interface Opened {
 export interface Checked {
   readonly error: JsonObject | null;
   readonly nodeErrors: JsonObject;
+  /** The nodes that have errors, and the subgraphs' nodes around them. */
+  readonly failing: ReadonlySet<string>;
   readonly notes: readonly string[];
 }
 
@@ -39,7 +41,15 @@ export interface Template {
   readonly picture: string;
 }
 
-async function asked(path: string, init?: RequestInit): Promise<Json> {
+export async function asked(path: string, init?: RequestInit): Promise<Json> {
+  return (await answered(path, init)).answer;
+}
+
+/** Asks for JSON; with the headers that came with it. */
+export async function answered(
+  path: string,
+  init?: RequestInit,
+): Promise<{ readonly answer: Json; readonly headers: Headers }> {
   let response: Response;
   try {
     response = await fetch(path, init);
@@ -59,7 +69,7 @@ async function asked(path: string, init?: RequestInit): Promise<Json> {
       response.status,
       isObject(answer) ? answer : {},
     );
-  return answer;
+  return { answer, headers: response.headers };
 }
 
 function refusal(answer: Json, status: number): string {
@@ -113,18 +123,54 @@ export function objectInfo(): Promise<Json> {
 }
 
 export async function check(document: Doc): Promise<Checked> {
-  const answer = await posted("katz/check", { prompt: document });
+  return checkedOf(await posted("katz/check", { prompt: document }));
+}
+
+/** Plans every sampler of a document; a newer question of the same asker replaces this one. */
+export async function plan(
+  document: Doc,
+  asker: string,
+  signal: AbortSignal,
+): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
+  const answer = await asked("katz/plan", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: printJson({ prompt: document, client_id: asker }),
+    signal,
+  });
+  const told = isObject(answer) ? answer : {};
+  return { plans: listOf(told.plans), notes: listOf(told.notes).map((note) => textOf(note)) };
+}
+
+/** Reads what a check, or a run that was refused, answers. */
+export function checkedOf(answer: Json): Checked {
   const found = isObject(answer) ? answer : {};
+  const nodeErrors = isObject(found.node_errors) ? found.node_errors : {};
+  const failing = Object.keys(nodeErrors).flatMap((id) =>
+    id.split(":").map((_, depth, parts) => parts.slice(0, depth + 1).join(":")),
+  );
   return {
     error: isObject(found.error) ? found.error : null,
-    nodeErrors: isObject(found.node_errors) ? found.node_errors : {},
+    nodeErrors,
+    failing: new Set(failing),
     notes: listOf(found.notes).map((note) => textOf(note)),
   };
 }
 
 /** Queues a document; the job's id is minted here, so that no event can come too early. */
-export async function queue(document: Doc, job: string, client: string, front: boolean) {
-  await posted("prompt", { prompt: document, prompt_id: job, client_id: client, front });
+export async function queue(
+  document: Doc,
+  job: string,
+  client: string,
+  { front = false, targets }: { readonly front?: boolean; readonly targets?: readonly string[] },
+): Promise<void> {
+  await posted("prompt", {
+    prompt: document,
+    prompt_id: job,
+    client_id: client,
+    front,
+    ...(targets === undefined ? {} : { partial_execution_targets: targets }),
+  });
 }
 
 export async function cancel(job: string): Promise<void> {
@@ -159,15 +205,35 @@ export function pictureOf(raw: Json): StoredPicture | null {
   };
 }
 
+/** The picture that a value of LoadImage names: `folder/name.png [output]`. */
+export function loadedPicture(value: string): StoredPicture {
+  const [, path = value, type = "input"] = /^(.*?)(?: \[(input|output|temp)\])?$/.exec(value) ?? [];
+  const cut = path.lastIndexOf("/");
+  return { filename: path.slice(cut + 1), subfolder: path.slice(0, Math.max(0, cut)), type };
+}
+
 export function addressOf(picture: StoredPicture, width = 0): string {
   const query = new URLSearchParams({ ...picture });
   if (width > 0) query.set("width", String(width));
   return `view?${query}`;
 }
 
+/** Uploads a picture, and gives the value by which LoadImage finds it. */
 export async function upload(file: File): Promise<string> {
   const form = new FormData();
   form.append("image", file);
-  const answer = await asked("upload/image", { method: "POST", body: form });
+  return storedName(await asked("upload/image", { method: "POST", body: form }));
+}
+
+/** Stores a copy of a picture with the transparency of this mask; gives LoadImage's value for it. */
+export async function uploadMask(mask: Blob, original: StoredPicture): Promise<string> {
+  const form = new FormData();
+  const stem = original.filename.replace(/( mask)?\.\w+$/, "");
+  form.append("image", mask, `${stem} mask.png`);
+  form.append("original_ref", JSON.stringify(original));
+  return storedName(await asked("upload/mask", { method: "POST", body: form }));
+}
+
+function storedName(answer: Json): string {
   return isObject(answer) ? textOf(answer.name) : "";
 }

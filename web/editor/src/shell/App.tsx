@@ -1,31 +1,43 @@
 /** The page: tabs, the canvas in front, and what stands around it. */
 import { useEffect, useState } from "react";
 import { Canvas } from "../canvas/Canvas";
+import { useCanvas } from "../canvas/state";
+import { StepView } from "../canvas/StepView";
 import { emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
-import { PlanPanel } from "../plan/PlanPanel";
-import { onKey } from "./actions";
-import { Dialogs } from "./Dialogs";
-import { docOf, useActive, useDocuments } from "./documents";
-import { JobsPanel } from "./JobsPanel";
+import { Gallery } from "../panels/Gallery";
+import { PlanPanel } from "../panels/PlanPanel";
+import { onKey } from "./keys";
+import { Dialogs } from "../dialogs/Dialogs";
+import { docOf, graphOf, useActive, useDocuments } from "./documents";
+import { FilesPanel } from "../panels/FilesPanel";
+import { JobsPanel } from "../panels/JobsPanel";
 import { keepOpen, restore } from "./keeping";
-import { connect, tell, useJob, useLive } from "./live";
-import { Problems } from "./Problems";
+import { connect, tell, useJob, useLive, watchReports } from "./live";
+import { Problems } from "../panels/Problems";
+import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
+import { plansOf, usePlanning, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
-import { Start } from "./Start";
+import { loadSettings } from "./settings";
+import { Start } from "../panels/Start";
 import { Tabs } from "./Tabs";
+import { Trail } from "./Trail";
 import { Toolbar } from "./Toolbar";
 
 export function App() {
   const session = useActive();
   const job = useJob(session?.job ?? null);
   const side = usePage((page) => page.side);
+  const planned = usePlanning(({ bySession }) => bySession[session?.id ?? ""]);
+  const open = usePage(({ step }) => (step?.session === session?.id ? step?.node : undefined));
+  const step = plansOf(planned, job).find(({ sampler }) => sampler === open);
   const [ready, setReady] = useState(false);
 
   useEffect(() => {
     const channel = connect();
-    const ends = [watchProblems(), () => channel.close()];
+    void loadSettings();
+    const ends = [watchProblems(), watchPlans(), watchReports(), () => channel.close()];
     void restore().then((count) => {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());
@@ -63,12 +75,31 @@ export function App() {
         <div className="work">
           {session !== null && ready && <Canvas session={session} />}
           {empty && ready && <Start />}
+          {session !== null && session.path.length > 0 && <Trail session={session} />}
+          {session !== null && step !== undefined && (
+            <StepView
+              plan={step}
+              title={session.name}
+              old={planned?.old === true}
+              onClose={() => usePage.setState({ step: null })}
+            />
+          )}
           {session !== null && <Problems session={session} job={job} />}
         </div>
+        {side === "files" && <FilesPanel />}
+        {side === "nodes" && <NodeLibrary />}
+        {side === "gallery" && <Gallery />}
         {side === "jobs" && <JobsPanel />}
-        {side === "plan" && <PlanPanel job={job} />}
+        {side === "plan" && (
+          <PlanPanel
+            planned={planned}
+            job={job}
+            onStep={(node) => usePage.setState({ step: { session: session?.id ?? "", node } })}
+          />
+        )}
       </div>
       <Notice />
+      <Announcer />
       <Dialogs />
     </div>
   );
@@ -95,6 +126,26 @@ function Line() {
     <span className={`line ${line}`} role="status">
       {words[line]}
     </span>
+  );
+}
+
+/** Tells readers of the screen what was done, and what is selected. */
+function Announcer() {
+  const session = useActive();
+  const selected = useCanvas((canvas) => canvas.selected);
+  const label = session?.history.present.label ?? "";
+  const names =
+    session === null
+      ? []
+      : nodesOf(graphOf(session))
+          .filter(({ id }) => selected.has(id))
+          .map(({ id, title, type }) => `${title || type} ${id}`);
+  const words =
+    names.length > 3 ? `${names.length} nodes` : names.length > 0 ? names.join(", ") : "nothing";
+  return (
+    <p className="unseen" role="status" aria-label="announcements">
+      {label}; {words} selected
+    </p>
   );
 }
 

@@ -3,18 +3,34 @@ import { emptyDocument } from "../document/commands";
 import { docOf, useDocuments } from "./documents";
 import { useLive } from "./live";
 
+/** What a dragged tab carries. */
+const TAB = "application/x-katz-tab";
+
 export function Tabs() {
   const sessions = useDocuments((documents) => documents.sessions);
   const active = useDocuments((documents) => documents.active);
   const byId = useLive(({ jobs }) => jobs.byId);
-  const { show, close, open, update } = useDocuments.getState();
+  const { show, close, open, reorder, update } = useDocuments.getState();
   return (
     <nav className="tabs" aria-label="documents">
-      {sessions.map((session) => {
+      {sessions.map((session, place) => {
         const status = byId[session.job ?? ""]?.status ?? "";
         const changed = docOf(session) !== session.saved;
         return (
-          <span className={`tab ${session.id === active ? "active" : ""}`} key={session.id}>
+          <span
+            className={`tab ${session.id === active ? "active" : ""}`}
+            key={session.id}
+            draggable
+            onDragStart={(event) => event.dataTransfer.setData(TAB, session.id)}
+            onDragOver={(event) => {
+              if (event.dataTransfer.types.includes(TAB)) event.preventDefault();
+            }}
+            onDrop={(event) => {
+              const moved = event.dataTransfer.getData(TAB);
+              const from = sessions.findIndex(({ id }) => id === moved);
+              if (from >= 0) reorder(moved, place - from);
+            }}
+          >
             <button
               type="button"
               aria-current={session.id === active}

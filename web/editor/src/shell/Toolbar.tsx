@@ -1,18 +1,22 @@
 import {
   Download,
+  Files,
   FolderOpen,
+  Images,
   Keyboard,
   LayoutTemplate,
   List,
   Network,
   Play,
   Redo2,
+  Save,
   Square,
   Undo2,
 } from "lucide-react";
 import type { ReactNode } from "react";
-import type { Job } from "../jobs/reducer";
+import type { Job } from "../jobs/job";
 import { ACTIONS } from "./actions";
+import { keyText } from "./keys";
 import type { Session } from "./documents";
 import { useLive } from "./live";
 
@@ -23,7 +27,9 @@ export function Toolbar({ session, job }: { readonly session: Session; readonly 
   return (
     <div className="toolbar" role="toolbar" aria-label="actions">
       <Button id="open" icon={<FolderOpen size={15} />} />
-      <Button id="save" icon={<Download size={15} />} />
+      <Button id="save" icon={<Save size={15} />} />
+      <Button id="download" icon={<Download size={15} />} />
+      <Button id="files" icon={<Files size={15} />} />
       <Button id="templates" icon={<LayoutTemplate size={15} />} />
       <span className="gap" />
       <Button
@@ -41,6 +47,7 @@ export function Toolbar({ session, job }: { readonly session: Session; readonly 
       <span className="state" role="status">
         {job !== null && stateOf(job)}
       </span>
+      <Button id="gallery" icon={<Images size={15} />} />
       <Button id="plan" icon={<Network size={15} />} label="plan" />
       <Button id="keys" icon={<Keyboard size={15} />} />
       <Button
@@ -81,13 +88,14 @@ function Button({
 }) {
   const action = ACTIONS.find((one) => one.id === id);
   if (action === undefined) return null;
+  const keys = action.keys.map(keyText).join(", ");
   return (
     <button
       type="button"
       className={prominent ? "prominent" : "plain"}
       disabled={disabled}
       aria-label={label === "" ? action.title : undefined}
-      title={`${action.title}${more} (${action.keys.join(", ")})`}
+      title={`${action.title}${more}${keys === "" ? "" : ` (${keys})`}`}
       onClick={action.act}
     >
       {icon}

@@ -1,13 +1,18 @@
-/** Lists every action by name: keys, the palette and the sheet of shortcuts come from here. */
+/** Lists every action by name: keys, menus, the palette and the sheet of shortcuts come from here. */
 
 import { useCanvas } from "../canvas/state";
-import { copied } from "../document/clipboard";
-import { emptyDocument, removeNodes, setMode } from "../document/commands";
-import { BYPASSED, MUTED, nodesOf } from "../document/model";
-import { printJson } from "../json";
-import { activeSession, docOf, useDocuments } from "./documents";
-import { usePage } from "./page";
-import { openFiles, run, stop } from "./running";
+import { emptyDocument } from "../document/commands";
+import { BYPASSED, MUTED } from "../document/model";
+import { activeSession, useDocuments } from "./documents";
+import * as editing from "./editing";
+import { chooseFiles, download } from "./files";
+import { useLive } from "./live";
+import { type Dialog, type Side, usePage } from "./page";
+import { plansOf, usePlanning } from "./planning";
+import { run, runTo, stop } from "./running";
+import { save } from "./saving";
+import { enterNode, follow, walk } from "./walking";
+import { THEMES, useSettings } from "./settings";
 
 export interface Action {
   readonly id: string;
@@ -17,65 +22,48 @@ export interface Action {
   readonly act: () => void;
   /** Whether it is done from text fields, too. */
   readonly anywhere?: boolean;
+  /** Whether the page leaves the key to the browser, which does the same by its own event. */
+  readonly byBrowser?: boolean;
 }
 
-function toggleMode(mode: number, label: string): void {
-  const session = activeSession();
-  const chosen = useCanvas.getState().selected;
-  if (session === null || chosen.size === 0) return;
-  const all = nodesOf(docOf(session)).filter((node) => chosen.has(node.id));
-  const next = all.every((node) => node.mode === mode) ? 0 : mode;
-  useDocuments.getState().change(session.id, label, (doc) => setMode(doc, chosen, next));
-}
-
-function download(): void {
-  const session = activeSession();
-  if (session === null) return;
-  const doc = docOf(session);
-  const address = URL.createObjectURL(new Blob([printJson(doc, 2)], { type: "application/json" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = `${session.name}.json`;
-  link.click();
-  URL.revokeObjectURL(address);
-  useDocuments.getState().update(session.id, { saved: doc });
-}
-
-function chooseFiles(): void {
-  const input = document.createElement("input");
-  input.type = "file";
-  input.multiple = true;
-  input.accept = ".json,.png,.webp";
-  input.onchange = () => void openFiles(input.files ?? []);
-  input.click();
-}
-
-async function copy(cut: boolean): Promise<void> {
-  const session = activeSession();
-  const chosen = useCanvas.getState().selected;
-  if (session === null || chosen.size === 0) return;
-  await navigator.clipboard.writeText(copied(docOf(session), chosen));
-  if (cut) useDocuments.getState().change(session.id, "cut", (doc) => removeNodes(doc, chosen));
-}
+const STEP = 8;
 
 const onActive = (act: (id: string) => void) => () => {
   const session = activeSession();
   if (session !== null) act(session.id);
 };
 const page = usePage.setState;
-const aside = (which: "jobs" | "plan") =>
-  page(({ side }) => ({ side: side === which ? null : which }));
+const dialog = (name: Dialog) => () => page({ dialog: name });
+const aside = (which: Side) => () => page(({ side }) => ({ side: side === which ? null : which }));
+const canvas = useCanvas.getState;
 
-export const ACTIONS: readonly Action[] = [
+/** Opens the step of the selected sampler; of the only one where nothing is selected. */
+function openStep(): void {
+  const session = activeSession();
+  if (session === null) return;
+  const job = useLive.getState().jobs.byId[session.job ?? ""];
+  const plans = plansOf(usePlanning.getState().bySession[session.id], job);
+  const chosen = [...canvas().selected].map((id) => [...session.path, id].join(":"));
+  const plan =
+    plans.find(({ sampler }) => chosen.includes(sampler)) ??
+    (chosen.length === 0 && plans.length === 1 ? plans[0] : undefined);
+  if (plan !== undefined) page({ step: { session: session.id, node: plan.sampler } });
+}
+
+const RUNNING: readonly Action[] = [
   { id: "run", title: "Run", keys: ["Mod+Enter"], act: () => void run(), anywhere: true },
   {
     id: "run-front",
     title: "Run at the front of the queue",
     keys: ["Mod+Shift+Enter"],
-    act: () => void run(true),
+    act: () => void run({ front: true }),
     anywhere: true,
   },
+  { id: "run-to", title: "Run the selected outputs only", keys: ["Shift+R"], act: runTo },
   { id: "stop", title: "Stop", keys: ["Mod+Alt+Enter"], act: () => void stop(), anywhere: true },
+];
+
+const EDITING: readonly Action[] = [
   {
     id: "undo",
     title: "Undo",
@@ -88,14 +76,141 @@ export const ACTIONS: readonly Action[] = [
     keys: ["Mod+Shift+Z", "Mod+y"],
     act: onActive((id) => useDocuments.getState().redo(id)),
   },
-  { id: "add", title: "Add a node", keys: ["Shift+A"], act: () => useCanvas.getState().ask() },
-  { id: "copy", title: "Copy", keys: ["Mod+c"], act: () => void copy(false) },
-  { id: "cut", title: "Cut", keys: ["Mod+x"], act: () => void copy(true) },
-  { id: "mute", title: "Mute", keys: ["Mod+m"], act: () => toggleMode(MUTED, "mute") },
-  { id: "bypass", title: "Bypass", keys: ["Mod+b"], act: () => toggleMode(BYPASSED, "bypass") },
-  { id: "fit", title: "Show all", keys: ["."], act: () => useCanvas.getState().fit() },
+  { id: "add", title: "Add a node", keys: ["Shift+A"], act: () => canvas().ask() },
+  { id: "copy", title: "Copy", keys: ["Mod+c"], act: () => void editing.copy(false) },
+  { id: "cut", title: "Cut", keys: ["Mod+x"], act: () => void editing.copy(true) },
+  {
+    id: "paste",
+    title: "Paste",
+    keys: ["Mod+v"],
+    act: () => void editing.paste(),
+    byBrowser: true,
+  },
+  { id: "duplicate", title: "Duplicate", keys: ["Mod+d"], act: editing.duplicate },
+  {
+    id: "delete",
+    title: "Delete",
+    keys: ["Delete", "Backspace"],
+    act: editing.remove,
+    byBrowser: true,
+  },
+  { id: "rename", title: "Rename", keys: ["F2"], act: editing.rename },
+  { id: "mute", title: "Mute", keys: ["Mod+m"], act: () => editing.toggleMode(MUTED, "mute") },
+  {
+    id: "bypass",
+    title: "Bypass",
+    keys: ["Mod+b"],
+    act: () => editing.toggleMode(BYPASSED, "bypass"),
+  },
+  {
+    id: "collapse",
+    title: "Collapse",
+    keys: ["Alt+c"],
+    act: () => editing.toggleFlag("collapsed", "collapse"),
+  },
+  { id: "pin", title: "Pin", keys: ["p"], act: () => editing.toggleFlag("pinned", "pin") },
+  { id: "colour", title: "Colour", keys: ["Shift+C"], act: dialog("colour") },
+  { id: "group", title: "Group", keys: ["Mod+g"], act: editing.group },
+  { id: "arrange", title: "Arrange", keys: ["l"], act: editing.arrange },
+  { id: "all", title: "Select all", keys: ["Mod+a"], act: editing.selectAll },
+  {
+    id: "upstream",
+    title: "Select what it depends on",
+    keys: ["["],
+    act: () => editing.selectAlong("upstream"),
+  },
+  {
+    id: "downstream",
+    title: "Select what depends on it",
+    keys: ["]"],
+    act: () => editing.selectAlong("downstream"),
+  },
+  { id: "left", title: "Move left", keys: ["Mod+ArrowLeft"], act: () => editing.nudge(-STEP, 0) },
+  { id: "right", title: "Move right", keys: ["Mod+ArrowRight"], act: () => editing.nudge(STEP, 0) },
+  { id: "up", title: "Move up", keys: ["Mod+ArrowUp"], act: () => editing.nudge(0, -STEP) },
+  { id: "down", title: "Move down", keys: ["Mod+ArrowDown"], act: () => editing.nudge(0, STEP) },
+  ...(["left", "right", "up", "down"] as const).flatMap((way) => {
+    const key = `Arrow${way.charAt(0).toUpperCase()}${way.slice(1)}`;
+    const title = `Select the next node, ${way}`;
+    return [
+      { id: `walk-${way}`, title, keys: [key], act: () => walk(way, false) },
+      {
+        id: `add-${way}`,
+        title: `${title}, too`,
+        keys: [`Shift+${key}`],
+        act: () => walk(way, true),
+      },
+    ];
+  }),
+  { id: "back", title: "Follow a link back", keys: ["Alt+ArrowLeft"], act: () => follow("back") },
+  { id: "forth", title: "Follow a link on", keys: ["Alt+ArrowRight"], act: () => follow("forth") },
+  { id: "enter", title: "Go into the fields of the node", keys: ["Enter"], act: enterNode },
+  { id: "connect", title: "Connect the selected node", keys: ["c"], act: dialog("connect") },
+  { id: "leave", title: "Leave the subgraph", keys: ["Escape"], act: editing.leave },
+];
+
+const LOOKING: readonly Action[] = [
+  { id: "fit", title: "Show all", keys: ["."], act: () => canvas().fit() },
+  {
+    id: "fit-selected",
+    title: "Show what is selected",
+    keys: [">"],
+    act: () => canvas().fit(canvas().selected),
+  },
+  { id: "zoom-1", title: "Zoom to 100 %", keys: ["0"], act: () => canvas().zoom(1) },
+  { id: "zoom-in", title: "Zoom in", keys: ["Alt+="], act: () => canvas().zoom("in") },
+  { id: "zoom-out", title: "Zoom out", keys: ["Alt+-"], act: () => canvas().zoom("out") },
+  { id: "find", title: "Find in the graph", keys: ["Mod+f"], act: dialog("find") },
+  { id: "templates", title: "Templates", keys: ["t"], act: dialog("templates") },
+  { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
+  { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
+  { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
+  {
+    id: "overlay",
+    title: "Plan over the graph, made while editing",
+    keys: ["e"],
+    act: () => page(({ overlay }) => ({ overlay: !overlay, step: null })),
+  },
+  {
+    id: "plan",
+    title: "Plan and timeline: what runs where, and why",
+    keys: ["Shift+E"],
+    act: aside("plan"),
+  },
+  {
+    id: "step",
+    title: "Open the step of the selected sampler",
+    keys: ["Shift+Enter"],
+    act: openStep,
+  },
+  {
+    id: "palette",
+    title: "All actions",
+    keys: ["Mod+k"],
+    act: dialog("palette"),
+    anywhere: true,
+  },
+  ...THEMES.map((theme) => ({
+    id: `theme-${theme}`,
+    title: `Theme: ${theme === "system" ? "as the system" : theme}`,
+    keys: [],
+    act: () => useSettings.getState().setTheme(theme),
+  })),
+  { id: "keys", title: "Shortcuts", keys: ["?"], act: dialog("keys") },
+];
+
+const DOCUMENTS: readonly Action[] = [
   { id: "open", title: "Open files", keys: ["Mod+o"], act: chooseFiles, anywhere: true },
-  { id: "save", title: "Download the workflow", keys: ["Mod+s"], act: download, anywhere: true },
+  { id: "save", title: "Save", keys: ["Mod+s"], act: () => void save(), anywhere: true },
+  {
+    id: "save-as",
+    title: "Save under another name",
+    keys: ["Mod+Shift+S"],
+    act: dialog("save-as"),
+    anywhere: true,
+  },
+  { id: "download", title: "Download the workflow", keys: [], act: download },
+  { id: "files", title: "Saved workflows", keys: ["w"], act: aside("files") },
   {
     id: "new",
     title: "New workflow",
@@ -108,38 +223,32 @@ export const ACTIONS: readonly Action[] = [
     keys: ["Alt+w"],
     act: onActive((id) => useDocuments.getState().close(id)),
   },
-  { id: "templates", title: "Templates", keys: ["t"], act: () => page({ dialog: "templates" }) },
-  { id: "jobs", title: "Queue and history", keys: ["q"], act: () => aside("jobs") },
-  { id: "plan", title: "Plan: what runs where, and why", keys: ["e"], act: () => aside("plan") },
   {
-    id: "palette",
-    title: "All actions",
-    keys: ["Mod+k"],
-    act: () => page({ dialog: "palette" }),
-    anywhere: true,
+    id: "reopen",
+    title: "Open the closed tab again",
+    keys: ["Alt+Shift+W"],
+    act: () => useDocuments.getState().reopen(),
   },
-  { id: "keys", title: "Shortcuts", keys: ["?"], act: () => page({ dialog: "keys" }) },
+  {
+    id: "tab-left",
+    title: "Move the tab to the left",
+    keys: ["Alt+Shift+ArrowLeft"],
+    act: onActive((id) => useDocuments.getState().reorder(id, -1)),
+  },
+  {
+    id: "tab-right",
+    title: "Move the tab to the right",
+    keys: ["Alt+Shift+ArrowRight"],
+    act: onActive((id) => useDocuments.getState().reorder(id, 1)),
+  },
 ];
 
-/** Dispatches a key press to at most one action. */
-export function onKey(event: KeyboardEvent): void {
-  if (event.defaultPrevented || event.isComposing || usePage.getState().dialog !== null) return;
-  const writing =
-    event.target instanceof HTMLElement &&
-    event.target.closest("input, textarea, select, [contenteditable]") !== null;
-  const pressed = combination(event);
-  const action = ACTIONS.find(({ keys }) => keys.includes(pressed));
-  if (action === undefined || (writing && action.anywhere !== true)) return;
-  event.preventDefault();
-  action.act();
-}
+/** The actions by what they are about, as the sheet of shortcuts shows them. */
+export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
+  Running: RUNNING,
+  Editing: EDITING,
+  Looking: LOOKING,
+  Documents: DOCUMENTS,
+};
 
-function combination(event: KeyboardEvent): string {
-  const parts = [];
-  if (event.ctrlKey || event.metaKey) parts.push("Mod");
-  if (event.altKey) parts.push("Alt");
-  const letter = event.key.length === 1 && event.key.toLowerCase() !== event.key.toUpperCase();
-  if (event.shiftKey && (letter || event.key.length > 1)) parts.push("Shift");
-  parts.push(event.key);
-  return parts.join("+");
-}
+export const ACTIONS: readonly Action[] = Object.values(TOPICS).flat();

@@ -2,12 +2,18 @@
 import { create } from "zustand";
 import { begin, type History, record, redo, undo } from "../document/history";
 import { type Doc, nodesOf } from "../document/model";
+import { changeAt, graphAt, type Path } from "../document/scope";
 import type { Checked } from "../server/client";
+import type { StoredWorkflow } from "../server/workflows";
 
 export interface Session {
   readonly id: string;
   readonly name: string;
+  /** Where it is saved on the server, and which version of that is known. */
+  readonly file: StoredWorkflow | null;
   readonly history: History;
+  /** The graph of the document that is in view. */
+  readonly path: Path;
   /** The document as it was opened or saved last. */
   readonly saved: Doc;
   /** The job whose marks and pictures are shown. */
@@ -21,21 +27,32 @@ export interface Session {
 interface Documents {
   readonly sessions: readonly Session[];
   readonly active: string;
+  /** The last ones that were closed, the newest last. */
+  readonly closed: readonly Session[];
+  readonly reopen: () => void;
+  /** Moves a tab by so many places. */
+  readonly reorder: (id: string, by: number) => void;
   readonly open: (name: string, doc: Doc, notes?: readonly string[]) => void;
   readonly restore: (sessions: readonly Session[], active: string) => void;
   readonly close: (id: string) => void;
   readonly show: (id: string) => void;
-  readonly change: (id: string, label: string, edit: (doc: Doc) => Doc, gesture?: string) => void;
+  /** Changes the graph in view; steps of one gesture are one step. */
+  readonly change: (id: string, label: string, edit: (graph: Doc) => Doc, gesture?: string) => void;
+  readonly changeDocument: (id: string, label: string, edit: (doc: Doc) => Doc) => void;
   readonly undo: (id: string) => void;
   readonly redo: (id: string) => void;
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
 
+const MOST_CLOSED = 20;
+
 export function newSession(name: string, doc: Doc, notes: readonly string[] = []): Session {
   return {
     id: crypto.randomUUID(),
     name,
+    file: null,
     history: begin(doc),
+    path: [],
     saved: doc,
     job: null,
     repeats: true,
@@ -52,6 +69,24 @@ export const useDocuments = create<Documents>((set) => {
   return {
     sessions: [],
     active: "",
+    closed: [],
+    reopen: () =>
+      set(({ sessions, closed, active }) => {
+        const last = closed.at(-1);
+        return last === undefined
+          ? { active }
+          : { sessions: [...sessions, last], closed: closed.slice(0, -1), active: last.id };
+      }),
+    reorder: (id, by) =>
+      set(({ sessions }) => {
+        const from = sessions.findIndex((session) => session.id === id);
+        const moved = sessions[from];
+        const rest = sessions.filter((session) => session.id !== id);
+        const to = Math.max(0, Math.min(rest.length, from + by));
+        return moved === undefined
+          ? { sessions }
+          : { sessions: [...rest.slice(0, to), moved, ...rest.slice(to)] };
+      }),
     open: (name, doc, notes) =>
       set(({ sessions }) => {
         const session = newSession(name, doc, notes);
@@ -60,23 +95,49 @@ export const useDocuments = create<Documents>((set) => {
       }),
     restore: (sessions, active) => set({ sessions, active }),
     close: (id) =>
-      set(({ sessions, active }) => {
+      set(({ sessions, active, closed }) => {
         const place = sessions.findIndex((session) => session.id === id);
         const rest = sessions.filter((session) => session.id !== id);
         const next = rest[Math.min(place, rest.length - 1)]?.id ?? "";
-        return { sessions: rest, active: active === id ? next : active };
+        const gone = sessions.filter((session) => session.id === id && !isUntouched(session));
+        return {
+          sessions: rest,
+          active: active === id ? next : active,
+          closed: [...closed, ...gone].slice(-MOST_CLOSED),
+        };
       }),
     show: (id) => set({ active: id }),
     change: (id, label, edit, gesture) =>
-      each(id, (session) => {
-        const { doc } = session.history.present;
-        return { ...session, history: record(session.history, edit(doc), label, gesture) };
+      each(id, ({ history, path, ...rest }) => {
+        const doc = changeAt(history.present.doc, path, edit);
+        return { ...rest, path, history: record(history, doc, label, gesture, path) };
       }),
-    undo: (id) => each(id, (session) => ({ ...session, history: undo(session.history) })),
-    redo: (id) => each(id, (session) => ({ ...session, history: redo(session.history) })),
+    changeDocument: (id, label, edit) =>
+      each(id, ({ history, path, ...rest }) => {
+        const doc = edit(history.present.doc);
+        return { ...rest, path, history: record(history, doc, label, "", path) };
+      }),
+    undo: (id) =>
+      each(id, (session) =>
+        session.history.past.length === 0
+          ? session
+          : inView({ ...session, history: undo(session.history) }, session.history.present.path),
+      ),
+    redo: (id) =>
+      each(id, (session) => {
+        const history = redo(session.history);
+        return history === session.history
+          ? session
+          : inView({ ...session, history }, history.present.path);
+      }),
     update: (id, part) => each(id, (session) => ({ ...session, ...part })),
   };
 });
+
+/** Brings a graph into view, or the root where it is gone. */
+function inView(session: Session, path: Path): Session {
+  return { ...session, path: graphAt(docOf(session), path) === null ? [] : path };
+}
 
 /** Tells of an empty document that nobody has done anything with: it gives way. */
 function isUntouched({ history }: Session): boolean {
@@ -86,6 +147,11 @@ function isUntouched({ history }: Session): boolean {
 
 export function docOf(session: Session): Doc {
   return session.history.present.doc;
+}
+
+/** The graph in view. */
+export function graphOf(session: Session): Doc {
+  return graphAt(docOf(session), session.path) ?? docOf(session);
 }
 
 export function useActive(): Session | null {

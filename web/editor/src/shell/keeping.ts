@@ -1,17 +1,20 @@
 /** Keeps all open documents in the browser, so that a reload or a crash loses nothing. */
-import { get, set } from "idb-keyval";
+import { del, entries, set } from "idb-keyval";
 import { begin } from "../document/history";
 import type { Doc } from "../document/model";
+import type { StoredWorkflow } from "../server/workflows";
 import { docOf, newSession, useDocuments } from "./documents";
 import { tell } from "./live";
 
-const KEY = "katz.open";
+const KEY = "katz.open.";
+const WINDOW = "katz.window";
 const WAIT = 500;
 
 interface Kept {
   readonly active: number;
   readonly documents: readonly {
     readonly name: string;
+    readonly file: StoredWorkflow | null;
     readonly doc: Doc;
     readonly saved: boolean;
     readonly job: string | null;
@@ -19,18 +22,70 @@ interface Kept {
   }[];
 }
 
+/** Restores what this window had open, and what windows had that are gone without a trace. */
 export async function restore(): Promise<number> {
-  const kept = await get<Kept>(KEY).catch(() => undefined);
-  if (kept === undefined || kept.documents.length === 0) return 0;
-  const sessions = kept.documents.map(({ name, doc, saved, job, repeats }) => ({
-    ...newSession(name, doc),
-    history: begin(doc),
-    saved: saved ? doc : {},
-    job,
-    repeats,
-  }));
-  useDocuments.getState().restore(sessions, sessions[kept.active]?.id ?? sessions[0]?.id ?? "");
+  own = await claimed();
+  const found: Kept[] = [];
+  try {
+    const alive = await windows();
+    for (const [key, kept] of await entries<string, Kept>()) {
+      const id = String(key).startsWith(KEY) ? String(key).slice(KEY.length) : null;
+      if (id === null || (id !== own && alive.has(id))) continue;
+      if (id === own) found.unshift(kept);
+      else {
+        found.push(kept);
+        await del(key);
+      }
+    }
+  } catch {
+    return 0; // a browser that keeps nothing has nothing to restore
+  }
+  const sessions = found.flatMap(({ documents }) =>
+    documents.map(({ name, file, doc, saved, job, repeats }) => ({
+      ...newSession(name, doc),
+      file,
+      history: begin(doc),
+      saved: saved ? doc : {},
+      job,
+      repeats,
+    })),
+  );
+  if (sessions.length === 0) return 0;
+  const front = sessions[found[0]?.active ?? 0] ?? sessions[0];
+  useDocuments.getState().restore(sessions, front?.id ?? "");
   return sessions.length;
+}
+
+let own = "";
+
+/** An id for this window, which it keeps over a reload and no other living window has. */
+async function claimed(): Promise<string> {
+  const known = sessionStorage.getItem(WINDOW);
+  const id = known !== null && (await lock(known)) ? known : crypto.randomUUID();
+  if (id !== known) {
+    sessionStorage.setItem(WINDOW, id);
+    await lock(id);
+  }
+  return id;
+}
+
+/** Holds a lock until the window is gone. False where another window holds it. */
+function lock(id: string): Promise<boolean> {
+  if (!("locks" in navigator)) return Promise.resolve(true); // no secure context
+  return new Promise((resolve) => {
+    void navigator.locks.request(KEY + id, { ifAvailable: true }, (held) => {
+      resolve(held !== null);
+      return held === null ? undefined : new Promise(() => {});
+    });
+  });
+}
+
+async function windows(): Promise<ReadonlySet<string>> {
+  if (!("locks" in navigator)) return new Set();
+  const { held = [] } = await navigator.locks.query();
+  return new Set(
+    held.flatMap(({ name }) => (name?.startsWith(KEY) ? [name.slice(KEY.length)] : [])),
+  );
 }
 
 export function keepOpen(): () => void {
@@ -42,13 +97,14 @@ export function keepOpen(): () => void {
       active: sessions.findIndex(({ id }) => id === active),
       documents: sessions.map((session) => ({
         name: session.name,
+        file: session.file,
         doc: docOf(session),
         saved: session.saved === docOf(session),
         job: session.job,
         repeats: session.repeats,
       })),
     };
-    set(KEY, kept).catch(() => {
+    set(KEY + own, kept).catch(() => {
       if (!warned) tell("the browser keeps nothing here: download what is to stay");
       warned = true;
     });

@@ -1,9 +1,12 @@
 /** Holds what the server tells: node types, jobs, the line's state; and lines for the person. */
 import { create } from "zustand";
 import { type Catalog, catalogOf } from "../catalog/catalog";
-import { type Job, type Jobs, NO_JOBS, reduce, sent } from "../jobs/reducer";
+import { type Job, type Jobs, NO_JOBS } from "../jobs/job";
+import { reduce, reported, sent } from "../jobs/reducer";
 import { Channel, type ChannelState } from "../server/channel";
 import { objectInfo } from "../server/client";
+import { report } from "../server/jobs";
+import { activeSession, useDocuments } from "./documents";
 
 interface Live {
   readonly catalog: Catalog;
@@ -40,12 +43,13 @@ export function connect(): Channel {
     (frame) => useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) })),
     (line) => {
       useLive.setState({ line });
-      if (line === "connected") void loadCatalog();
+      if (line === "connected") void refreshCatalog();
     },
   );
 }
 
-async function loadCatalog(): Promise<void> {
+/** Asks again which node types, models and pictures there are. */
+export async function refreshCatalog(): Promise<void> {
   try {
     useLive.setState({ catalog: catalogOf(await objectInfo()) });
   } catch (error) {
@@ -57,6 +61,13 @@ export function noteSent(job: string): void {
   useLive.setState(({ jobs }) => ({ jobs: sent(jobs, job, Date.now() / 1000) }));
 }
 
+export function forgetJob(job: string): void {
+  useLive.setState(({ jobs }) => {
+    const { [job]: _, ...byId } = jobs.byId;
+    return { jobs: { ...jobs, byId } };
+  });
+}
+
 /** Shows a line until it is put away, or another one comes. */
 export function tell(what: unknown): void {
   useLive.setState({ notice: what instanceof Error ? what.message : String(what) });
@@ -64,4 +75,23 @@ export function tell(what: unknown): void {
 
 export function useJob(id: string | null): Job | null {
   return useLive(({ jobs }) => (id === null ? null : (jobs.byId[id] ?? null)));
+}
+
+/** Asks for the report of a job in front that ended before this page knew it. */
+export function watchReports(): () => void {
+  const asked = new Set<string>();
+  const look = () => {
+    const job = useLive.getState().jobs.byId[activeSession()?.job ?? ""];
+    const over = job?.status === "completed" || job?.status === "failed";
+    if (!over || Object.keys(job.plans).length > 0 || asked.has(job.id)) return;
+    asked.add(job.id);
+    report(job.id, clientId).then(
+      (told) => useLive.setState(({ jobs }) => ({ jobs: reported(jobs, told) })),
+      () => {}, // reports are kept for a while only
+    );
+  };
+  const ends = [useDocuments.subscribe(look), useLive.subscribe(look)];
+  return () => {
+    for (const end of ends) end();
+  };
 }

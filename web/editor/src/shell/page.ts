@@ -1,13 +1,44 @@
 /** Holds what the page shows besides documents: one dialog at a time, folded panels, a picture. */
 import { create } from "zustand";
+import type { Conflict } from "../server/workflows";
 
-export type Dialog = "templates" | "palette" | "keys";
+export type Dialog = "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as";
+export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes";
+
+/** Pictures of which one is shown large. */
+export interface Pictures {
+  readonly addresses: readonly string[];
+  readonly at: number;
+}
+
+/** A widget with a picture whose mask is painted. */
+export interface Masking {
+  readonly session: string;
+  readonly node: string;
+  readonly widget: string;
+  readonly key: number | string;
+  readonly value: string;
+}
 
 interface Page {
   readonly dialog: Dialog | null;
-  readonly side: "jobs" | "plan" | null;
-  /** The address of the picture that is shown large. */
-  readonly picture: string | null;
+  readonly side: Side | null;
+  /** Whether plans are made while editing, and drawn over the graph. */
+  readonly overlay: boolean;
+  /** The sampler whose step is looked at in place of the graph, by session and node. */
+  readonly step: { readonly session: string; readonly node: string } | null;
+  readonly masking: Masking | null;
+  readonly pictures: Pictures | null;
+  /** A file that somebody else has changed, while a choice is asked for. */
+  readonly conflict: Conflict | null;
 }
 
-export const usePage = create<Page>(() => ({ dialog: null, side: null, picture: null }));
+export const usePage = create<Page>(() => ({
+  dialog: null,
+  side: null,
+  overlay: true,
+  step: null,
+  masking: null,
+  pictures: null,
+  conflict: null,
+}));

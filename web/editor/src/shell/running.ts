@@ -1,18 +1,51 @@
 /** Runs documents, opens files, and checks what is edited: what several parts of the page ask for. */
+import { useCanvas } from "../canvas/state";
+import { withChosenPrompts } from "../catalog/prompts";
 import { withNextSeeds } from "../catalog/seeds";
+import { nodesOf } from "../document/model";
+import { changeAll } from "../document/scope";
 import { isObject } from "../json";
-import { cancel, check, open as openFile, queue, Refused, template } from "../server/client";
-import { activeSession, docOf, useDocuments } from "./documents";
-import { clientId, noteSent, tell, useLive } from "./live";
+import {
+  cancel,
+  check,
+  checkedOf,
+  open as openFile,
+  queue,
+  Refused,
+  template,
+} from "../server/client";
+import { activeSession, docOf, graphOf, useDocuments } from "./documents";
+import { clientId, forgetJob, noteSent, tell, useLive } from "./live";
 
 const QUIET = 400;
 
-export async function run(front = false): Promise<void> {
+interface RunOptions {
+  readonly front?: boolean;
+  /** The only outputs that are wanted. */
+  readonly targets?: readonly string[];
+}
+
+/** Runs only those of the selected nodes that are outputs. */
+export function runTo(): void {
   const session = activeSession();
   if (session === null) return;
-  const { change, update } = useDocuments.getState();
+  const { catalog } = useLive.getState();
+  const chosen = useCanvas.getState().selected;
+  const outputs = nodesOf(graphOf(session)).filter(
+    ({ id, type }) => chosen.has(id) && catalog.get(type)?.isOutput,
+  );
+  if (outputs.length === 0) return tell("none of the selected nodes is an output");
+  void run({ targets: outputs.map(({ id }) => [...session.path, id].join(":")) });
+}
+
+export async function run(options: RunOptions = {}): Promise<void> {
+  const session = activeSession();
+  if (session === null) return;
+  const { changeDocument, update } = useDocuments.getState();
   if (!session.repeats)
-    change(session.id, "next seed", (doc) => withNextSeeds(doc, useLive.getState().catalog));
+    changeDocument(session.id, "next seed", (doc) =>
+      changeAll(doc, (graph) => withNextSeeds(graph, useLive.getState().catalog)),
+    );
   const sending = activeSession();
   if (sending === null) return;
   const job = crypto.randomUUID();
@@ -20,23 +53,15 @@ export async function run(front = false): Promise<void> {
   update(session.id, { job, repeats: false });
   noteSent(job);
   try {
-    await queue(docOf(sending), job, clientId, front);
+    const { catalog } = useLive.getState();
+    const sent = changeAll(docOf(sending), (graph) => withChosenPrompts(graph, catalog));
+    await queue(sent, job, clientId, options);
   } catch (error) {
-    useLive.setState(({ jobs }) => {
-      const { [job]: _, ...byId } = jobs.byId;
-      return { jobs: { ...jobs, byId } };
-    });
+    forgetJob(job);
     update(session.id, { job: before });
     const answer = error instanceof Refused ? error.answer : {};
     const told = isObject(answer.error) ? answer.error : null;
-    if (told !== null)
-      update(session.id, {
-        checked: {
-          error: told,
-          nodeErrors: isObject(answer.node_errors) ? answer.node_errors : {},
-          notes: [],
-        },
-      });
+    if (told !== null) update(session.id, { checked: checkedOf(answer) });
     tell(error);
   }
 }

@@ -1,37 +1,46 @@
-/** Edits one value of a node. Typing in one field is one step of undo. */
-import { useEffect, useRef, useState } from "react";
-import type { Placed, Widget } from "../catalog/catalog";
+/** A row of a node: the widget's name, its value as a field, what a link to it is drawn to. */
+import { memo, type ReactNode } from "react";
+import type { Placed } from "../catalog/catalog";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
 import { setValue } from "../document/commands";
 import type { Json } from "../json";
-import { addressOf, upload } from "../server/client";
+import { noteRender } from "../renders";
 import { activeSession, useDocuments } from "../shell/documents";
-import { tell } from "../shell/live";
-import { parsedNumber } from "./numbers";
+import { usePage } from "../shell/page";
+import { ChoiceField } from "./ChoiceField";
+import type { Field } from "./field";
+import { DragLabel, NumberField } from "./NumberField";
+import { PictureField } from "./PictureField";
+import { TextField } from "./TextField";
 
-interface Field {
-  readonly widget: Widget;
-  readonly value: Json;
-  readonly label: string;
-  readonly set: (value: Json, gesture?: string) => void;
-}
-
-export function WidgetRow({
-  node,
-  placed: { widget, key, value },
-  after,
-}: {
+interface Row {
   readonly node: string;
   readonly placed: Placed;
+  /** What a link to the widget is drawn to; none for a text that never runs. */
+  readonly handle: ReactNode;
+  /** Tells one handle from another. */
+  readonly handleKey: string;
+  readonly linked: boolean;
   /** The hidden value behind this one. */
   readonly after: Json | undefined;
-}) {
+}
+
+/** Is rendered when its own value changes, and not for those of other rows. */
+export const WidgetRow = memo(function WidgetRow(row: Row) {
+  const { node, handle, linked, after } = row;
+  const { widget, key, value } = row.placed;
+  noteRender(`widget ${node}.${widget.name}`);
   const put = (place: number | string, next: Json, gesture = "") => {
     const session = activeSession();
     if (session === null) return;
     useDocuments
       .getState()
-      .change(session.id, `set ${widget.name}`, (doc) => setValue(doc, node, place, next), gesture);
+      .change(
+        session.id,
+        `set ${widget.name}`,
+        (graph) => setValue(graph, node, place, next, place === key ? widget.name : ""),
+        gesture,
+      );
   };
   const field: Field = {
     widget,
@@ -39,21 +48,19 @@ export function WidgetRow({
     label: widget.name,
     set: (next, gesture) => put(key, next, gesture),
   };
+  const mask = () => {
+    const session = activeSession()?.id;
+    if (session !== undefined)
+      usePage.setState({
+        masking: { session, node, widget: widget.name, key, value: String(value) },
+      });
+  };
   return (
-    <div className={`widget nodrag nowheel ${widget.lines ? "lines" : ""}`}>
-      {!widget.lines && <span className="label">{widget.name.replaceAll("_", " ")}</span>}
-      {widget.kind === "text" && <TextField {...field} />}
-      {widget.kind === "number" && <NumberField {...field} />}
-      {widget.kind === "switch" && (
-        <input
-          type="checkbox"
-          aria-label={widget.name}
-          checked={value === true}
-          onChange={(event) => field.set(event.target.checked)}
-        />
-      )}
-      {widget.kind === "choice" && <ChoiceField {...field} />}
-      {widget.helper === "seed" && typeof key === "number" && (
+    <div className={`widget nodrag ${widget.lines ? "lines" : ""} ${linked ? "linked" : ""}`}>
+      {handle}
+      {(!widget.lines || linked) && <Label {...field} />}
+      {linked ? <span className="value">linked</span> : <Value {...field} onMask={mask} />}
+      {!linked && widget.helper === "seed" && typeof key === "number" && (
         <select
           aria-label={`${widget.name}, next run`}
           title="next run"
@@ -69,103 +76,56 @@ export function WidgetRow({
       )}
     </div>
   );
-}
+}, sameRow);
 
-function TextField({ widget, value, label, set }: Field) {
-  const gesture = useRef("");
-  const shared = {
-    "aria-label": label,
-    value: String(value),
-    spellCheck: false,
-    onFocus: () => {
-      gesture.current = crypto.randomUUID();
-    },
-  };
-  return widget.lines ? (
-    <textarea
-      {...shared}
-      rows={4}
-      placeholder={label}
-      onChange={(event) => set(event.target.value, gesture.current)}
-    />
-  ) : (
-    <input {...shared} onChange={(event) => set(event.target.value, gesture.current)} />
-  );
-}
-
-function NumberField({ widget, value, label, set }: Field) {
-  const [text, setText] = useState(String(value));
-  useEffect(() => setText(String(value)), [value]);
-  const confirm = () => {
-    const next = parsedNumber(text, widget);
-    if (next === null) setText(String(value));
-    else if (next !== value) set(next);
-  };
+function sameRow(one: Row, other: Row): boolean {
   return (
-    <input
-      inputMode="decimal"
-      aria-label={label}
-      value={text}
-      onChange={(event) => setText(event.target.value)}
-      onBlur={confirm}
-      onKeyDown={(event) => {
-        if (event.key === "Enter") confirm();
-        if (event.key === "Escape") setText(String(value));
-        const step = { ArrowUp: 1, ArrowDown: -1 }[event.key];
-        const present = parsedNumber(text, widget);
-        if (step === undefined || present === null) return;
-        event.preventDefault();
-        const size = Number(widget.options.step ?? (widget.whole ? 1 : 0.1)) || 1;
-        const next = widget.whole
-          ? String(BigInt(present) + BigInt(step * Math.max(1, Math.round(size))))
-          : String(Number((Number(present) + step * size).toFixed(6)));
-        const kept = parsedNumber(next, widget);
-        if (kept !== null) set(kept);
-      }}
-    />
+    one.node === other.node &&
+    one.placed.widget === other.placed.widget &&
+    one.placed.key === other.placed.key &&
+    one.placed.value === other.placed.value &&
+    one.handleKey === other.handleKey &&
+    one.linked === other.linked &&
+    one.after === other.after
   );
 }
 
-function ChoiceField({ widget, value, label, set }: Field) {
-  const choices = widget.choices.map(String);
-  const present = String(value);
-  const there = choices.includes(present);
+/** A number is dragged by its name; any value goes back to its default by a double-click on it. */
+function Label(field: Field) {
+  const { widget, label, set } = field;
+  if (widget.kind === "number") return <DragLabel {...field} />;
+  const { default: start } = widget.options;
   return (
-    <>
-      <select
-        aria-label={label}
-        className={there ? "" : "missing"}
-        title={there ? present : `${present} is not there`}
-        value={present}
-        onChange={(event) => {
-          set(widget.choices[choices.indexOf(event.target.value)] ?? event.target.value);
-        }}
-      >
-        {!there && <option value={present}>{present} (missing)</option>}
-        {choices.map((choice) => (
-          <option key={choice}>{choice}</option>
-        ))}
-      </select>
-      {widget.helper === "upload" && (
-        <>
-          <label className="upload" title="use a picture of yours">
-            upload
-            <input
-              type="file"
-              accept="image/*"
-              onChange={(event) => {
-                const file = event.target.files?.[0];
-                if (file) upload(file).then(set, tell);
-              }}
-            />
-          </label>
-          <img
-            className="thumbnail"
-            alt={present}
-            src={addressOf({ filename: present, subfolder: "", type: "input" }, 256)}
-          />
-        </>
-      )}
-    </>
+    <span
+      className="label"
+      title={start === undefined ? label : `${label}: double-click for the default`}
+      onDoubleClick={() => start !== undefined && set(start)}
+    >
+      {label.replaceAll("_", " ")}
+    </span>
   );
+}
+
+function Value({ onMask, ...field }: Field & { readonly onMask: () => void }) {
+  switch (field.widget.kind) {
+    case "text":
+      return <TextField {...field} />;
+    case "number":
+      return <NumberField {...field} />;
+    case "choice":
+      return field.widget.helper === "upload" ? (
+        <PictureField {...field} onMask={onMask} />
+      ) : (
+        <ChoiceField {...field} />
+      );
+    case "switch":
+      return (
+        <input
+          type="checkbox"
+          aria-label={field.label}
+          checked={field.value === true}
+          onChange={(event) => field.set(event.target.checked)}
+        />
+      );
+  }
 }

@@ -1,5 +1,5 @@
 /** Lists what stands in the way of a run, from the server's check and the last job. */
-import type { Job } from "../jobs/reducer";
+import type { Job } from "../jobs/job";
 import { isObject, listOf, textOf } from "../json";
 import type { Checked } from "../server/client";
 

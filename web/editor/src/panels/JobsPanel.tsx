@@ -1,10 +1,18 @@
 /** Lists this client's jobs: what runs, what waits, what has ended. */
-import type { Job } from "../jobs/reducer";
+import type { Job } from "../jobs/job";
 import type { Json } from "../json";
 import { addressOf, cancel, pictureOf, steer } from "../server/client";
-import { useDocuments } from "./documents";
-import { tell, useLive } from "./live";
-import { usePage } from "./page";
+import { forget, moveToFront, workflowOf } from "../server/jobs";
+import { useDocuments } from "../shell/documents";
+import { forgetJob, tell, useLive } from "../shell/live";
+import { usePage } from "../shell/page";
+import { run } from "../shell/running";
+
+/** Opens a job's workflow as it ran, in a tab of its own. */
+async function openAsItRan(job: string, name: string): Promise<void> {
+  const { document, notes } = await workflowOf(job);
+  useDocuments.getState().open(name || "workflow", document, notes);
+}
 
 export function JobsPanel() {
   const jobs = useLive((live) => live.jobs);
@@ -58,6 +66,7 @@ function Row({
   const pictures = Object.values(job.outputs).flatMap((made) =>
     ((made.images ?? []) as readonly Json[]).flatMap((raw) => pictureOf(raw) ?? []),
   );
+  const addresses = pictures.map((picture) => addressOf(picture));
   const busy = job.status === "running" || job.status === "pending";
   const began = new Date(1000 * job.created).toLocaleTimeString();
   return (
@@ -68,19 +77,44 @@ function Row({
         <small>
           {name} {began}
         </small>
-        {busy && (
+      </div>
+      <div className="steering">
+        {place !== undefined && place > 0 && (
+          <button type="button" onClick={() => void moveToFront(job.id).catch(tell)}>
+            To the front
+          </button>
+        )}
+        {busy ? (
           <button type="button" onClick={() => void cancel(job.id).catch(tell)}>
             Cancel
           </button>
+        ) : (
+          <>
+            <button type="button" onClick={() => void openAsItRan(job.id, name).catch(tell)}>
+              Open as it ran
+            </button>
+            <button
+              type="button"
+              onClick={() => void openAsItRan(job.id, name).then(() => run(), tell)}
+            >
+              Run again
+            </button>
+            <button
+              type="button"
+              onClick={() => void forget(job.id).then(() => forgetJob(job.id), tell)}
+            >
+              Forget
+            </button>
+          </>
         )}
       </div>
       {job.error && <p className="missing">{job.error.message}</p>}
       <div className="pictures">
-        {pictures.map((picture) => (
+        {pictures.map((picture, at) => (
           <button
             type="button"
             key={picture.filename}
-            onClick={() => usePage.setState({ picture: addressOf(picture) })}
+            onClick={() => usePage.setState({ pictures: { addresses, at } })}
           >
             <img src={addressOf(picture, 128)} alt={picture.filename} loading="lazy" />
           </button>

@@ -1,7 +1,8 @@
-import { useCanvas } from "../canvas/state";
 import { nodesOf } from "../document/model";
-import type { Job } from "../jobs/reducer";
-import { docOf, type Session } from "./documents";
+import type { Job } from "../jobs/job";
+import { docOf, type Session } from "../shell/documents";
+import { jumpTo } from "../dialogs/Find";
+import { graphsOf } from "../document/scope";
 import { problemsOf } from "./problems";
 
 const SHOWN = 8;
@@ -17,7 +18,13 @@ export function Problems({
   const found = nodes.length === 0 ? [] : problemsOf(session.checked, job);
   const notes = [...session.notes, ...(session.checked?.notes ?? []), ...(job?.warnings ?? [])];
   if (found.length === 0 && notes.length === 0) return null;
-  const named = new Map(nodes.map((node) => [node.id, node.title || node.type]));
+  const named = new Map(
+    graphsOf(docOf(session)).flatMap(({ path, graph }) =>
+      nodesOf(graph).map(
+        (node) => [[...path, node.id].join(":"), node.title || node.type] as const,
+      ),
+    ),
+  );
   return (
     <aside className="problems" aria-label="problems">
       {found.length > 0 && <h2>{found.length === 1 ? "1 problem" : `${found.length} problems`}</h2>}
@@ -25,7 +32,7 @@ export function Problems({
         {found.slice(0, SHOWN).map(({ node, input, line }) => (
           <li key={`${node} ${input} ${line}`}>
             {named.has(node) ? (
-              <button type="button" onClick={() => useCanvas.getState().jump(node)}>
+              <button type="button" onClick={() => jumpTo(node)}>
                 {named.get(node)} #{node}
               </button>
             ) : null}

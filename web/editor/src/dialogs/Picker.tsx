@@ -6,6 +6,7 @@ export interface Entry {
   readonly title: string;
   readonly detail?: string;
   readonly help?: string;
+  readonly colour?: string;
 }
 
 export function Picker({
@@ -76,6 +77,9 @@ export function Picker({
             title={entry.help}
             onClick={() => onPick(entry.id)}
           >
+            {entry.colour !== undefined && (
+              <i className="colour" style={{ background: entry.colour }} />
+            )}
             <span>{entry.title}</span>
             {entry.detail && <small>{entry.detail}</small>}
           </div>

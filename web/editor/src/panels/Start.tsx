@@ -1,8 +1,8 @@
 /** Stands on an empty canvas: templates to begin with, never over somebody's work. */
 import { useEffect, useState } from "react";
 import { type Template, templates } from "../server/client";
-import { tell } from "./live";
-import { openTemplate } from "./running";
+import { tell } from "../shell/live";
+import { openTemplate } from "../shell/running";
 
 export function useTemplates(): readonly Template[] {
   const [found, setFound] = useState<readonly Template[]>([]);

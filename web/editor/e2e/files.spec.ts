@@ -1,0 +1,142 @@
+/** Files on the server and windows of one person, against a real `katz serve`. */
+import { expect, type Page } from "@playwright/test";
+import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
+
+async function saveAs(page: Page, name: string): Promise<void> {
+  await page.keyboard.press("Control+s");
+  await page.getByRole("textbox", { name: /^Name/ }).fill(name);
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("alert")).toContainText(`saved as ${name}.json`);
+}
+
+async function setSteps(page: Page, steps: string): Promise<void> {
+  await node(page, "5").getByLabel("steps").fill(steps);
+  await node(page, "5").getByLabel("steps").press("Enter");
+}
+
+async function openSaved(page: Page, name: string): Promise<void> {
+  await page.locator(".toolbar").getByRole("button", { name: "Saved workflows" }).click();
+  await page
+    .getByRole("complementary", { name: "saved workflows" })
+    .getByRole("button", { name })
+    .first()
+    .click();
+  await expect(page.locator(".card").first()).toBeVisible();
+}
+
+test("P0.16 a workflow is saved, renamed, found again, and deleted into the trash", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await setSteps(page, "4");
+  await expect(page.locator(".tab.active b")).toBeVisible();
+  await saveAs(page, "mine/first");
+  await expect(page.locator(".tab.active b")).toHaveCount(0);
+  const kept = await downloaded(page);
+  const stored = await page.request.get("/userdata/workflows%2Fmine%2Ffirst.json");
+  expect(await stored.json()).toEqual(kept);
+  await page.keyboard.press("w");
+  const panel = page.getByRole("complementary", { name: "saved workflows" });
+  await panel.getByRole("button", { name: "rename" }).first().click();
+  await panel.getByLabel("new name").fill("mine/second");
+  await panel.getByLabel("new name").press("Enter");
+  await expect(page.locator(".tab.active")).toContainText("second");
+  await page.keyboard.press("Alt+w");
+  await panel.getByRole("button", { name: "mine/second" }).first().click();
+  await expect(page.locator(".card").first()).toBeVisible();
+  expect(await downloaded(page)).toEqual(kept);
+  await panel.getByRole("button", { name: "delete" }).first().click();
+  await expect(panel).toContainText("nothing was saved yet");
+  await expect(page.locator(".tab.active b")).toBeVisible(); // nowhere saved any more
+  const trash = await page.request.get("/userdata?dir=workflows&recurse=true");
+  expect(await trash.json()).toEqual([expect.stringMatching(/^\.trash\/\d+ mine second\.json$/)]);
+});
+
+test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
+  page,
+  context,
+  troubles,
+}) => {
+  await openTemplate(page, "Text to image");
+  await saveAs(page, "shared");
+  const other = await context.newPage();
+  await other.goto("/");
+  await openSaved(other, "shared");
+  await setSteps(other, "7");
+  await other.keyboard.press("Control+s");
+  await expect(other.getByRole("alert")).toContainText("saved as shared.json");
+  await setSteps(page, "9");
+  await page.keyboard.press("Control+s");
+  const choice = page.getByRole("dialog", { name: "The file has changed" });
+  await expect(choice).toContainText("shared.json was saved by another page");
+  await choice.getByRole("button", { name: "Take theirs" }).click();
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("7");
+  await page.keyboard.press("Control+z");
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("9");
+  await page.keyboard.press("Control+s");
+  await expect(page.getByRole("alert")).toContainText("saved as shared.json");
+  // the other window is told before it overwrites, and keeps both
+  await setSteps(other, "8");
+  await other.keyboard.press("Control+s");
+  await other.getByRole("button", { name: /Keep both/ }).click();
+  await other.getByRole("textbox", { name: /^Name/ }).fill("shared too");
+  await other.keyboard.press("Enter");
+  await expect(other.getByRole("alert")).toContainText("saved as shared too.json");
+  const steps = async (name: string) => {
+    const { nodes } = await (await page.request.get(`/userdata/workflows%2F${name}.json`)).json();
+    return nodes.find(({ id }: { id: number }) => id === 5).widgets_values[2];
+  };
+  expect([await steps("shared"), await steps("shared%20too")]).toEqual([9, 8]);
+  // each window finds its own documents again
+  await setSteps(other, "6");
+  await page.waitForTimeout(900);
+  await page.reload();
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("9");
+  await expect(page.locator(".tab")).toHaveCount(1);
+  // those of a window that is gone come to the next one that is opened
+  await other.close();
+  const third = await context.newPage();
+  await third.goto("/");
+  await expect(third.getByRole("alert")).toContainText("restored 1 document");
+  await expect(node(third, "5").getByLabel("steps")).toHaveValue("6");
+  // the browser writes a line for the version that was refused, and nothing else
+  expect(troubles.splice(0)).toEqual([expect.stringContaining("412")]);
+});
+
+test("P0.30 P0.33 the gallery has pictures newest first; a job of the history opens, and is forgotten", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await setSteps(page, "2");
+  await runToEnd(page);
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("4242");
+  await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
+  await runToEnd(page);
+  await page.keyboard.press("g");
+  const gallery = page.getByRole("complementary", { name: "gallery" });
+  await expect(gallery.locator("li").nth(1)).toBeVisible();
+  const newest = await gallery.locator("li img").first().getAttribute("alt");
+  await gallery.locator("li button").first().click();
+  const large = page.getByRole("dialog");
+  await expect(large.getByRole("heading")).toHaveText(newest ?? "");
+  await page.keyboard.press("ArrowRight");
+  await expect(large.getByRole("heading")).not.toHaveText(newest ?? "");
+  await page.keyboard.press("ArrowLeft");
+  await page.keyboard.press("0");
+  await expect(large.locator("img")).toHaveCSS("width", "128px");
+  await page.keyboard.press("+");
+  await expect(large.locator("img")).toHaveCSS("width", "160px");
+  await page.keyboard.press("Escape");
+  await gallery.getByLabel("filter pictures").fill("no such picture");
+  await expect(gallery.locator("li")).toHaveCount(0);
+  // the history opens a job as it ran, and runs it again
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: /^queue/ }).click();
+  const history = page.getByRole("complementary", { name: "queue and history" });
+  const before = await history.locator("ol > li").count();
+  await history.getByRole("button", { name: "Open as it ran" }).first().click();
+  await expect(page.locator(".tab")).toHaveCount(2);
+  await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("4242");
+  await history.getByRole("button", { name: "Forget" }).first().click();
+  await expect(history.locator("ol > li")).toHaveCount(before - 1);
+});

@@ -1,0 +1,163 @@
+/** How much is rendered for what, in a graph of 1,000 nodes and 1,500 links. Counts, no times. */
+import { expect, type Page } from "@playwright/test";
+import { downloaded, node, openFile, openTemplate, test } from "./steps";
+
+const NODES = 1_000;
+const LINKS = 1_500;
+const COLUMNS = 40;
+
+test.use({ viewport: { width: 1920, height: 1080 } });
+
+/** The template with nodes below it that nothing needs, each linked to two others. */
+async function openLarge(page: Page): Promise<void> {
+  await openTemplate(page, "Text to image");
+  const doc = await downloaded(page);
+  const first = 1_000;
+  const count = NODES - doc.nodes.length;
+  let link = doc.last_link_id;
+  const links = [...doc.links];
+  const made = Array.from({ length: count }, (_, at) => ({
+    id: first + at,
+    type: "LatentAdd",
+    pos: [260 * (at % COLUMNS), 900 + 130 * Math.floor(at / COLUMNS)],
+    size: [210, 60],
+    flags: {},
+    mode: 0,
+    inputs: ["samples1", "samples2"].map((name) => ({
+      name,
+      type: "LATENT",
+      link: null as unknown,
+    })),
+    outputs: [{ name: "LATENT", type: "LATENT", links: [] as number[] }],
+    properties: {},
+    widgets_values: [],
+  }));
+  for (let at = 1; links.length < LINKS; at++) {
+    const to = made[1 + (at % (count - 1))];
+    const slot = at < count ? 0 : 1;
+    const from = made[Math.max(0, 1 + (at % (count - 1)) - 1)];
+    if (to === undefined || from === undefined || to.inputs[slot] === undefined) break;
+    link += 1;
+    to.inputs[slot].link = link;
+    from.outputs[0]?.links.push(link);
+    links.push([link, from.id, 0, to.id, slot, "LATENT"]);
+  }
+  const large = { ...doc, nodes: [...doc.nodes, ...made], links, last_link_id: link };
+  expect([large.nodes.length, large.links.length]).toEqual([NODES, LINKS]);
+  await openFile(page, "large.json", JSON.stringify(large));
+  await expect(page.locator(".tab.active")).toContainText("large");
+  await expect(node(page, "5")).toBeVisible();
+  await page.waitForTimeout(1_500); // checked and planned
+}
+
+/** What was rendered since the last call. */
+async function rendered(page: Page): Promise<string[]> {
+  await page.waitForTimeout(400);
+  return page.evaluate(() => {
+    const parts = (window as any).parts as string[];
+    return parts.splice(0);
+  });
+}
+
+async function mounted(page: Page): Promise<Set<string>> {
+  const ids = await page
+    .locator(".card")
+    .evaluateAll((all) => all.map((one) => `node ${(one as HTMLElement).dataset.node}`));
+  return new Set(ids);
+}
+
+test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", async ({ page }) => {
+  await page.addInitScript(() => {
+    const parts: string[] = [];
+    (window as any).parts = parts;
+    (window as any).katzRendered = (part: string) => parts.push(part);
+  });
+  await page.reload();
+  await openLarge(page);
+  const cards = (all: string[]) => all.filter((part) => part.startsWith("node "));
+
+  await test.step("idle: nothing", async () => {
+    await rendered(page);
+    await page.waitForTimeout(1_000);
+    expect(await rendered(page)).toEqual([]);
+  });
+
+  await test.step("control: selecting all renders all in view, so that the count can fail", async () => {
+    const shown = await mounted(page);
+    await page.keyboard.press("Control+a");
+    expect(new Set(cards(await rendered(page))).size).toBeGreaterThanOrEqual(shown.size);
+    await page.keyboard.press("Escape");
+  });
+
+  await test.step("panning: no node that is there already", async () => {
+    const there = await mounted(page);
+    await rendered(page);
+    await page.mouse.move(960, 1_060);
+    await page.mouse.down({ button: "middle" });
+    await page.mouse.move(900, 900, { steps: 12 });
+    await page.mouse.up({ button: "middle" });
+    const again = cards(await rendered(page)).filter((part) => there.has(part));
+    expect(again).toEqual([]);
+    await page.keyboard.press(".");
+    await expect(page.locator(".card")).toHaveCount(NODES);
+    await rendered(page);
+  });
+
+  await test.step("dragging a node: it and its links", async () => {
+    const own = "1500";
+    const title = node(page, own).locator(".card-title .name");
+    const box = await title.boundingBox();
+    if (box === null) throw new Error("not in view");
+    await page.mouse.move(box.x + 2, box.y + 2);
+    await page.mouse.down();
+    await page.mouse.move(box.x + 4, box.y + 4);
+    await rendered(page); // it is selected
+    await page.mouse.move(box.x + 60, box.y + 60, { steps: 10 });
+    const parts = new Set(await rendered(page));
+    await page.mouse.up();
+    const links = [...parts].filter((part) => part.startsWith("link "));
+    expect([...parts].filter((part) => !part.startsWith("link "))).toEqual([`node ${own}`]);
+    expect(links.length).toBeGreaterThan(0);
+    expect(links.length).toBeLessThanOrEqual(4);
+    await page.getByRole("main").press("Control+z");
+  });
+
+  await test.step("a keystroke: its widget", async () => {
+    await page.keyboard.press("Escape");
+    const text = node(page, "2").getByRole("textbox");
+    await text.focus();
+    await rendered(page);
+    await page.keyboard.type("x");
+    await expect(text).toHaveValue(/x/);
+    await page.waitForTimeout(1_200); // checked and planned again
+    const parts = await rendered(page);
+    expect(new Set(parts.filter((part) => part.startsWith("widget ")))).toEqual(
+      new Set(["widget 2.text"]),
+    );
+    expect(new Set(cards(parts))).toEqual(new Set(["node 2"]));
+  });
+
+  await test.step("progress: the node that runs", async () => {
+    await lengthen(page);
+    await page.waitForTimeout(1_500); // checked and planned
+    await rendered(page);
+    await page.keyboard.press("Control+Enter");
+    await expect(page.locator(".toolbar .state")).toContainText("completed in", {
+      timeout: 45_000,
+    });
+    const times = new Map<string, number>();
+    for (const part of cards(await rendered(page))) times.set(part, (times.get(part) ?? 0) + 1);
+    expect(times.get("node 5")).toBeGreaterThan(10);
+    // all others: once for the new job, and those that run when they begin and end
+    times.delete("node 5");
+    for (const [part, count] of times)
+      expect(count).toBeLessThanOrEqual(Number(part.slice(5)) >= 1_000 ? 1 : 5);
+  });
+});
+
+/** Has enough evaluations to look at. */
+async function lengthen(page: Page): Promise<void> {
+  const steps = node(page, "5").getByLabel("steps");
+  await steps.fill("40");
+  await steps.press("Enter");
+}

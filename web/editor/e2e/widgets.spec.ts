@@ -1,0 +1,154 @@
+/** Fields of nodes, against a real `katz serve`. */
+import { expect } from "@playwright/test";
+import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
+
+test("P0.21 P0.09 a number is dragged by its name in one step of undo, and goes back to its default", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.keyboard.press("0"); // 100 %
+  const steps = node(page, "5").getByLabel("steps");
+  const before = await steps.inputValue();
+  const name = node(page, "5").locator(".label.drag", { hasText: "steps" });
+  const box = await name.boundingBox();
+  if (box === null) throw new Error("no name");
+  await page.mouse.move(box.x + 10, box.y + 5);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 30, box.y + 5, { steps: 4 });
+  await page.mouse.move(box.x + 40, box.y + 5, { steps: 4 });
+  await page.mouse.up();
+  await expect(steps).toHaveValue(String(Number(before) + 5));
+  await page.getByRole("main").press("Control+z");
+  await expect(steps).toHaveValue(before);
+  await name.dblclick();
+  await expect(steps).toHaveValue("20");
+});
+
+test("P0.23 Ctrl and an arrow weigh the word at the cursor; alternatives are chosen when sent", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const text = node(page, "2").getByRole("textbox");
+  await text.fill("a {red|red} star");
+  await text.press("End");
+  await text.press("Control+ArrowUp");
+  await text.press("Control+ArrowUp");
+  await expect(text).toHaveValue("a {red|red} (star:1.1)");
+  const sending = page.waitForRequest("**/prompt");
+  await page.keyboard.press("Control+Enter");
+  const sent = (await sending).postDataJSON().prompt.nodes;
+  const value = sent.find(({ id }: { id: number }) => id === 2).widgets_values[0];
+  expect(value).toBe("a red (star:1.1)");
+  await expect(text).toHaveValue("a {red|red} (star:1.1)");
+});
+
+test("P0.22 a long list is searched by words, with the keyboard", async ({ page }) => {
+  await page.route("**/object_info", async (route) => {
+    const answer = await (await route.fetch()).json();
+    const names = Array.from({ length: 10_000 }, (_, number) => `styles/one ${number}.safetensors`);
+    answer.LoraLoader.input.required.lora_name = [names, {}];
+    await route.fulfill({ json: answer });
+  });
+  await page.reload();
+  await openTemplate(page, "ControlNet and LoRA");
+  const field = node(page, "8").getByLabel("lora name").or(node(page, "8").getByLabel("lora_name"));
+  await expect(field).toContainText("(missing)"); // and it stays until somebody chooses
+  await field.press("Enter");
+  await page.keyboard.type("styles 7654");
+  await page.keyboard.press("Enter");
+  await expect(field).toHaveText("styles/one 7654.safetensors");
+});
+
+test("P0.24 P0.26 a mask is painted over a picture, opens again with it, and the picture stays", async ({
+  page,
+}) => {
+  await openTemplate(page, "ControlNet and LoRA");
+  const loader = node(page, "6");
+  const original = await loader.getByLabel("image").inputValue();
+  const size = (bytes: Buffer) => bytes.length;
+  const address = `/view?filename=${original}&type=input`;
+  const before = size(await (await page.request.get(address)).body());
+  await loader.getByRole("button", { name: "mask" }).click();
+  const dialog = page.getByRole("dialog", { name: /^Mask of/ });
+  const canvas = dialog.locator("canvas");
+  await expect(canvas).not.toHaveAttribute("width", "0");
+  const box = await canvas.boundingBox();
+  if (box === null) throw new Error("no canvas");
+  await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width - 4, box.y + box.height / 2, { steps: 4 });
+  await page.mouse.up();
+  await dialog.getByRole("button", { name: "Use this mask" }).click();
+  await expect(dialog).toHaveCount(0);
+  const masked = await loader.getByLabel("image").inputValue();
+  expect(masked).toMatch(/ mask( \(\d+\))?\.png$/);
+  expect(size(await (await page.request.get(address)).body())).toBe(before);
+  const { nodes } = await downloaded(page);
+  const made = nodes.find(({ id }: { id: number }) => id === 6);
+  expect(made.widgets_values[0]).toBe(masked);
+  // it opens again with its mask: clear at the left, covered in the middle
+  await loader.getByRole("button", { name: "mask" }).click();
+  await expect(canvas).not.toHaveAttribute("width", "0");
+  const cover = () =>
+    canvas.evaluate((drawn: HTMLCanvasElement) => {
+      const middle = drawn.height / 2;
+      const at = (x: number) => drawn.getContext("2d")?.getImageData(x, middle, 1, 1).data[3];
+      return [at(1), at(drawn.width / 2)].map((alpha) => (alpha ?? 0) > 100);
+    });
+  await expect.poll(cover).toEqual([false, true]);
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  await page.keyboard.press("Control+z");
+  await expect(loader.getByLabel("image")).toHaveValue(original);
+});
+
+test("P0.27 advanced inputs are folded until somebody wants them; optional ones are told apart", async ({
+  page,
+}) => {
+  await page.route("**/object_info", async (route) => {
+    const answer = await (await route.fetch()).json();
+    const loader = answer.LoraLoader.input;
+    loader.required.strength_clip[1].advanced = true;
+    loader.optional = { ...loader.optional, clip: loader.required.clip };
+    delete loader.required.clip;
+    await route.fulfill({ json: answer });
+  });
+  await page.reload();
+  await openTemplate(page, "ControlNet and LoRA");
+  const loader = node(page, "8");
+  await expect(loader.getByLabel("strength_model")).toBeVisible();
+  await expect(loader.getByLabel("strength_clip")).toHaveCount(0);
+  await loader.getByRole("button", { name: "1 advanced" }).click();
+  await expect(loader.getByLabel("strength_clip")).toBeVisible();
+  await expect(loader.locator(".in.optional", { hasText: "clip" })).toHaveCount(1);
+  await expect(loader.locator(".in.optional", { hasText: "model" })).toHaveCount(0);
+});
+
+test("P0.24 P0.33 a result becomes an input", async ({ page }) => {
+  await openTemplate(page, "Text to image");
+  await runToEnd(page);
+  await page.locator(".result").click();
+  await page.getByRole("dialog").getByRole("button", { name: "Use as input" }).click();
+  const field = node(page, "92").getByLabel("image");
+  await expect(field).toHaveValue(/^txt2img_\d+_\.png \[output\]$/);
+  await expect(node(page, "92").locator(".missing")).toHaveCount(0);
+  const picture = node(page, "92").locator(".thumbnail");
+  await expect(picture).toHaveJSProperty("complete", true);
+  expect(await picture.evaluate((image: HTMLImageElement) => image.naturalWidth)).toBe(128);
+});
+
+test("P0.15 a model that is missing stays, is marked, and the nearest name is offered", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const doc = await downloaded(page);
+  const loader = doc.nodes.find(({ id }: { id: number }) => id === 1);
+  loader.widgets_values[0] = "katz-mimi";
+  await openFile(page, "other.json", JSON.stringify(doc));
+  await expect(page.locator(".tab.active")).toContainText("other");
+  const field = node(page, "1").getByLabel("ckpt_name");
+  await expect(field).toHaveValue("katz-mimi");
+  await expect(field).toHaveClass(/missing/);
+  expect((await downloaded(page)).nodes).toEqual(doc.nodes);
+  await node(page, "1").getByRole("button", { name: "use katz-mini?" }).click();
+  await expect(field).toHaveValue("katz-mini");
+});

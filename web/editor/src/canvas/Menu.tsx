@@ -1,0 +1,87 @@
+/** The menu at the pointer: the actions that make sense for what was clicked. */
+import { useEffect, useRef } from "react";
+import { ACTIONS } from "../shell/actions";
+import { keyText } from "../shell/keys";
+import { useCanvas } from "./state";
+
+const ON_NODES = [
+  "rename",
+  "copy",
+  "cut",
+  "duplicate",
+  "mute",
+  "bypass",
+  "collapse",
+  "pin",
+  "colour",
+  "group",
+  "upstream",
+  "downstream",
+  "arrange",
+  "run-to",
+  "delete",
+];
+const ON_GROUP = ["rename", "colour", "delete"];
+const ON_CANVAS = ["add", "paste", "all", "arrange", "fit", "find"];
+
+export function Menu() {
+  const menu = useCanvas((canvas) => canvas.menu);
+  return menu === null ? null : <Open key={`${menu.x} ${menu.y}`} menu={menu} />;
+}
+
+function Open({
+  menu: { x, y, what },
+}: {
+  readonly menu: { readonly x: number; readonly y: number; readonly what: string };
+}) {
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const element = box.current;
+    if (element === null) return;
+    element.showPopover();
+    const { width, height } = element.getBoundingClientRect();
+    element.style.left = `${Math.max(0, Math.min(x, window.innerWidth - width - 8))}px`;
+    element.style.top = `${Math.max(0, Math.min(y, window.innerHeight - height - 8))}px`;
+    element.querySelector("button")?.focus();
+  }, [x, y]);
+  const names = what === "" ? ON_CANVAS : what.startsWith("group:") ? ON_GROUP : ON_NODES;
+  const close = () => useCanvas.setState({ menu: null });
+  return (
+    <div
+      ref={box}
+      className="menu"
+      role="menu"
+      aria-label={what === "" ? "canvas" : "selection"}
+      popover="auto"
+      onToggle={(event) => event.newState === "closed" && close()}
+      onKeyDown={(event) => {
+        const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+        if (step === undefined) return;
+        event.preventDefault();
+        const entries = [...event.currentTarget.querySelectorAll("button")];
+        const at = entries.indexOf(document.activeElement as HTMLButtonElement);
+        entries.at((at + step) % entries.length)?.focus();
+      }}
+    >
+      {names.flatMap((name) => {
+        const action = ACTIONS.find(({ id }) => id === name);
+        return action === undefined
+          ? []
+          : [
+              <button
+                type="button"
+                role="menuitem"
+                key={name}
+                onClick={() => {
+                  close();
+                  action.act();
+                }}
+              >
+                <span>{action.title}</span>
+                <kbd>{keyText(action.keys[0] ?? "")}</kbd>
+              </button>,
+            ];
+      })}
+    </div>
+  );
+}

@@ -1,0 +1,46 @@
+/** One end for links. While a link is drawn, those that fit it are lit. */
+import { Handle, Position } from "@xyflow/react";
+import { compatible } from "../catalog/catalog";
+import { handleOf, type Input, type Output } from "./ends";
+import { socketColour } from "./layout";
+import { useCanvas } from "./state";
+
+export function InputSocket({ input, label }: { readonly input: Input; readonly label?: string }) {
+  const lit = useCanvas(
+    ({ connecting }) =>
+      connecting?.side === "from" &&
+      connecting.end.node !== input.node &&
+      compatible(connecting.end.type, input.type),
+  );
+  return (
+    <span
+      className={`in socket-${socketColour(input.type)} ${lit ? "lit" : ""} ${input.optional ? "optional" : ""}`}
+    >
+      <Handle type="target" position={Position.Left} id={handleOf(input)} />
+      {label !== undefined && (
+        <span title={input.optional ? `${input.type}, optional` : input.type}>{label}</span>
+      )}
+    </span>
+  );
+}
+
+export function OutputSocket({
+  output,
+  label,
+}: {
+  readonly output: Output;
+  readonly label: string;
+}) {
+  const lit = useCanvas(
+    ({ connecting }) =>
+      connecting?.side === "to" &&
+      connecting.end.node !== output.node &&
+      compatible(output.type, connecting.end.type),
+  );
+  return (
+    <span className={`out socket-${socketColour(output.type)} ${lit ? "lit" : ""}`}>
+      <span title={output.type}>{label}</span>
+      <Handle type="source" position={Position.Right} id={`out:${output.slot}`} />
+    </span>
+  );
+}

@@ -1,0 +1,240 @@
+/** Opens a sampler's step: what an evaluation computes, where, and what is sent; read only. */
+import {
+  type Edge,
+  Handle,
+  type Node,
+  type NodeProps,
+  Position,
+  ReactFlow,
+  ReactFlowProvider,
+} from "@xyflow/react";
+import { memo, useMemo, useState } from "react";
+import type { Plan } from "../plan/plan";
+import {
+  BEGIN,
+  type Box,
+  type DrawnEdge,
+  FINISH,
+  type Step,
+  stepOf,
+  variantAt,
+} from "../plan/step";
+import { bytesText, shortName, timeText } from "../plan/words";
+import "../plan/plan.css";
+
+interface Shown {
+  readonly kind: "lane" | "segment" | "call" | "operation" | "region-end";
+  readonly device: number;
+  readonly title: string;
+  readonly detail: string;
+  readonly look: string;
+}
+type Part = Node<{ readonly shown: Shown }, "part">;
+
+const TYPES = { part: memo(DrawnPart) };
+const FIT = { padding: 0.06, maxZoom: 1.2 };
+
+function DrawnPart({ data: { shown } }: NodeProps<Part>) {
+  const { kind, device, title, detail, look } = shown;
+  return (
+    <div className={`${kind} ${look} device-${device % 8}`} title={`${title} ${detail}`.trim()}>
+      {kind === "lane" ? <b>{title}</b> : <span>{title}</span>}
+      {detail !== "" && <small> {detail}</small>}
+      {(kind === "operation" || kind === "region-end") && (
+        <>
+          <Handle type="target" position={Position.Left} isConnectable={false} />
+          <Handle type="source" position={Position.Right} isConnectable={false} />
+        </>
+      )}
+    </div>
+  );
+}
+
+export function StepView({
+  plan,
+  title,
+  old,
+  onClose,
+}: {
+  readonly plan: Plan;
+  readonly title: string;
+  readonly old: boolean;
+  readonly onClose: () => void;
+}) {
+  const [evaluation, setEvaluation] = useState(plan.timeline?.first ?? 0);
+  const [over, setOver] = useState<string | null>(null);
+  const number = variantAt(plan, evaluation);
+  const step = useMemo(() => stepOf(plan, number), [plan, number]);
+  const nodes = useMemo(() => partsOf(plan, step), [plan, step]);
+  const edges = useMemo(() => step.edges.map((edge) => drawn(edge, over)), [step, over]);
+  const last = Math.max(0, plan.evaluations - 1);
+  return (
+    <section className={`step ${old ? "old" : ""}`} aria-label="opened step">
+      <header>
+        <button type="button" autoFocus onClick={onClose}>
+          ← {title}
+        </button>
+        <h2>step</h2>
+        <div role="tablist" aria-label="kinds of evaluations">
+          {plan.variants.map((variant, place) => (
+            <button
+              type="button"
+              role="tab"
+              key={variant.name}
+              aria-selected={place === number}
+              onClick={() => setEvaluation(variant.evaluations[0] ?? 0)}
+            >
+              {variant.evaluations.length === 1 ? "evaluation" : "evaluations"}{" "}
+              {ranges(variant.evaluations)}
+            </button>
+          ))}
+        </div>
+        <label>
+          evaluation {evaluation}
+          <input
+            type="range"
+            min={0}
+            max={last}
+            value={evaluation}
+            onChange={(event) => setEvaluation(Number(event.target.value))}
+          />
+        </label>
+        <span>{timeText(plan.period)} an evaluation, predicted</span>
+        <span className="legend">
+          {plan.devices.map((device, place) => (
+            <span key={device}>
+              <i className={`swatch device-${place % 8}`} /> {device}
+            </span>
+          ))}
+        </span>
+      </header>
+      <ReactFlowProvider key={number}>
+        <ReactFlow<Part, Edge>
+          nodes={nodes}
+          edges={edges}
+          nodeTypes={TYPES}
+          fitView
+          fitViewOptions={FIT}
+          minZoom={0.1}
+          nodesDraggable={false}
+          nodesConnectable={false}
+          nodesFocusable={false}
+          edgesFocusable={false}
+          elementsSelectable={false}
+          disableKeyboardA11y
+          onNodeMouseEnter={(_, { id }) => setOver(id)}
+          onNodeMouseLeave={() => setOver(null)}
+          proOptions={{ hideAttribution: true }}
+        />
+      </ReactFlowProvider>
+    </section>
+  );
+}
+
+function part(id: string, box: Box, zIndex: number, shown: Shown): Part {
+  const { x, y, width, height } = box;
+  const size = { width: 1, height: 1 };
+  const linked = shown.kind === "operation" || shown.kind === "region-end";
+  return {
+    id,
+    type: "part",
+    position: { x, y },
+    width,
+    height,
+    zIndex,
+    data: { shown },
+    ...(linked && {
+      handles: [
+        { type: "target", position: Position.Left, x: 0, y: height / 2, ...size },
+        { type: "source", position: Position.Right, x: width, y: height / 2, ...size },
+      ],
+    }),
+  };
+}
+
+function partsOf(plan: Plan, step: Step): Part[] {
+  const stale = new Set(step.edges.flatMap((edge) => (edge.stale ? [edge.source] : [])));
+  const end = (id: string, box: Box, title: string) =>
+    part(id, box, 4, { kind: "region-end", device: plan.owner, title, detail: "", look: "" });
+  return [
+    ...step.lanes.map((lane) =>
+      part(`lane ${lane.device}`, lane, 0, {
+        kind: "lane",
+        device: lane.device,
+        title: plan.devices[lane.device] ?? "",
+        detail: "",
+        look: "",
+      }),
+    ),
+    ...step.segments.map((segment) =>
+      part(`segment ${segment.name}`, segment, 1, {
+        kind: "segment",
+        device: segment.device,
+        title: segment.hoisted ? "once per request" : segment.name,
+        detail: timeText(segment.seconds),
+        look: segment.hoisted ? "once" : "",
+      }),
+    ),
+    ...step.calls.map((call) =>
+      part(`call ${call.key}`, call, 2, {
+        kind: "call",
+        device: 0,
+        title: `${shortName(call.stage)}${call.batched > 1 ? ` ×${call.batched}` : ""}`,
+        detail: timeText(call.seconds),
+        look: call.batched > 1 ? "batched" : "",
+      }),
+    ),
+    ...step.operations.map((operation) => {
+      const { label = operation.id, branch = "" } = plan.operations.get(operation.id) ?? {};
+      return part(operation.key, operation, 4, {
+        kind: "operation",
+        device: operation.device,
+        title: label,
+        detail: branch,
+        look: stale.has(operation.key) ? "waits" : "",
+      });
+    }),
+    end(BEGIN, step.begin, "step begins"),
+    end(FINISH, step.end, "step ends"),
+  ];
+}
+
+function drawn(edge: DrawnEdge, over: string | null): Edge {
+  const { key, source, target, transfer, stale, delay, bytes, input } = edge;
+  const classes = [
+    "flow",
+    transfer === null ? "" : "transfer",
+    edge.hoisted ? "once" : "",
+    stale ? "stale" : delay > 0 ? "late" : "",
+    source === over || target === over ? "lit" : "",
+  ];
+  const words = [
+    ...(transfer === null ? [] : [`${bytesText(bytes)} · ${timeText(transfer.seconds)}`]),
+    ...(stale ? ["from the evaluation before"] : delay > 0 ? [`${delay} evaluation ago`] : []),
+  ];
+  return {
+    id: key,
+    source,
+    target,
+    className: classes.join(" "),
+    zIndex: edge.hoisted ? 0 : 3,
+    ariaLabel: `${input}, ${bytesText(bytes)}${words.length > 0 ? `, ${words.join(", ")}` : ""}`,
+    ...(words.length > 0 && (source === over || target === over || stale)
+      ? { label: words.join(", ") }
+      : {}),
+  };
+}
+
+/** Numbers as people write them: 0–9, 12. */
+function ranges(numbers: readonly number[]): string {
+  const found: [number, number][] = [];
+  for (const number of numbers) {
+    const last = found.at(-1);
+    if (last !== undefined && last[1] === number - 1) last[1] = number;
+    else found.push([number, number]);
+  }
+  const shown = found
+    .slice(0, 3)
+    .map(([first, last]) => (first === last ? first : `${first}–${last}`));
+  return `${shown.join(", ")}${found.length > 3 ? " …" : ""}`;
+}

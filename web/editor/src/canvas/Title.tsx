@@ -1,0 +1,102 @@
+/** A node's title: what it is called, how far it is; double-click renames it. */
+import { setTitle } from "../document/commands";
+import { BYPASSED, type DocNode, MUTED } from "../document/model";
+import type { NodeRun } from "../jobs/job";
+import { activeSession, useDocuments } from "../shell/documents";
+import { useCanvas } from "./state";
+
+const MODES: Readonly<Record<number, string>> = { [MUTED]: "muted", [BYPASSED]: "bypassed" };
+
+export function modeName(mode: number): string {
+  return MODES[mode] ?? "";
+}
+
+export function Title({
+  node,
+  name,
+  run,
+}: {
+  readonly node: DocNode;
+  readonly name: string;
+  readonly run: NodeRun | undefined;
+}) {
+  const renaming = useCanvas((canvas) => canvas.renaming === node.id);
+  return (
+    <header
+      className="card-title"
+      style={node.colour ? { background: node.colour, color: inkOn(node.colour) } : undefined}
+      onDoubleClick={() => useCanvas.setState({ renaming: node.id })}
+    >
+      {renaming ? (
+        <Renaming
+          name={name}
+          done={(title) => {
+            useCanvas.setState({ renaming: null });
+            const session = activeSession();
+            if (title !== null && title !== name && session !== null)
+              useDocuments
+                .getState()
+                .change(session.id, "rename", (graph) => setTitle(graph, node.id, title));
+          }}
+        />
+      ) : (
+        <span className="name" title={name}>
+          {name}
+        </span>
+      )}
+      {node.pinned && <span className="badge">pinned</span>}
+      <Badge run={run} mode={modeName(node.mode)} />
+      <span className="id">{node.id}</span>
+    </header>
+  );
+}
+
+export function Renaming({
+  name,
+  done,
+}: {
+  readonly name: string;
+  /** With null when it stays as it is. */
+  readonly done: (name: string | null) => void;
+}) {
+  return (
+    <input
+      className="renaming nodrag"
+      aria-label="title"
+      defaultValue={name}
+      ref={(field) => field?.select()}
+      onBlur={(event) => done(event.target.value.trim() || null)}
+      onKeyDown={(event) => {
+        event.stopPropagation();
+        if (event.key === "Enter") event.currentTarget.blur();
+        if (event.key === "Escape") done(null);
+      }}
+    />
+  );
+}
+
+function Badge({ run, mode }: { readonly run: NodeRun | undefined; readonly mode: string }) {
+  if (run === undefined) return mode === "" ? null : <span className="badge">{mode}</span>;
+  const words = {
+    running: run.maximum > 1 ? `${run.value}/${run.maximum}` : "running",
+    done: run.seconds >= 0.005 ? `${run.seconds.toFixed(2)} s` : "done",
+    cached: "cached",
+    failed: "failed",
+  }[run.phase];
+  return (
+    <span className={`badge ${run.phase}`} title={run.why}>
+      {words}
+    </span>
+  );
+}
+
+/** Black or white, whichever is easier to read on a colour (relative luminance of WCAG 2). */
+function inkOn(colour: string): string {
+  const digits = colour.length < 6 ? [...colour.slice(1)].map((one) => one + one) : [];
+  const full = digits.length > 0 ? digits.join("") : colour.slice(1);
+  const [red = 0, green = 0, blue = 0] = [0, 2, 4].map((at) => {
+    const part = Number.parseInt(full.slice(at, at + 2), 16) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
+}

@@ -1,0 +1,101 @@
+/** Finds what a handle stands for, and links two of them. */
+import { type Catalog, compatible, type NodeType, socketOf } from "../catalog/catalog";
+import { refusal } from "../catalog/connecting";
+import { addInput } from "../document/commands";
+import { connect } from "../document/links";
+import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
+import { boundariesOf } from "../document/scope";
+
+export interface Output {
+  readonly node: string;
+  readonly slot: number;
+  readonly type: string;
+}
+
+/** An input; without a slot where the file does not list it yet. */
+export interface Input {
+  readonly node: string;
+  readonly slot: number | null;
+  readonly name: string;
+  readonly type: string;
+  readonly widget: string | null;
+  /** Whether the node runs without it. */
+  readonly optional: boolean;
+}
+
+/** All inputs of a node: those that the file lists, and the others of its type. */
+export function inputsOf(node: DocNode, type: NodeType | undefined): readonly Input[] {
+  const may = new Set(type?.sockets.flatMap((one) => (one.optional ? [one.name] : [])));
+  const listed = node.inputs.map((input, slot): Input => {
+    return { ...input, node: node.id, slot, optional: may.has(input.name) };
+  });
+  const known = new Set(node.inputs.map(({ name }) => name));
+  const sockets = (type?.sockets ?? []).filter(({ name }) => !known.has(name));
+  const widgets = type?.isVirtual
+    ? []
+    : (type?.widgets ?? []).filter(({ name }) => !known.has(name));
+  return [
+    ...listed,
+    ...sockets.map(({ name, type: socket, optional }): Input => {
+      return { node: node.id, slot: null, name, type: socket, widget: null, optional };
+    }),
+    ...widgets.map((widget): Input => {
+      const { name } = widget;
+      const type = socketOf(widget);
+      return { node: node.id, slot: null, name, type, widget: name, optional: true };
+    }),
+  ];
+}
+
+/** The handle of an input: by its slot, or by its name where it has none yet. */
+export function handleOf({ slot, name }: Pick<Input, "slot" | "name">): string {
+  return slot === null ? `new:${name}` : `in:${slot}`;
+}
+
+export function outputAt(graph: Doc, id: string, handle: string | null | undefined): Output | null {
+  const slot = Number(handle?.split(":")[1]);
+  const outputs =
+    nodesOf(graph).find((node) => node.id === id)?.outputs ??
+    boundariesOf(graph).find((one) => one.id === id && one.side === "inputs")?.slots;
+  const found = outputs?.[slot];
+  return found === undefined ? null : { node: id, slot, type: found.type };
+}
+
+export function inputAt(
+  graph: Doc,
+  catalog: Catalog,
+  id: string,
+  handle: string | null | undefined,
+): Input | null {
+  const boundary = boundariesOf(graph).find((one) => one.id === id && one.side === "outputs");
+  const ends =
+    boundary === undefined
+      ? inputsOfId(graph, catalog, id)
+      : boundary.slots.map((slot, number): Input => {
+          return { ...slot, node: id, slot: number, widget: null, optional: false };
+        });
+  return ends.find((end) => handleOf(end) === handle) ?? null;
+}
+
+/** The input of a node that takes a link dropped on its body: a free one that fits, else any. */
+export function fittingInput(graph: Doc, catalog: Catalog, id: string, from: Output): Input | null {
+  const taken = new Set(linksOf(graph).flatMap(({ to, toSlot }) => (to === id ? [toSlot] : [])));
+  const fits = inputsOfId(graph, catalog, id).filter((end) => compatible(from.type, end.type));
+  const wires = fits.filter(({ widget }) => widget === null);
+  return wires.find(({ slot }) => slot === null || !taken.has(slot)) ?? wires[0] ?? fits[0] ?? null;
+}
+
+export function whyNot(graph: Doc, from: Output, to: Input): string | null {
+  return refusal(graph, from, { node: to.node, slot: to.slot ?? -1, type: to.type });
+}
+
+export function linked(graph: Doc, from: Output, to: Input): Doc {
+  const ready = to.slot === null ? addInput(graph, to.node, { ...to, link: null }) : graph;
+  const slots = nodesOf(ready).find(({ id }) => id === to.node)?.inputs.length ?? 0;
+  return connect(ready, from, { node: to.node, slot: to.slot ?? slots - 1 }, from.type);
+}
+
+function inputsOfId(graph: Doc, catalog: Catalog, id: string): readonly Input[] {
+  const node = nodesOf(graph).find((one) => one.id === id);
+  return node === undefined ? [] : inputsOf(node, catalog.get(node.type));
+}

@@ -1,0 +1,87 @@
+/** Moves nodes and groups: while they are dragged only what is drawn, then the document, once. */
+import { type SetStateAction, useCallback, useRef } from "react";
+import { moveNodes } from "../document/commands";
+import { moveGroup, resizeGroup, within } from "../document/groups";
+import { type Doc, groupsOf } from "../document/model";
+import { moveReroutes } from "../document/reroutes";
+import { type Drawn, placeOf } from "./layout";
+
+interface Carried {
+  readonly x: number;
+  readonly y: number;
+  readonly places: ReadonlyMap<string, { readonly x: number; readonly y: number }>;
+}
+
+export function useMoving(
+  graph: Doc,
+  change: (label: string, edit: (graph: Doc) => Doc) => void,
+  setNodes: (next: SetStateAction<Drawn[]>) => void,
+) {
+  const carried = useRef<Carried | null>(null);
+
+  const onNodeDragStart = useCallback(
+    (_: unknown, node: Drawn, dragged: Drawn[]) => {
+      const group = node.type === "frame" ? groupsOf(graph)[node.data.number] : undefined;
+      const alone = dragged.length === 1 && group !== undefined;
+      const inside = new Set(alone ? within(graph, group).map(({ id }) => id) : []);
+      if (inside.size === 0) return;
+      setNodes((all) => {
+        const members = all.filter(({ id }) => inside.has(id));
+        const places = new Map(members.map(({ id, position }) => [id, position]));
+        carried.current = { ...node.position, places };
+        return all;
+      });
+    },
+    [graph, setNodes],
+  );
+
+  const onNodeDrag = useCallback(
+    (_: unknown, node: Drawn) => {
+      const started = carried.current;
+      if (started === null) return;
+      const [right, down] = [node.position.x - started.x, node.position.y - started.y];
+      setNodes((all) =>
+        all.map((one) => {
+          const from = started.places.get(one.id);
+          return from ? { ...one, position: { x: from.x + right, y: from.y + down } } : one;
+        }),
+      );
+    },
+    [setNodes],
+  );
+
+  const onNodeDragStop = useCallback(
+    (_: unknown, node: Drawn, moved: Drawn[]) => {
+      carried.current = null;
+      const groups = moved.filter((one) => one.type === "frame");
+      if (moved.length === 1 && node.type === "frame") {
+        const { x, y } = placeOf(node);
+        change("move group", (now) => moveGroup(now, node.data.number, { x, y }));
+        return;
+      }
+      const places = new Map(moved.map((one) => [one.id, placeOf(one)]));
+      const points = new Map(
+        moved.flatMap((one) =>
+          one.type === "point" ? [[one.data.reroute.id, placeOf(one)] as const] : [],
+        ),
+      );
+      change(moved.length > 1 ? `move ${moved.length} nodes` : "move", (now) =>
+        groups.reduce(
+          (next, group) => movedFrame(next, group),
+          moveReroutes(moveNodes(now, places), points),
+        ),
+      );
+    },
+    [change],
+  );
+
+  return { onNodeDragStart, onNodeDrag, onNodeDragStop };
+}
+
+/** Moves a frame alone, where its nodes were dragged along by hand. */
+function movedFrame(graph: Doc, node: Drawn & { readonly type: "frame" }): Doc {
+  const group = groupsOf(graph)[node.data.number];
+  return group === undefined
+    ? graph
+    : resizeGroup(graph, node.data.number, { ...group, ...placeOf(node) });
+}

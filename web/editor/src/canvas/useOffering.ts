@@ -1,0 +1,114 @@
+/** Tells other parts where the pointer is, and does what they ask of the canvas. */
+import { useReactFlow } from "@xyflow/react";
+import {
+  type MouseEvent,
+  type PointerEvent,
+  type SetStateAction,
+  useCallback,
+  useEffect,
+  useRef,
+} from "react";
+import { insert } from "../shell/editing";
+import { tell } from "../shell/live";
+import { openFiles } from "../shell/running";
+import { fitting } from "./fit";
+import type { Drawn } from "./layout";
+import type { WireEdge } from "./Wire";
+import { type Pending, useCanvas } from "./state";
+
+const SLOWLY = { duration: 150 };
+const NO_NODES: ReadonlySet<string> = new Set();
+
+export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
+  const flow = useReactFlow<Drawn, WireEdge>();
+  const pointer = useRef({ x: 200, y: 200 });
+  const ask = useCallback((x: number, y: number, pending: Pending | null = null) => {
+    useCanvas.setState({ asking: { x, y, pending }, menu: null });
+  }, []);
+
+  useEffect(() => {
+    const select = (chosen: ReadonlySet<string>) =>
+      setNodes((all) => all.map((one) => ({ ...one, selected: chosen.has(one.id) })));
+    useCanvas.setState({
+      selected: NO_NODES,
+      asking: null,
+      menu: null,
+      connecting: null,
+      renaming: null,
+      middle: () => {
+        const box = document.querySelector(".canvas")?.getBoundingClientRect();
+        return flow.screenToFlowPosition({
+          x: (box?.left ?? 0) + (box?.width ?? 0) / 2,
+          y: (box?.top ?? 0) + (box?.height ?? 0) / 2,
+        });
+      },
+      ask: () => ask(pointer.current.x, pointer.current.y),
+      fit: (chosen) => {
+        const view = fitting(flow, (id) => chosen?.has(id) !== false, 0.08);
+        if (view !== null) void flow.setViewport(view, SLOWLY);
+      },
+      zoom: (to) => {
+        if (to === "in") void flow.zoomIn();
+        else if (to === "out") void flow.zoomOut();
+        else void flow.zoomTo(to);
+      },
+      select,
+      reveal: (node) => {
+        const shown = flow.getNode(node);
+        const box = document.querySelector(".canvas")?.getBoundingClientRect();
+        if (shown === undefined || box === undefined) return;
+        const [width, height] = [shown.measured?.width ?? 0, shown.measured?.height ?? 0];
+        const first = flow.flowToScreenPosition(shown.position);
+        const last = flow.flowToScreenPosition({
+          x: shown.position.x + width,
+          y: shown.position.y + height,
+        });
+        const inView =
+          first.x >= box.left && first.y >= box.top && last.x <= box.right && last.y <= box.bottom;
+        if (!inView)
+          void flow.setCenter(shown.position.x + width / 2, shown.position.y + height / 2, {
+            zoom: flow.getZoom(),
+          });
+      },
+      jump: (node) => {
+        select(new Set([node]));
+        const view = fitting(flow, (id) => id === node, 0.6);
+        if (view !== null) void flow.setViewport(view, SLOWLY);
+      },
+      heights: () =>
+        new Map(flow.getNodes().map(({ id, measured }) => [id, measured?.height ?? 100])),
+      pointer: () => flow.screenToFlowPosition(pointer.current),
+    });
+  }, [ask, flow, setNodes]);
+
+  useEffect(() => {
+    const paste = (event: ClipboardEvent) => {
+      if (event.target instanceof HTMLElement && event.target.closest("input, textarea")) return;
+      const files = [...(event.clipboardData?.files ?? [])];
+      if (files.length > 0) return void openFiles(files);
+      const text = event.clipboardData?.getData("text/plain") ?? "";
+      const { x, y } = flow.screenToFlowPosition(pointer.current);
+      if (insert(text, { x, y }, "paste")) return;
+      const file = new File([text], "pasted.json");
+      if (text.trimStart().startsWith("{")) void openFiles([file]);
+      else if (text !== "") tell("what was copied are no nodes and no workflow");
+    };
+    window.addEventListener("paste", paste);
+    return () => window.removeEventListener("paste", paste);
+  }, [flow]);
+
+  const onPointerMove = useCallback((event: PointerEvent) => {
+    pointer.current = { x: event.clientX, y: event.clientY };
+  }, []);
+
+  const onContextMenu = useCallback((event: MouseEvent) => {
+    if (!(event.target instanceof Element) || event.target.closest("input, textarea")) return;
+    event.preventDefault();
+    const what = event.target.closest(".react-flow__node")?.getAttribute("data-id") ?? "";
+    if (what !== "" && !useCanvas.getState().selected.has(what))
+      useCanvas.getState().select(new Set([what]));
+    useCanvas.setState({ menu: { x: event.clientX, y: event.clientY, what } });
+  }, []);
+
+  return { ask, onPointerMove, onContextMenu };
+}

@@ -1,0 +1,42 @@
+/** Decides what may be linked to what: the one rule for dragging, search, paste and keyboard. */
+import type { End } from "../document/links";
+import { type Doc, linksOf } from "../document/model";
+import { compatible } from "./catalog";
+
+/** Says why an output may not be linked to an input; null where it may. */
+export function refusal(
+  graph: Doc,
+  from: End & { readonly type: string },
+  to: End & { readonly type: string },
+): string | null {
+  if (from.node === to.node) return "a node cannot take what it gives";
+  if (!compatible(from.type, to.type)) return `${from.type} does not fit ${to.type}`;
+  return leadsTo(graph, to.node, from.node) ? "that would be a loop" : null;
+}
+
+/** Whether what a node gives reaches another one. */
+function leadsTo(graph: Doc, start: string, goal: string): boolean {
+  const next = new Map<string, string[]>();
+  for (const { from, to } of linksOf(graph)) next.set(from, [...(next.get(from) ?? []), to]);
+  const seen = new Set([start]);
+  for (const node of seen) {
+    if (node === goal) return true;
+    for (const to of next.get(node) ?? []) seen.add(to);
+  }
+  return false;
+}
+
+/** The nodes that these depend on, or that depend on them, themselves included. */
+export function reached(
+  graph: Doc,
+  nodes: ReadonlySet<string>,
+  way: "upstream" | "downstream",
+): ReadonlySet<string> {
+  const found = new Set(nodes);
+  for (const node of found)
+    for (const { from, to } of linksOf(graph)) {
+      if (way === "upstream" && to === node) found.add(from);
+      if (way === "downstream" && from === node) found.add(to);
+    }
+  return found;
+}

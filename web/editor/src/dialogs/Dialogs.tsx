@@ -1,0 +1,142 @@
+import { Connect } from "./Connect";
+import { useState } from "react";
+import { MaskEditor } from "../mask/MaskEditor";
+import { Large } from "./Large";
+import { ACTIONS, TOPICS } from "../shell/actions";
+import { keyText } from "../shell/keys";
+import { colour } from "../shell/editing";
+import { Find } from "./Find";
+import { Modal } from "./Modal";
+import { Picker } from "./Picker";
+import { usePage } from "../shell/page";
+import { openTemplate } from "../shell/running";
+import { ConflictChoice, SaveAs } from "./Saving";
+import { useTemplates } from "../panels/Start";
+
+const close = () => usePage.setState({ dialog: null });
+
+export function Dialogs() {
+  const dialog = usePage((page) => page.dialog);
+  const pictures = usePage((page) => page.pictures);
+  const masking = usePage((page) => page.masking);
+  const conflict = usePage((page) => page.conflict);
+  return (
+    <>
+      {dialog === "palette" && <Palette />}
+      {dialog === "templates" && <Templates />}
+      {dialog === "keys" && <Keys />}
+      {dialog === "connect" && <Connect onClose={close} />}
+      {dialog === "find" && <Find />}
+      {dialog === "save-as" && <SaveAs />}
+      {conflict !== null && <ConflictChoice conflict={conflict} />}
+      {dialog === "colour" && <Colours />}
+      {masking !== null && <MaskEditor masking={masking} />}
+      {pictures !== null && <Large pictures={pictures} />}
+    </>
+  );
+}
+
+function Palette() {
+  const [query, setQuery] = useState("");
+  const words = query.toLowerCase();
+  const found = ACTIONS.filter(({ title }) => title.toLowerCase().includes(words));
+  return (
+    <Picker
+      label="All actions"
+      query={query}
+      onQuery={setQuery}
+      entries={found.map(({ id, title, keys }) => ({
+        id,
+        title,
+        detail: keys.map(keyText).join(", "),
+      }))}
+      onClose={close}
+      onPick={(id) => {
+        close();
+        ACTIONS.find((action) => action.id === id)?.act();
+      }}
+    />
+  );
+}
+
+function Templates() {
+  const [query, setQuery] = useState("");
+  const words = query.toLowerCase();
+  const found = useTemplates().filter(({ title, description }) =>
+    `${title} ${description}`.toLowerCase().includes(words),
+  );
+  return (
+    <Picker
+      label="Templates"
+      query={query}
+      onQuery={setQuery}
+      entries={found.map(({ name, title, description }) => ({
+        id: name,
+        title,
+        detail: description,
+      }))}
+      onClose={close}
+      onPick={(name) => {
+        close();
+        void openTemplate(name);
+      }}
+    />
+  );
+}
+
+const COLOURS = {
+  "as the theme": "",
+  red: "#7a3b3b",
+  orange: "#7a5230",
+  yellow: "#6f6a2f",
+  green: "#356a45",
+  teal: "#2f6770",
+  blue: "#35558a",
+  purple: "#5d4480",
+  grey: "#565c66",
+};
+
+function Colours() {
+  const [query, setQuery] = useState("");
+  return (
+    <Picker
+      label="Colour"
+      query={query}
+      onQuery={setQuery}
+      entries={Object.entries(COLOURS)
+        .filter(([name]) => name.includes(query.toLowerCase()))
+        .map(([title, id]) => ({ id, title, colour: id }))}
+      onClose={close}
+      onPick={(id) => {
+        close();
+        colour(id);
+      }}
+    />
+  );
+}
+
+function Keys() {
+  return (
+    <Modal label="Shortcuts" onClose={close}>
+      <div className="sheet">
+        {Object.entries(TOPICS).map(([topic, actions]) => (
+          <table key={topic}>
+            <caption>{topic}</caption>
+            <tbody>
+              {actions.map(({ id, title, keys }) => (
+                <tr key={id}>
+                  <th scope="row">{title}</th>
+                  <td>
+                    {keys.map((key) => (
+                      <kbd key={key}>{keyText(key)}</kbd>
+                    ))}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        ))}
+      </div>
+    </Modal>
+  );
+}

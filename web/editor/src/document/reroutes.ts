@@ -1,0 +1,133 @@
+/**
+ * Points that links are led through. A link names the last of its points, each point the one before
+ * it; v1.0 keeps both in the graph, v0.4 in its `extra`.
+ */
+import { isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
+import type { Place } from "./commands";
+import { type Doc, linksOf } from "./model";
+
+export interface Reroute extends Place {
+  readonly id: number;
+  /** The point before it, on the way from the output; null for the first. */
+  readonly parent: number | null;
+}
+
+const known = new WeakMap<Doc, readonly Reroute[]>();
+
+export function reroutesOf(graph: Doc): readonly Reroute[] {
+  const found = known.get(graph) ?? listOf(holderOf(graph).reroutes).flatMap(rerouteOf);
+  known.set(graph, found);
+  return found;
+}
+
+/** The points of each link, by the link's id, from the output on. */
+export function throughOf(graph: Doc): ReadonlyMap<number, readonly number[]> {
+  const points = new Map(reroutesOf(graph).map((one) => [one.id, one]));
+  const found = new Map<number, readonly number[]>();
+  if (points.size === 0) return found;
+  for (const [link, last] of lastPoints(graph)) {
+    const way: number[] = [];
+    for (let at = points.get(last); at !== undefined && !way.includes(at.id);) {
+      way.unshift(at.id);
+      at = at.parent === null ? undefined : points.get(at.parent);
+    }
+    found.set(link, way);
+  }
+  return found;
+}
+
+/** Leads a link through a new point, the last one before its input. */
+export function addReroute(graph: Doc, link: number, { x, y }: Place): Doc {
+  const id = Math.max(0, ...reroutesOf(graph).map((one) => one.id)) + 1;
+  const parent = lastPoints(graph).get(link);
+  const made: JsonObject = {
+    id,
+    ...(parent === undefined ? {} : { parentId: parent }),
+    pos: [x, y],
+    linkIds: [link],
+  };
+  const added = withHolder(graph, (holder) => ({
+    ...holder,
+    reroutes: [...listOf(holder.reroutes), made],
+  }));
+  return withLast(added, link, id);
+}
+
+export function moveReroutes(graph: Doc, places: ReadonlyMap<number, Place>): Doc {
+  if (places.size === 0) return graph;
+  return withHolder(graph, (holder) => ({
+    ...holder,
+    reroutes: listOf(holder.reroutes).map((raw) => {
+      const place = isObject(raw) ? places.get(numberFrom(raw.id, -1)) : undefined;
+      return place === undefined || !isObject(raw) ? raw : { ...raw, pos: [place.x, place.y] };
+    }),
+  }));
+}
+
+/** Takes a point away; links go on through those before it. */
+export function removeReroute(graph: Doc, id: number): Doc {
+  const gone = reroutesOf(graph).find((one) => one.id === id);
+  if (gone === undefined) return graph;
+  const without = withHolder(graph, (holder) => ({
+    ...holder,
+    reroutes: listOf(holder.reroutes)
+      .filter((raw) => !(isObject(raw) && raw.id === id))
+      .map((raw) => (isObject(raw) && raw.parentId === id ? relinked(raw, gone.parent) : raw)),
+  }));
+  const led = [...lastPoints(graph)].filter(([, last]) => last === id);
+  return led.reduce((next, [link]) => withLast(next, link, gone.parent), without);
+}
+
+/** Where reroutes lie: in the graph itself from v1.0 on. */
+function isOwn(graph: Doc): boolean {
+  const [first] = listOf(graph.links);
+  return first === undefined ? numberFrom(graph.version) >= 1 : !Array.isArray(first);
+}
+
+function holderOf(graph: Doc): JsonObject {
+  return isOwn(graph) ? graph : isObject(graph.extra) ? graph.extra : {};
+}
+
+function withHolder(graph: Doc, change: (holder: JsonObject) => JsonObject): Doc {
+  return isOwn(graph) ? change(graph) : { ...graph, extra: change(holderOf(graph)) };
+}
+
+function rerouteOf(raw: Json): readonly Reroute[] {
+  if (!isObject(raw)) return [];
+  const [x, y] = listOf(raw.pos);
+  const parent = raw.parentId === undefined ? null : numberFrom(raw.parentId);
+  return [{ id: numberFrom(raw.id), parent, x: numberFrom(x), y: numberFrom(y) }];
+}
+
+/** The last point of each link that has some. */
+function lastPoints(graph: Doc): ReadonlyMap<number, number> {
+  const told = isOwn(graph) ? listOf(graph.links) : listOf(holderOf(graph).linkExtensions);
+  const there = new Set(linksOf(graph).map(({ id }) => id));
+  return new Map(
+    told
+      .filter(isObject)
+      .filter((raw) => raw.parentId !== undefined && there.has(numberFrom(raw.id, -1)))
+      .map((raw) => [numberFrom(raw.id), numberFrom(raw.parentId)]),
+  );
+}
+
+function withLast(graph: Doc, link: number, last: number | null): Doc {
+  if (isOwn(graph))
+    return {
+      ...graph,
+      links: listOf(graph.links).map((raw) =>
+        isObject(raw) && raw.id === link ? relinked(raw, last) : raw,
+      ),
+    };
+  return withHolder(graph, (holder) => {
+    const others = listOf(holder.linkExtensions).filter(
+      (raw) => !(isObject(raw) && raw.id === link),
+    );
+    const own = last === null ? [] : [{ id: link, parentId: last }];
+    return { ...holder, linkExtensions: [...others, ...own] };
+  });
+}
+
+function relinked({ parentId: _, ...raw }: JsonObject, parent: number | null): JsonObject {
+  return parent === null ? raw : { ...raw, parentId: parent };
+}

@@ -1,0 +1,120 @@
+/** Lists all node types by category, with their help; a click or a drag places one. */
+import { useState } from "react";
+import { type Catalog, type NodeType, searched, socketOf } from "../catalog/catalog";
+import { NODE_TYPE, place } from "../shell/adding";
+import { useSettings } from "../shell/settings";
+import { useLive } from "../shell/live";
+
+export function NodeLibrary() {
+  const catalog = useLive((live) => live.catalog);
+  const [query, setQuery] = useState("");
+  const [help, setHelp] = useState<NodeType | null>(null);
+  const { favourites, toggle } = useSettings();
+  const found = searched(catalog, query);
+  const row = (type: NodeType) => (
+    <li key={type.name}>
+      <button
+        type="button"
+        className="name"
+        draggable
+        onDragStart={(event) => event.dataTransfer.setData(NODE_TYPE, type.name)}
+        onClick={() => place(type.name)}
+      >
+        {type.title}
+      </button>
+      <button
+        type="button"
+        className="plain"
+        aria-label={`favourite ${type.title}`}
+        aria-pressed={favourites.includes(type.name)}
+        onClick={() => toggle(type.name)}
+      >
+        {favourites.includes(type.name) ? "★" : "☆"}
+      </button>
+      <button
+        type="button"
+        className="plain"
+        aria-label={`help for ${type.title}`}
+        aria-expanded={help === type}
+        onClick={() => setHelp(help === type ? null : type)}
+      >
+        ?
+      </button>
+      {help === type && <Help type={type} />}
+    </li>
+  );
+  const liked = favourites.flatMap((name) => catalog.get(name) ?? []);
+  return (
+    <aside className="side files library" aria-label="node types">
+      <h2>Node types</h2>
+      <input
+        type="search"
+        aria-label="filter node types"
+        placeholder="filter"
+        value={query}
+        onChange={(event) => setQuery(event.target.value)}
+      />
+      {query !== "" ? (
+        <ul>{found.map(row)}</ul>
+      ) : (
+        <>
+          {liked.length > 0 && (
+            <details open>
+              <summary>favourites</summary>
+              <ul>{liked.map(row)}</ul>
+            </details>
+          )}
+          {[...byCategory(catalog)].map(([category, types]) => (
+            <details key={category}>
+              <summary>
+                {category} <small>{types.length}</small>
+              </summary>
+              <ul>{types.map(row)}</ul>
+            </details>
+          ))}
+        </>
+      )}
+    </aside>
+  );
+}
+
+function byCategory(catalog: Catalog): ReadonlyMap<string, readonly NodeType[]> {
+  const found = new Map<string, NodeType[]>();
+  for (const type of searched(catalog, ""))
+    found.set(type.category, [...(found.get(type.category) ?? []), type]);
+  return new Map([...found].sort(([one], [other]) => one.localeCompare(other)));
+}
+
+function Help({ type }: { readonly type: NodeType }) {
+  return (
+    <div className="help">
+      <p>{type.description || "Its author says nothing of it."}</p>
+      <dl>
+        {type.sockets.map(({ name, type: socket, optional }) => (
+          <Line key={name} name={name} what={optional ? `${socket}, optional` : socket} />
+        ))}
+        {type.widgets.map((widget) => (
+          <Line
+            key={widget.name}
+            name={widget.name}
+            what={
+              typeof widget.options.tooltip === "string" ? widget.options.tooltip : socketOf(widget)
+            }
+          />
+        ))}
+        {type.outputs.map(({ name, type: socket }) => (
+          <Line key={`out ${name}`} name={`→ ${name}`} what={socket} />
+        ))}
+      </dl>
+    </div>
+  );
+}
+
+function Line({ name, what }: { readonly name: string; readonly what: string }) {
+  return (
+    <>
+      <dt>{name}</dt>
+      <dd>{what}</dd>
+    </>
+  );
+}

@@ -1,0 +1,167 @@
+/** Says what runs where and why, for each sampler of a document, predicted and measured. */
+import type { Job, MeasuredSpan } from "../jobs/job";
+import type { Planned } from "../shell/planning";
+import { plansOf } from "../shell/planning";
+import { bars, compared } from "../plan/measured";
+import { PlanStrip } from "../plan/PlanStrip";
+import type { Plan } from "../plan/plan";
+import { TimelineView } from "../plan/TimelineView";
+import { shortName, timeText } from "../plan/words";
+
+const NO_SPANS: readonly MeasuredSpan[] = [];
+
+export function PlanPanel({
+  planned,
+  job,
+  onStep,
+}: {
+  readonly planned: Planned | undefined;
+  readonly job: Job | null;
+  readonly onStep: (node: string) => void;
+}) {
+  const plans = plansOf(planned, job);
+  return (
+    <aside className="side plan" aria-label="plan">
+      <h2>Plan</h2>
+      {planned?.old && <p className="old-plan">planned for an earlier graph</p>}
+      {plans.length === 0 && (
+        <p className="empty">the plan of a sampler stands here once the graph can run</p>
+      )}
+      {planned?.notes.map((note) => (
+        <p className="remark" key={note}>
+          {note}
+        </p>
+      ))}
+      {plans.map((plan) => (
+        <Sampler
+          key={plan.sampler}
+          plan={plan}
+          spent={job?.nodes[plan.sampler]?.seconds ?? 0}
+          spans={job?.spans[plan.sampler] ?? NO_SPANS}
+          onStep={onStep}
+        />
+      ))}
+    </aside>
+  );
+}
+
+function Sampler({
+  plan,
+  spent,
+  spans,
+  onStep,
+}: {
+  readonly plan: Plan;
+  readonly spent: number;
+  readonly spans: readonly MeasuredSpan[];
+  readonly onStep: (node: string) => void;
+}) {
+  const best = plan.alternatives.find(({ chosen }) => chosen) ?? plan.alternatives[0];
+  return (
+    <section>
+      <h3>Sampler #{plan.sampler}</h3>
+      <PlanStrip plan={plan} />
+      <button type="button" className="open-step" onClick={() => onStep(plan.sampler)}>
+        Open the step
+      </button>
+      {plan.timeline !== null && (
+        <TimelineView
+          plan={plan}
+          timeline={plan.timeline}
+          measured={bars(spans, plan.timeline.first)}
+        />
+      )}
+      <dl>
+        <dt>predicted</dt>
+        <dd>{timeText(plan.planned)}</dd>
+        {spent > 0 && (
+          <>
+            <dt>took, models and all</dt>
+            <dd>{timeText(spent)}</dd>
+          </>
+        )}
+        <dt>longest path alone</dt>
+        <dd>{timeText(plan.ideal)}</dd>
+        <dt>one call after another</dt>
+        <dd>{timeText(plan.sequential)}</dd>
+        <dt>once a request</dt>
+        <dd>{plan.before.length} calls</dd>
+        <dt>computes in</dt>
+        <dd>{plan.dtype}</dd>
+      </dl>
+      <p>Bound by {plan.binding}.</p>
+      <h4>What was weighed</h4>
+      <ol className="weighed">
+        {plan.alternatives.map(({ name, seconds, chosen }) => (
+          <li key={name} className={chosen ? "chosen" : ""}>
+            <span>
+              {chosen ? "✓ " : ""}
+              {name}
+            </span>
+            <span>
+              {timeText(seconds)}
+              {!chosen && best && best.seconds > 0
+                ? ` (+${(100 * (seconds / best.seconds - 1)).toFixed(0)} %)`
+                : ""}
+            </span>
+          </li>
+        ))}
+      </ol>
+      <Segments plan={plan} spans={spans} />
+      <h4>Calls of an evaluation</h4>
+      <table>
+        <tbody>
+          {plan.cells.map((cell) => (
+            <tr key={`${cell.segment} ${cell.stage}`}>
+              <td>
+                <i className={`swatch device-${cell.device % 8}`} /> {plan.devices[cell.device]}
+              </td>
+              <td title={cell.stage}>
+                {shortName(cell.stage)}
+                {cell.branches > 1 ? ` ×${cell.branches}` : ""}
+                {cell.stale ? ", one behind" : ""}
+              </td>
+              <td>{timeText(cell.seconds)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {plan.notes.map((note) => (
+        <p className="remark" key={note}>
+          {note}
+        </p>
+      ))}
+    </section>
+  );
+}
+
+/** Segments as predicted, and the middle of what was measured. */
+function Segments({
+  plan,
+  spans,
+}: {
+  readonly plan: Plan;
+  readonly spans: readonly MeasuredSpan[];
+}) {
+  return (
+    <>
+      <h4>Segments, predicted and measured</h4>
+      <table className="segments">
+        <tbody>
+          {compared(plan, spans).map(({ segment, device, predicted, measured, far }) => (
+            <tr key={segment}>
+              <td>
+                <i className={`swatch device-${device % 8}`} /> {segment}
+              </td>
+              <td>{timeText(predicted)}</td>
+              <td title={far ? "more than a quarter apart" : undefined}>
+                {measured === null ? "–" : timeText(measured)}
+                {far ? " ≠" : ""}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </>
+  );
+}

@@ -1,0 +1,24 @@
+/** Says times, sizes and stages in words. */
+
+const SHORT: Readonly<Record<string, string>> = {
+  unet_encoder: "enc",
+  unet_mid: "mid",
+  unet_decoder: "dec",
+  controlnet: "cn",
+  guidance: "cfg",
+};
+
+export function shortName(stage: string): string {
+  return SHORT[stage] ?? stage.replaceAll("_", " ");
+}
+
+export function bytesText(value: number): string {
+  if (value >= 1e6) return `${(value / 1e6).toFixed(1)} MB`;
+  return value >= 1e3 ? `${(value / 1e3).toFixed(0)} kB` : `${value} B`;
+}
+
+/** Writes a time with the unit that reads best. */
+export function timeText(value: number): string {
+  if (value >= 1) return `${value.toFixed(2)} s`;
+  return value >= 0.001 ? `${(1e3 * value).toFixed(1)} ms` : `${(1e6 * value).toFixed(0)} µs`;
+}

@@ -1,0 +1,37 @@
+/** Asks for, moves and forgets jobs. */
+import { isObject, type Json, listOf, printJson } from "../json";
+import { asked, type Opened, open, Refused } from "./client";
+
+function posted(path: string, body: Json): Promise<Json> {
+  return asked(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: printJson(body),
+  });
+}
+
+/** The workflow of a job that has ended, as it ran: seeds and all. */
+export async function workflowOf(job: string): Promise<Opened> {
+  const answer = await asked(`history/${encodeURIComponent(job)}`);
+  const told = isObject(answer) ? answer[job] : undefined;
+  const [, , graph, extra] = isObject(told) ? listOf(told.prompt) : [];
+  const info = isObject(extra) && isObject(extra.extra_pnginfo) ? extra.extra_pnginfo : {};
+  const kept = isObject(info.workflow) ? info.workflow : graph;
+  if (kept === undefined) throw new Refused("the server has forgotten this job", 0);
+  return open(new Blob([printJson(kept)], { type: "application/json" }));
+}
+
+/** What is known of a job after its end: plans, spans, seconds, reasons. */
+export function report(job: string, client: string): Promise<Json> {
+  const query = new URLSearchParams({ client_id: client });
+  return asked(`katz/jobs/${encodeURIComponent(job)}/report?${query}`);
+}
+
+export async function forget(job: string): Promise<void> {
+  await posted("history", { delete: [job] });
+}
+
+/** Has a waiting job run before all others. */
+export async function moveToFront(job: string): Promise<void> {
+  await posted(`katz/jobs/${encodeURIComponent(job)}/move`, { front: true });
+}

@@ -1,0 +1,65 @@
+/** Places new nodes of a type in the graph in view. */
+import { useCanvas } from "../canvas/state";
+import { newNode, type NodeType, placedWidgets } from "../catalog/catalog";
+import { addNode, type Place, setValue } from "../document/commands";
+import { freePlace } from "../document/directions";
+import { type Doc, type DocNode, nodesOf } from "../document/model";
+import { activeSession, graphOf, useDocuments } from "./documents";
+import { useLive } from "./live";
+
+/** What a dragged node type carries. */
+export const NODE_TYPE = "application/x-katz-node";
+
+export function place(name: string, at: Place = useCanvas.getState().middle()): void {
+  const type = useLive.getState().catalog.get(name);
+  const session = activeSession();
+  if (type === undefined || session === null) return;
+  useDocuments
+    .getState()
+    .change(session.id, `add ${type.title}`, (graph) => withNode(graph, type, at));
+  selectLast();
+}
+
+/** A graph with one more node, which is its last. */
+export function withNode(graph: Doc, type: NodeType, { x, y }: Place): Doc {
+  const free = freePlace(graph, Math.round(x), Math.round(y));
+  return addNode(graph, newNode(type, free.x, free.y));
+}
+
+const LOADER = "LoadImage";
+
+/** Has the selected node load a picture of the server's; without one, a new node. */
+export function loadPicture(address: string): void {
+  const { catalog } = useLive.getState();
+  const session = activeSession();
+  if (session === null) return;
+  const loads = (node: DocNode) =>
+    placedWidgets(node, catalog.get(node.type)).find(({ widget }) => widget.helper === "upload");
+  const { selected, middle } = useCanvas.getState();
+  const one = nodesOf(graphOf(session)).find((node) => selected.has(node.id) && loads(node));
+  const type = catalog.get(LOADER);
+  useDocuments.getState().change(session.id, "load a picture", (graph) => {
+    const ready = one || type === undefined ? graph : withNode(graph, type, middle());
+    const node = one ?? nodesOf(ready).at(-1);
+    const placed = node && loads(node);
+    return node === undefined || placed === undefined
+      ? graph
+      : setValue(ready, node.id, placed.key, valueOf(address), placed.widget.name);
+  });
+}
+
+/** What a node that loads pictures calls one that has an address. */
+function valueOf(address: string): string {
+  const query = new URL(address, document.baseURI).searchParams;
+  const folder = query.get("subfolder") ?? "";
+  const name = (folder === "" ? "" : `${folder}/`) + (query.get("filename") ?? "");
+  const type = query.get("type") ?? "output";
+  return type === "input" ? name : `${name} [${type}]`;
+}
+
+/** Selects the node that was added last. */
+export function selectLast(): void {
+  const session = activeSession();
+  const last = session && nodesOf(graphOf(session)).at(-1);
+  if (last) requestAnimationFrame(() => useCanvas.getState().select(new Set([last.id])));
+}

@@ -1,0 +1,191 @@
+/** Edits what is selected in the graph in view. */
+import { useCanvas } from "../canvas/state";
+import { reached } from "../catalog/connecting";
+import { arranged } from "../document/arrange";
+import { copied, pasted } from "../document/clipboard";
+import {
+  moveNodes,
+  type Place,
+  removeNodes,
+  setColour,
+  setFlag,
+  setMode,
+} from "../document/commands";
+import { addGroup, changeGroup, removeGroup } from "../document/groups";
+import { type Doc, type DocNode, nodesOf } from "../document/model";
+import { removeReroute } from "../document/reroutes";
+import { activeSession, graphOf, useDocuments } from "./documents";
+import { tell } from "./live";
+import { usePage } from "./page";
+
+const GROUP = "group:";
+const POINT = "point:";
+
+interface Selection {
+  readonly graph: Doc;
+  readonly nodes: ReadonlySet<string>;
+  /** Groups by their numbers, the last first. */
+  readonly groups: readonly number[];
+}
+
+function selection(): Selection | null {
+  const session = activeSession();
+  if (session === null) return null;
+  const chosen = [...useCanvas.getState().selected];
+  const groups = chosen.filter((id) => id.startsWith(GROUP)).map((id) => Number(id.slice(6)));
+  const nodes = new Set(chosen.filter((id) => !id.startsWith(GROUP)));
+  return { graph: graphOf(session), nodes, groups: groups.sort((one, other) => other - one) };
+}
+
+function change(label: string, edit: (graph: Doc) => Doc): void {
+  const session = activeSession();
+  if (session !== null) useDocuments.getState().change(session.id, label, edit);
+}
+
+function onNodes(act: (graph: Doc, nodes: ReadonlySet<string>) => void): void {
+  const chosen = selection();
+  if (chosen !== null && chosen.nodes.size > 0) act(chosen.graph, chosen.nodes);
+}
+
+function all(graph: Doc, nodes: ReadonlySet<string>, are: (node: DocNode) => boolean): boolean {
+  return nodesOf(graph)
+    .filter(({ id }) => nodes.has(id))
+    .every(are);
+}
+
+export function toggleMode(mode: number, label: string): void {
+  onNodes((graph, nodes) => {
+    const next = all(graph, nodes, (node) => node.mode === mode) ? 0 : mode;
+    change(label, (now) => setMode(now, nodes, next));
+  });
+}
+
+export function toggleFlag(flag: "collapsed" | "pinned", label: string): void {
+  onNodes((graph, nodes) => {
+    const on = !all(graph, nodes, (node) => node[flag]);
+    change(label, (now) => setFlag(now, nodes, flag, on));
+  });
+}
+
+export function colour(value: string): void {
+  const chosen = selection();
+  if (chosen === null) return;
+  change("colour", (now) =>
+    chosen.groups.reduce(
+      (next, number) => changeGroup(next, number, { colour: value }),
+      setColour(now, chosen.nodes, value),
+    ),
+  );
+}
+
+export function remove(): void {
+  const chosen = selection();
+  if (chosen === null) return;
+  const points = [...chosen.nodes].filter((id) => id.startsWith(POINT));
+  change("delete", (now) =>
+    points.reduce(
+      (next, id) => removeReroute(next, Number(id.slice(POINT.length))),
+      chosen.groups.reduce(removeGroup, removeNodes(now, chosen.nodes)),
+    ),
+  );
+}
+
+export function group(): void {
+  onNodes((_, nodes) => change("group", (now) => addGroup(now, nodes, "group")));
+}
+
+export async function copy(cut: boolean): Promise<void> {
+  const chosen = selection();
+  if (chosen === null || chosen.nodes.size === 0) return;
+  try {
+    await navigator.clipboard.writeText(copied(chosen.graph, chosen.nodes));
+  } catch {
+    return tell("the browser does not let this page write to the clipboard");
+  }
+  if (cut) change("cut", (now) => removeNodes(now, chosen.nodes));
+}
+
+export async function paste(): Promise<void> {
+  try {
+    insert(await navigator.clipboard.readText(), useCanvas.getState().pointer(), "paste");
+  } catch {
+    tell("the browser does not let this page read the clipboard; Ctrl+V does");
+  }
+}
+
+/** Puts a copy beside what is selected. */
+export function duplicate(): void {
+  onNodes((graph, nodes) => {
+    const chosen = nodesOf(graph).filter(({ id }) => nodes.has(id));
+    const [left, top] = [
+      Math.min(...chosen.map(({ x }) => x)),
+      Math.min(...chosen.map(({ y }) => y)),
+    ];
+    insert(copied(graph, nodes), { x: left + 32, y: top + 32 }, "duplicate");
+  });
+}
+
+/** Pastes copied nodes at a place and selects them. False for a text that is none of ours. */
+export function insert(text: string, { x, y }: Place, label: string): boolean {
+  const session = activeSession();
+  const made = session && pasted(graphOf(session), text, Math.round(x), Math.round(y));
+  if (!made) return false;
+  change(label, () => made.doc);
+  requestAnimationFrame(() => useCanvas.getState().select(new Set(made.ids)));
+  return true;
+}
+
+/** Moves what is selected by a step, as one gesture. */
+export function nudge(right: number, down: number): void {
+  const chosen = selection();
+  const session = activeSession();
+  if (chosen === null || session === null || chosen.nodes.size === 0) return;
+  const places = nodesOf(chosen.graph)
+    .filter(({ id, pinned }) => chosen.nodes.has(id) && !pinned)
+    .map(({ id, x, y }) => [id, { x: x + right, y: y + down }] as const);
+  useDocuments
+    .getState()
+    .change(
+      session.id,
+      "move",
+      (graph) => moveNodes(graph, new Map(places)),
+      `nudge ${[...chosen.nodes].join()}`,
+    );
+}
+
+export function selectAll(): void {
+  const chosen = selection();
+  if (chosen !== null)
+    useCanvas.getState().select(new Set(nodesOf(chosen.graph).map(({ id }) => id)));
+}
+
+export function selectAlong(way: "upstream" | "downstream"): void {
+  onNodes((graph, nodes) => useCanvas.getState().select(reached(graph, nodes, way)));
+}
+
+export function arrange(): void {
+  const chosen = selection();
+  if (chosen === null) return;
+  const heights = useCanvas.getState().heights();
+  const places = arranged(
+    chosen.graph,
+    chosen.nodes,
+    ({ id, height }) => heights.get(id) ?? height,
+  );
+  change("arrange", (now) => moveNodes(now, places));
+  if (chosen.nodes.size === 0) requestAnimationFrame(() => useCanvas.getState().fit());
+}
+
+export function rename(): void {
+  const [first] = useCanvas.getState().selected;
+  useCanvas.setState({ renaming: first ?? null });
+}
+
+/** Leaves the opened step or the subgraph in view; without one, lets go of the selection. */
+export function leave(): void {
+  if (usePage.getState().step !== null) return usePage.setState({ step: null });
+  const session = activeSession();
+  if (session === null) return;
+  if (session.path.length === 0) return useCanvas.getState().select(new Set());
+  useDocuments.getState().update(session.id, { path: session.path.slice(0, -1) });
+}

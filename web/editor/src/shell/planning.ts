@@ -1,0 +1,106 @@
+/** Plans documents while they are edited, and finds the plan that stands over a document. */
+import { create } from "zustand";
+import { type Doc, nodesOf } from "../document/model";
+import type { Job } from "../jobs/job";
+import { isObject, type Json, type JsonObject, listOf, printJson } from "../json";
+import { type Plan, planOf } from "../plan/plan";
+import { plan as askForPlan, Refused } from "../server/client";
+import { activeSession, docOf, useDocuments } from "./documents";
+import { usePage } from "./page";
+
+export interface Planned {
+  /** What of the document the plans are of. */
+  readonly work: string;
+  readonly plans: readonly Plan[];
+  readonly notes: readonly string[];
+  /** Whether the document has changed since. */
+  readonly old: boolean;
+}
+
+export const usePlanning = create<{ readonly bySession: Readonly<Record<string, Planned>> }>(
+  () => ({ bySession: {} }),
+);
+
+const QUIET = 200;
+const AGAIN = 1_500;
+const UNAVAILABLE = 503;
+const NONE: readonly Plan[] = [];
+/** One that asks for plans a page. */
+const ASKER = crypto.randomUUID();
+
+/** The plans of a document: made while editing, else those of its job. */
+export function plansOf(planned: Planned | undefined, job: Job | null | undefined) {
+  return planned !== undefined && planned.plans.length > 0 ? planned.plans : plansOfJob(job);
+}
+
+const known = new WeakMap<Job["plans"], readonly Plan[]>();
+
+function plansOfJob(job: Job | null | undefined): readonly Plan[] {
+  if (!job) return NONE;
+  const found = known.get(job.plans) ?? Object.values(job.plans).map(planOf);
+  known.set(job.plans, found);
+  return found;
+}
+
+const LOOKS = ["pos", "size", "title", "color", "bgcolor", "order", "flags", "properties"];
+
+/** What of a document a run depends on, and no place or colour. */
+function workOf(doc: Doc): string {
+  const graph = (raw: Json): Json =>
+    isObject(raw)
+      ? {
+          nodes: listOf(raw.nodes).map((node) => (isObject(node) ? plain(node) : node)),
+          links: raw.links ?? null,
+          inputs: raw.inputs ?? null,
+        }
+      : raw;
+  const inside = isObject(doc.definitions) ? listOf(doc.definitions.subgraphs) : [];
+  return printJson([graph(doc), ...inside.map(graph)]);
+}
+
+function plain(node: JsonObject): JsonObject {
+  return Object.fromEntries(Object.entries(node).filter(([key]) => !LOOKS.includes(key)));
+}
+
+function note(session: string, change: (before: Planned | undefined) => Planned): void {
+  usePlanning.setState(({ bySession }) => ({
+    bySession: { ...bySession, [session]: change(bySession[session]) },
+  }));
+}
+
+/** Plans the document in front, a moment after its last change; the newest change wins. */
+export function watchPlans(): () => void {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let asking: AbortController | undefined;
+  let seen: unknown;
+  const ask = async (session: string, doc: Doc): Promise<void> => {
+    asking?.abort();
+    const work = workOf(doc);
+    const before = usePlanning.getState().bySession[session];
+    if (before?.work === work && !before.old) return;
+    if (before?.work === work) return note(session, () => ({ ...before, old: false }));
+    if (before !== undefined) note(session, () => ({ ...before, old: true }));
+    const { signal } = (asking = new AbortController());
+    try {
+      const { plans, notes } = await askForPlan(doc, ASKER, signal);
+      note(session, () => ({ work, plans: plans.map(planOf), notes, old: false }));
+    } catch (error) {
+      const busy = error instanceof Refused && error.status === UNAVAILABLE && !signal.aborted;
+      if (busy) timer = setTimeout(() => void ask(session, doc), AGAIN);
+    }
+  };
+  const look = () => {
+    const session = activeSession();
+    const doc = session === null ? null : docOf(session);
+    if (session === null || doc === null || !usePage.getState().overlay || doc === seen) return;
+    seen = doc;
+    clearTimeout(timer);
+    if (nodesOf(doc).length > 0) timer = setTimeout(() => void ask(session.id, doc), QUIET);
+  };
+  const ends = [useDocuments.subscribe(look), usePage.subscribe(look)];
+  return () => {
+    clearTimeout(timer);
+    asking?.abort();
+    for (const end of ends) end();
+  };
+}

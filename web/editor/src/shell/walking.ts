@@ -1,0 +1,40 @@
+/** Walks over the graph by keyboard. */
+import { useCanvas } from "../canvas/state";
+import { along, type Direction, nearest } from "../document/directions";
+import { activeSession, graphOf } from "./documents";
+
+/** The node that was reached last; what Shift adds begins there. */
+function current(): string | undefined {
+  return [...useCanvas.getState().selected].filter((id) => !id.includes(":")).at(-1);
+}
+
+function go(next: string | null, extends_ = false): void {
+  const { selected, select, reveal } = useCanvas.getState();
+  if (next === null) return;
+  select(extends_ ? new Set([...selected, next]) : new Set([next]));
+  reveal(next);
+}
+
+export function walk(way: Direction, extends_: boolean): void {
+  const session = activeSession();
+  if (session !== null) go(nearest(graphOf(session), current(), way), extends_);
+}
+
+export function follow(way: "back" | "forth"): void {
+  const [session, from] = [activeSession(), current()];
+  if (session !== null && from !== undefined) go(along(graphOf(session), from, way));
+}
+
+/** Moves the keyboard into the fields of the selected node. */
+export function enterNode(): void {
+  const id = current();
+  const card = id && document.querySelector(`[data-node="${CSS.escape(id)}"]`);
+  if (card)
+    card.querySelector<HTMLElement>(".widget :is(input, textarea, select, button.choice)")?.focus();
+}
+
+/** Gives the keyboard back to the canvas. */
+export function leaveField(field: HTMLElement): void {
+  field.blur();
+  document.querySelector<HTMLElement>("main.canvas")?.focus();
+}

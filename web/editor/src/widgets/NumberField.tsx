@@ -1,0 +1,76 @@
+/** Edits a number: typed, stepped by arrows, or dragged by its name. */
+import { useEffect, useRef, useState } from "react";
+import type { Widget } from "../catalog/catalog";
+import type { Field } from "./field";
+import { parsedNumber } from "./numbers";
+
+/** Pixels of the pointer for one step. */
+const PIXELS = 6;
+
+export function NumberField({ widget, value, label, set }: Field) {
+  const [text, setText] = useState(String(value));
+  useEffect(() => setText(String(value)), [value]);
+  const confirm = () => {
+    const next = parsedNumber(text, widget);
+    if (next === null) setText(String(value));
+    else if (next !== value) set(next);
+  };
+  return (
+    <input
+      inputMode="decimal"
+      aria-label={label}
+      value={text}
+      onChange={(event) => setText(event.target.value)}
+      onBlur={confirm}
+      onKeyDown={(event) => {
+        if (event.key === "Enter") confirm();
+        if (event.key === "Escape") setText(String(value));
+        const step = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+        const next = step === undefined ? null : stepped(text, widget, step);
+        if (next === null) return;
+        event.preventDefault();
+        set(next);
+      }}
+    />
+  );
+}
+
+/** The name of a number: dragging it changes the value, Shift finely, Ctrl coarsely. */
+export function DragLabel({ widget, value, label, set }: Field) {
+  const from = useRef<{ x: number; value: string; gesture: string } | null>(null);
+  return (
+    <span
+      className="label drag"
+      title={`${label}: drag to change, Shift finely, Ctrl coarsely; double-click for the default`}
+      onPointerDown={(event) => {
+        if (event.button !== 0) return;
+        event.currentTarget.setPointerCapture(event.pointerId);
+        const gesture = crypto.randomUUID();
+        from.current = { x: event.clientX, value: String(value), gesture };
+      }}
+      onPointerMove={(event) => {
+        if (from.current === null) return;
+        const pace = event.shiftKey ? 0.1 : event.ctrlKey || event.metaKey ? 10 : 1;
+        const steps = ((event.clientX - from.current.x) / PIXELS) * pace;
+        const next = stepped(from.current.value, widget, steps);
+        if (next !== null && next !== value) set(next, from.current.gesture);
+      }}
+      onPointerUp={() => {
+        from.current = null;
+      }}
+      onDoubleClick={() => widget.options.default !== undefined && set(widget.options.default)}
+    >
+      {label.replaceAll("_", " ")}
+    </span>
+  );
+}
+
+function stepped(text: string, widget: Widget, steps: number): number | bigint | null {
+  const present = parsedNumber(text, widget);
+  if (present === null) return null;
+  const size = Number(widget.options.step ?? (widget.whole ? 1 : 0.1)) || 1;
+  const next = widget.whole
+    ? String(BigInt(present) + BigInt(Math.round(steps)) * BigInt(Math.max(1, Math.round(size))))
+    : String(Number((Number(present) + steps * size).toFixed(6)));
+  return parsedNumber(next, widget);
+}

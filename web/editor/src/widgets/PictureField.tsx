@@ -1,0 +1,47 @@
+/** Edits a picture: chosen, uploaded by button, drop or paste, masked; shown as a thumbnail. */
+import { loadedPicture, addressOf, upload } from "../server/client";
+import { refreshCatalog, tell } from "../shell/live";
+import { ChoiceField } from "./ChoiceField";
+import type { Field } from "./field";
+
+export function PictureField({ onMask, ...field }: Field & { readonly onMask: () => void }) {
+  const value = String(field.value);
+  // results and temporary pictures are no choices, and are there all the same
+  const choices = /\[(output|temp)\]$/.test(value)
+    ? [value, ...field.widget.choices]
+    : field.widget.choices;
+  const take = (file: File | undefined) => {
+    if (file === undefined) return;
+    upload(file)
+      .then(async (name) => {
+        await refreshCatalog();
+        field.set(name);
+      })
+      .catch(tell);
+  };
+  return (
+    <>
+      <ChoiceField {...field} widget={{ ...field.widget, choices }} />
+      <label className="upload" title="use a picture of yours; or drop one on the node">
+        upload
+        <input type="file" accept="image/*" onChange={(event) => take(event.target.files?.[0])} />
+      </label>
+      <button type="button" className="upload" onClick={onMask}>
+        mask
+      </button>
+      <img
+        className="thumbnail"
+        alt={value}
+        src={addressOf(loadedPicture(value), 256)}
+        onDragOver={(event) => event.preventDefault()}
+        onDrop={(event) => {
+          const [file] = event.dataTransfer.files;
+          if (!file?.type.startsWith("image/")) return;
+          event.preventDefault();
+          event.stopPropagation();
+          take(file);
+        }}
+      />
+    </>
+  );
+}
