@@ -31,6 +31,7 @@ BENCHES = {
     "busy processes",
     "service": "what a server costs beside the work, and how soon a cancelled job stops",
     "planning": "how soon a server plans an edited workflow, and what that costs a running job",
+    "editor": "the browser editor with 1,000 nodes: opening, and work a frame in gestures",
     "overload": "a server that is asked for more than it can do: refusals, memory, goodput",
     "crash": "jobs in the queue of a server that is killed again and again",
     "alternate": "two checkpoints and a refiner in a server whose budget of memory "

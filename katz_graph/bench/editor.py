@@ -1,0 +1,82 @@
+"""`katz bench editor`: measures the browser editor with a graph of 1,000 nodes: how soon the page can
+be used, how soon the graph is open, and what the page's main thread works a frame while somebody
+pans, zooms and drags. Needs a clone with Node and Chromium, as `make check-editor` does.
+
+The browser's trace gives the work. The last gesture is a control: a page that is made to compute 30
+ms at every movement has to be told from ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.served import serving
+from katz_graph.errors import InputError, RunError
+
+OPEN_BOUND = 1.5  # seconds, of the page and of the graph
+P95_BOUND, P99_BOUND, TASK_BOUND = 8.0, 16.7, 50.0  # milliseconds
+CONTROL = "control"
+TOLD = "FIGURES "
+
+
+def run() -> BenchResult:
+    folder = Path(str(files("katz_graph.web"))) / "editor"
+    if not (folder / "node_modules").exists():
+        raise InputError("katz bench editor needs the editor's packages: run `make editor` in a clone")
+    with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
+        figures = _measured(folder, server.port)
+    work: dict[str, dict[str, float]] = figures["work"]
+    control = work.pop(CONTROL)
+    metrics: dict[str, Any] = {
+        "usable_seconds": figures["usable"],
+        "opening_seconds": figures["opening"],
+        "frame_p95_most": max(one["p95"] for one in work.values()),
+        "frame_p99_most": max(one["p99"] for one in work.values()),
+        "task_most": max(one["longestTask"] for one in work.values()),
+        "control_p95": control["p95"],
+        "gestures": work,
+    }
+    bounds = {
+        "usable_seconds": f"<= {OPEN_BOUND}",
+        "opening_seconds": f"<= {OPEN_BOUND}",
+        "frame_p95_most": f"<= {P95_BOUND}",
+        "frame_p99_most": f"<= {P99_BOUND}",
+        "task_most": f"<= {TASK_BOUND}",
+        "control_p95": f"> {P95_BOUND}",
+    }
+    ok = (
+        max(figures["usable"], figures["opening"]) <= OPEN_BOUND
+        and metrics["frame_p95_most"] <= P95_BOUND
+        and metrics["frame_p99_most"] <= P99_BOUND
+        and metrics["task_most"] <= TASK_BOUND
+        and control["p95"] > P95_BOUND
+    )
+    columns = ("gesture", "frames", "p50 ms", "p95 ms", "p99 ms", "longest task ms")
+    rows = [
+        [name, one["frames"], one["p50"], one["p95"], one["p99"], one["longestTask"]]
+        for name, one in {**work, CONTROL: control}.items()
+    ]
+    return BenchResult("editor", ok, metrics, bounds, columns, rows)
+
+
+def _measured(folder: Path, port: int) -> dict[str, Any]:
+    """Runs the measurement in a browser; returns what it printed."""
+    done = subprocess.run(
+        ["npx", "playwright", "test", "--config", "bench/bench.config.ts"],
+        cwd=folder,
+        env={**os.environ, "KATZ_PORT": str(port)},
+        capture_output=True,
+        text=True,
+    )
+    line = next((one for one in done.stdout.splitlines() if one.startswith(TOLD)), None)
+    if done.returncode or line is None:
+        raise RunError(f"the browser did not measure: {done.stdout.strip()[-600:]}")
+    found: dict[str, Any] = json.loads(line.removeprefix(TOLD))
+    return found
