@@ -16,7 +16,7 @@ async function add(page: Page, name: string, links: readonly (readonly [string, 
   await page.keyboard.press("Shift+A");
   await choose(page, name);
   await expect(page.locator(".card")).toHaveCount(before + 1);
-  await expect(page.locator(".card.selected")).toHaveCount(1);
+  await expect(page.locator(".card").last()).toHaveClass(/selected/);
   for (const [socket, other] of links) {
     await page.keyboard.press("c");
     await choose(page, `← ${socket}`);

@@ -18,7 +18,7 @@ export function Connect({ onClose }: { readonly onClose: () => void }) {
   const catalog = useLive((live) => live.catalog);
   const [query, setQuery] = useState("");
   const [end, setEnd] = useState<Choice | null>(null);
-  const [own] = useState(() => [...useCanvas.getState().selected][0]);
+  const own = useCanvas(({ selected }) => [...selected][0]);
   if (session === null) return null;
   const graph = graphOf(session);
   const node = nodesOf(graph).find(({ id }) => id === own);
