@@ -107,6 +107,7 @@ def _edited(prompt: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
         for node, call in prompt.items()
         for name, value in call["inputs"].items()
         if name in EDITS and not isinstance(value, list)
+        if name != "width" or isinstance(value, int)  # of areas it may be a share
     ]
     node, name = draw.choice(places)
     inputs = {**prompt[node]["inputs"], name: EDITS[name](draw)}
