@@ -1,6 +1,6 @@
-"""`katz bench editor`: measures the browser editor with a graph of 1,000 nodes: how soon the page can
-be used, how soon the graph is open, and what the page's main thread works a frame while somebody
-pans, zooms and drags. Needs a clone with Node and Chromium, as `make check-editor` does.
+"""`katz bench editor`: measures the browser editor with a graph of 1,000 nodes: how soon the page
+can be used, how soon the graph is open, and what the page's main thread works a frame while
+somebody pans, zooms and drags. Needs a clone with Node and Chromium, as `make check-editor` does.
 
 The browser's trace gives the work. The last gesture is a control: a page that is made to compute 30
 ms at every movement has to be told from ours.
@@ -29,7 +29,9 @@ TOLD = "FIGURES "
 def run() -> BenchResult:
     folder = Path(str(files("katz_graph.web"))) / "editor"
     if not (folder / "node_modules").exists():
-        raise InputError("katz bench editor needs the editor's packages: run `make editor` in a clone")
+        raise InputError(
+            "katz bench editor needs the editor's packages: run `make editor` in a clone"
+        )
     with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
         figures = _measured(folder, server.port)
     work: dict[str, dict[str, float]] = figures["work"]

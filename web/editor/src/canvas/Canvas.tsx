@@ -10,6 +10,7 @@ import {
   ReactFlowProvider,
   SelectionMode,
   useReactFlow,
+  useStore,
 } from "@xyflow/react";
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
@@ -20,6 +21,7 @@ import { removeLinks } from "../document/links";
 import { addReroute, removeReroute } from "../document/reroutes";
 import type { Doc } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
+import "./light.css";
 import { AddNode } from "./AddNode";
 import { BoundaryCard } from "./Boundary";
 import { Card } from "./Card";
@@ -38,6 +40,8 @@ const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point }
 const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
 const MANY = 150;
+/** The zoom below which texts cannot be read: large graphs open at it, with their middle in view. */
+const FAR = 0.3;
 const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y) });
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
@@ -114,10 +118,12 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
   );
 
   const flow = useReactFlow();
+  const far = useStore((store) => store.transform[2] < FAR);
+  const opens = nodes.length > MANY ? FAR : LEAST_ZOOM;
   const busy = useCanvas((canvas) => canvas.connecting !== null);
   return (
     <main
-      className={`canvas ${busy ? "connecting" : ""}`}
+      className={`canvas ${busy ? "connecting" : ""} ${far ? "far" : ""}`}
       aria-label="workflow"
       tabIndex={0}
       onPointerMove={onPointerMove}
@@ -171,7 +177,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
         maxZoom={4}
         {...(viewport === undefined ? {} : { defaultViewport: viewport })}
         onInit={(instance) => {
-          const all = viewport === undefined ? fitting(instance, () => true, 0.08) : null;
+          const all = viewport === undefined ? fitting(instance, () => true, 0.08, opens) : null;
           if (all !== null) void instance.setViewport(all);
         }}
         onMoveEnd={(_, at) =>

@@ -9,10 +9,11 @@ export function fitting(
   flow: ReactFlowInstance<Drawn, WireEdge>,
   which: (id: string) => boolean,
   padding: number,
+  least = LEAST_ZOOM,
 ): Viewport | null {
   const nodes = flow.getNodes().filter(({ id }) => which(id));
   const box = document.querySelector(".canvas")?.getBoundingClientRect();
   if (nodes.length === 0 || box === undefined) return null;
   const bounds = flow.getNodesBounds(nodes);
-  return getViewportForBounds(bounds, box.width, box.height, LEAST_ZOOM, 1, padding);
+  return getViewportForBounds(bounds, box.width, box.height, least, 1, padding);
 }

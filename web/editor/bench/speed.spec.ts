@@ -1,0 +1,95 @@
+/** Measures the page with 1,000 nodes; prints one line of JSON that `katz bench editor` reads. */
+import { expect, type Page, test } from "@playwright/test";
+import { openFile } from "../e2e/steps";
+import { type Work, worked } from "./frames";
+import { large } from "./large";
+
+test.use({ viewport: { width: 1920, height: 1080 } });
+test.setTimeout(240_000);
+
+async function visit(page: Page): Promise<number> {
+  const began = Date.now();
+  await page.goto("/");
+  await page.getByRole("button", { name: "Open files" }).waitFor();
+  await expect(page.getByText("connected", { exact: true })).toBeVisible();
+  return (Date.now() - began) / 1000;
+}
+
+async function open(page: Page, document: string): Promise<number> {
+  const began = Date.now();
+  await openFile(page, "large.json", document);
+  await page.locator(".card").first().waitFor();
+  await page.evaluate(() => new Promise(requestAnimationFrame));
+  return (Date.now() - began) / 1000;
+}
+
+async function pan(page: Page): Promise<void> {
+  await page.mouse.move(960, 560);
+  await page.mouse.down({ button: "middle" });
+  for (let step = 0; step < 90; step += 1) {
+    await page.mouse.move(960 + 350 * Math.sin(step / 12), 560 + 250 * Math.sin(step / 9));
+  }
+  await page.mouse.up({ button: "middle" });
+}
+
+async function zoom(page: Page): Promise<void> {
+  await page.mouse.move(960, 560);
+  for (let step = 0; step < 60; step += 1) await page.mouse.wheel(0, step < 30 ? 40 : -40);
+}
+
+/** Drags the node whose title is at this point. */
+async function drag(page: Page, x: number, y: number): Promise<void> {
+  await page.mouse.move(x, y);
+  await page.mouse.down();
+  for (let step = 1; step < 90; step += 1) {
+    await page.mouse.move(x + 200 * Math.sin(step / 12), y + 120 * Math.sin(step / 9));
+  }
+  await page.mouse.up();
+}
+
+/** Zooms in on the node in the middle until its text can be read; returns where its title is. */
+async function near(page: Page): Promise<{ x: number; y: number }> {
+  const id = await page.evaluate(() => {
+    const far = (one: Element) => {
+      const box = one.getBoundingClientRect();
+      return Math.hypot(box.x - innerWidth / 2, box.y - innerHeight / 2);
+    };
+    const cards = [...document.querySelectorAll("[data-node]")];
+    return cards.sort((one, other) => far(one) - far(other))[0]?.getAttribute("data-node");
+  });
+  const card = page.locator(`[data-node="${id}"]`);
+  for (let turn = 0; turn < 60; turn += 1) {
+    const box = await card.boundingBox();
+    if (box === null) throw new Error("the node is not drawn");
+    if (box.width > 180) return { x: box.x + box.width / 2, y: box.y + 12 };
+    await page.mouse.move(box.x + box.width / 2, box.y + 2);
+    await page.mouse.wheel(0, -120);
+    await page.waitForTimeout(60);
+  }
+  throw new Error("zooming had no effect");
+}
+
+test("a graph of 1,000 nodes", async ({ page, browser, request }) => {
+  const document = await large(request);
+  const usable = await visit(page);
+  const opening = await open(page, document);
+  const work: Record<string, Work> = {};
+  await page.getByRole("button", { name: "Show all" }).click();
+  for (const [name, gesture] of Object.entries({ pan, zoom })) {
+    work[`${name} all`] = await worked(browser, page, () => gesture(page));
+  }
+  const { x, y } = await near(page);
+  work["drag near"] = await worked(browser, page, () => drag(page, x, y));
+  for (const [name, gesture] of Object.entries({ pan, zoom })) {
+    work[`${name} near`] = await worked(browser, page, () => gesture(page));
+  }
+  // a control: what these measures say of a page that works too much
+  await page.evaluate(() => {
+    addEventListener("pointermove", () => {
+      const until = performance.now() + 30;
+      while (performance.now() < until);
+    });
+  });
+  work.control = await worked(browser, page, () => pan(page));
+  console.log(`\nFIGURES ${JSON.stringify({ usable, opening, work })}`);
+});
