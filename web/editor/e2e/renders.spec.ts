@@ -124,17 +124,19 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
 
   await test.step("a keystroke: its widget", async () => {
     await page.keyboard.press("Escape");
-    const text = node(page, "2").getByRole("textbox");
-    await text.focus();
-    await rendered(page);
-    await page.keyboard.type("x");
-    await expect(text).toHaveValue(/x/);
-    await page.waitForTimeout(1_200); // checked and planned again
-    const parts = await rendered(page);
-    expect(new Set(parts.filter((part) => part.startsWith("widget ")))).toEqual(
-      new Set(["widget 2.text"]),
-    );
-    expect(new Set(cards(parts))).toEqual(new Set(["node 2"]));
+    for (const [field, key, id, part] of [
+      [node(page, "2").getByRole("textbox"), "x", "2", "2.text"],
+      [node(page, "5").getByLabel("steps"), "ArrowUp", "5", "5.steps"],
+    ] as const) {
+      await field.focus();
+      await rendered(page);
+      await page.keyboard.press(key);
+      await page.waitForTimeout(1_200); // checked and planned again
+      const parts = await rendered(page);
+      const widgets = parts.filter((one) => one.startsWith("widget "));
+      expect(new Set(widgets)).toEqual(new Set([`widget ${part}`]));
+      expect(new Set(cards(parts))).toEqual(new Set([`node ${id}`]));
+    }
   });
 
   await test.step("progress: the node that runs", async () => {

@@ -14,7 +14,7 @@ import { useLive } from "../shell/live";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "./ends";
 import type { CardNode } from "./layout";
-import { NodePlan } from "./NodePlan";
+import { NodePlan } from "../plan/NodePlan";
 import { Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
 import { modeName, Title } from "./Title";

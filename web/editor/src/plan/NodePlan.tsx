@@ -1,8 +1,8 @@
 /** Draws what of the plan stands at a node: the sampler's strip, or a mark on one drawn by hand. */
-import { type Mark, marksOf } from "../plan/marks";
-import { PlanStrip } from "../plan/PlanStrip";
-import type { Plan } from "../plan/plan";
-import { timeText } from "../plan/words";
+import { type Mark, marksOf } from "./marks";
+import { PlanStrip } from "./PlanStrip";
+import type { Plan } from "./plan";
+import { timeText } from "./words";
 import { useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
