@@ -87,3 +87,12 @@ def test_a_model_of_another_device_takes_no_memory_of_the_host(
         assert all(weight.is_meta for weight in (*module.parameters(), *module.buffers()))
         assert all(weight.dtype == half for weight in module.parameters())
         assert host.bytes < 2 * SIZE + 0.1 * sum(one.nbytes for one in module.parameters())
+
+
+def test_loading_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Diffusers warns of each cast of its modules."""
+    store = ModelStore()
+    model, _, vae = recipes("sd1")
+    store.network(model.network, "cpu", torch.float32)
+    store.vae(vae.vae, "cpu", torch.float32)
+    assert caplog.records == []

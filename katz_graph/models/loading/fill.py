@@ -23,7 +23,7 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
     blocks prepared for that. What is in the memory is undefined.
     """
     prepare(module)
-    nn.Module.to(module, dtype).to_empty(device=place)  # diffusers' own warns of casts
+    module.to(dtype).to_empty(device=place)
     # convolutions of GPUs are fastest so, and norms ready
     if uses_kernels(next(module.parameters())):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -174,7 +174,9 @@ def _shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Modul
     """Makes a module as its stages take it, of whose memory nothing is written yet."""
     module = _explained(part, partial(blank, part))
     family = family_of_class(config(part).get("_class_name"))
-    return with_memory(module if family is None else family.prepared(module), place, dtype)
+    module = module if family is None else family.prepared(module)
+    with LOADING, quiet(*LIBRARIES):  # diffusers warns of each cast
+        return with_memory(module, place, dtype)
 
 
 def fill_from_files(part: Component, module: nn.Module) -> None:

@@ -40,7 +40,7 @@ const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point }
 const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
 const MANY = 150;
-/** The zoom below which texts cannot be read: large graphs open at it, with their middle in view. */
+/** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
 const FAR = 0.3;
 const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y) });
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
@@ -118,7 +118,8 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
   );
 
   const flow = useReactFlow();
-  const far = useStore((store) => store.transform[2] < FAR);
+  const far = useStore((store) => store.transform[2] < FAR) && nodes.length > MANY;
+  useEffect(() => useCanvas.setState({ far }), [far]);
   const opens = nodes.length > MANY ? FAR : LEAST_ZOOM;
   const busy = useCanvas((canvas) => canvas.connecting !== null);
   return (

@@ -1,6 +1,6 @@
 /** Draws one node: its sockets, widgets, how far it is, and what it made. */
-import { type NodeProps, NodeResizeControl } from "@xyflow/react";
-import { memo, useMemo, useState } from "react";
+import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
+import { memo, useEffect, useMemo, useState } from "react";
 import { type NodeType, placedWidgets, type Widget } from "../catalog/catalog";
 import { promotedWidgets } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
@@ -13,10 +13,11 @@ import { activeSession, docOf, type Session, useDocuments } from "../shell/docum
 import { useLive } from "../shell/live";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "./ends";
-import type { CardNode } from "./layout";
+import { type CardNode, handlesOf } from "./layout";
 import { NodePlan } from "../plan/NodePlan";
 import { Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
+import { useCanvas } from "./state";
 import { modeName, Title } from "./Title";
 
 const LEAST = { width: 200, height: 60 };
@@ -29,8 +30,25 @@ function useFront<Value>(read: (session: Session) => Value, otherwise: Value): V
   });
 }
 
-export const Card = memo(function Card({ id, data: { node }, selected }: NodeProps<CardNode>) {
+/** Whether a node came into view from afar, and was not near since: then its outline is drawn, which is light. */
+function useOutline(id: string): boolean {
+  const far = useCanvas((canvas) => canvas.far);
+  const [outlined, setOutlined] = useState(far);
+  if (outlined && !far) setOutlined(false);
+  const measure = useUpdateNodeInternals();
+  useEffect(() => (outlined ? () => measure(id) : undefined), [outlined, id, measure]);
+  return outlined;
+}
+
+export const Card = memo(function Card({
+  id,
+  data: { node },
+  selected,
+  width,
+  height,
+}: NodeProps<CardNode>) {
   noteRender(`node ${id}`);
+  const outlined = useOutline(id);
   const type = useLive(({ catalog }) => catalog.get(node.type));
   const known = useLive(({ catalog }) => catalog.size > 0);
   const job = useFront((session) => session.job ?? "", "");
@@ -50,8 +68,18 @@ export const Card = memo(function Card({ id, data: { node }, selected }: NodePro
     modeName(node.mode),
     selected ? "selected" : "",
     node.collapsed ? "collapsed" : "",
+    outlined ? "outlined" : "",
     type?.isVirtual ? "virtual" : "",
   ];
+  if (outlined) {
+    return (
+      <article className={classes.join(" ")} data-node={id} style={{ minHeight: height }}>
+        <div className="card-title">{name}</div>
+        <Ends node={node} width={width ?? node.width} />
+        <Results job={job} node={key} />
+      </article>
+    );
+  }
   return (
     <article className={classes.join(" ")} data-node={id}>
       <Title node={node} name={name} run={run} />
@@ -82,6 +110,29 @@ export const Card = memo(function Card({ id, data: { node }, selected }: NodePro
         </>
       )}
     </article>
+  );
+});
+
+/** The ends of links of an outline, as React Flow measures them. */
+const Ends = memo(function Ends({
+  node,
+  width,
+}: {
+  readonly node: DocNode;
+  readonly width: number;
+}) {
+  return (
+    <div className="ends">
+      {handlesOf(node, width).map(({ id, type, position, x, y }) => (
+        <i
+          key={id}
+          className={type}
+          data-handleid={id}
+          data-handlepos={position}
+          style={{ left: x, top: y }}
+        />
+      ))}
+    </div>
   );
 });
 

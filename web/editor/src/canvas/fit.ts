@@ -1,9 +1,12 @@
-/** Finds the view that shows nodes, whether they are mounted or not. */
+/** Finds the view that shows nodes, whether they are mounted or not; from their beginning on where that needs a zoom
+of less than `least`. */
 import { getViewportForBounds, type ReactFlowInstance, type Viewport } from "@xyflow/react";
 import type { Drawn } from "./layout";
 import type { WireEdge } from "./Wire";
 
 export const LEAST_ZOOM = 0.05;
+/** Pixels between a corner of the page and that of the graph. */
+const MARGIN = 40;
 
 export function fitting(
   flow: ReactFlowInstance<Drawn, WireEdge>,
@@ -15,5 +18,7 @@ export function fitting(
   const box = document.querySelector(".canvas")?.getBoundingClientRect();
   if (nodes.length === 0 || box === undefined) return null;
   const bounds = flow.getNodesBounds(nodes);
-  return getViewportForBounds(bounds, box.width, box.height, least, 1, padding);
+  const all = getViewportForBounds(bounds, box.width, box.height, LEAST_ZOOM, 1, padding);
+  if (all.zoom >= least) return all;
+  return { x: MARGIN - bounds.x * least, y: MARGIN - bounds.y * least, zoom: least };
 }

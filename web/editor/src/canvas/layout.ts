@@ -129,7 +129,7 @@ export function measured(nodes: Drawn[]): Drawn[] {
 }
 
 /** Where handles are until they are measured, so that links to nodes out of view are drawn. */
-function handlesOf(node: DocNode, width: number): NodeHandle[] {
+export function handlesOf(node: DocNode, width: number): NodeHandle[] {
   const y = (row: number) => TITLE + 5 + ROW * row + ROW / 2;
   const size = { width: 1, height: 1 };
   return [

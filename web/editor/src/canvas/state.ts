@@ -27,6 +27,8 @@ interface CanvasState {
   readonly asking: Asking | null;
   readonly menu: Menu | null;
   readonly connecting: Pending | null;
+  /** Whether a large graph is seen from where its texts cannot be read. */
+  readonly far: boolean;
   /** Whose title is being written. */
   readonly renaming: string | null;
   /** Where each graph was looked at last, by session and path. */
@@ -53,6 +55,7 @@ export const useCanvas = create<CanvasState>(() => ({
   asking: null,
   menu: null,
   connecting: null,
+  far: false,
   renaming: null,
   views: {},
   ask: nothing,
