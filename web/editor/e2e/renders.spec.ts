@@ -123,6 +123,10 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
   });
 
   await test.step("a keystroke: its widget", async () => {
+    await node(page, "5").locator(".card-title").click();
+    await page.keyboard.press("Shift+Period"); // from afar there are outlines
+    await expect(node(page, "5").getByLabel("steps")).toBeVisible();
+    await expect(node(page, "2").getByRole("textbox")).toBeVisible();
     await page.keyboard.press("Escape");
     for (const [field, key, id, part] of [
       [node(page, "2").getByRole("textbox"), "x", "2", "2.text"],

@@ -124,7 +124,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
   const busy = useCanvas((canvas) => canvas.connecting !== null);
   return (
     <main
-      className={`canvas ${busy ? "connecting" : ""} ${far ? "far" : ""}`}
+      className={`canvas ${busy ? "connecting" : ""}`}
       aria-label="workflow"
       tabIndex={0}
       onPointerMove={onPointerMove}

@@ -30,14 +30,12 @@ function useFront<Value>(read: (session: Session) => Value, otherwise: Value): V
   });
 }
 
-/** Whether a node came into view from afar, and was not near since: then its outline is drawn, which is light. */
+/** Whether a node is drawn as an outline, which is light: from where its texts cannot be read. */
 function useOutline(id: string): boolean {
   const far = useCanvas((canvas) => canvas.far);
-  const [outlined, setOutlined] = useState(far);
-  if (outlined && !far) setOutlined(false);
   const measure = useUpdateNodeInternals();
-  useEffect(() => (outlined ? () => measure(id) : undefined), [outlined, id, measure]);
-  return outlined;
+  useEffect(() => (far ? () => measure(id) : undefined), [far, id, measure]);
+  return far;
 }
 
 export const Card = memo(function Card({
@@ -73,8 +71,14 @@ export const Card = memo(function Card({
   ];
   if (outlined) {
     return (
-      <article className={classes.join(" ")} data-node={id} style={{ minHeight: height }}>
-        <div className="card-title">{name}</div>
+      <article
+        className={classes.join(" ")}
+        data-node={id}
+        style={{ minHeight: height ?? node.height }}
+      >
+        <div className="card-title">
+          <span className="name">{name}</span>
+        </div>
         <Ends node={node} width={width ?? node.width} />
         <Results job={job} node={key} />
       </article>
