@@ -83,6 +83,17 @@ def engines(
         yield plain, recorded
 
 
+@pytest.fixture(scope="module")
+def shared(costs: Path) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
+    """As `engines`, batched, for several tests."""
+    with (
+        local_engine(batching=True, cache=costs) as plain,
+        local_engine(batching=True, cache=costs) as recorded,
+    ):
+        recorded.models.compute = strict()
+        yield plain, recorded
+
+
 def strict() -> Recorder:
     """Records every call when it first comes."""
     return Recorder(Tapes(strict=True), eager=0)
@@ -117,13 +128,12 @@ def test_replayed_calls_paint_the_same_bytes(
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
-def test_every_sampler_is_replayed(sampler: str, sd1: Models, costs: Path) -> None:
-    with (
-        local_engine(batching=True, cache=costs) as plain,
-        local_engine(batching=True, cache=costs) as recorded,
-    ):
-        recorded.models.compute = strict()
-        assert same((plain, recorded), sampler_region(case(sd1, sampler=sampler)))
+def test_every_sampler_is_replayed(
+    sampler: str, sd1: Models, shared: tuple[DeviceEngine, DeviceEngine]
+) -> None:
+    before = recorder(shared[1]).use.replays
+    assert same(shared, sampler_region(case(sd1, sampler=sampler)))
+    assert recorder(shared[1]).use.replays > before
 
 
 def test_loras_strengths_prompts_and_seeds_record_nothing_anew(

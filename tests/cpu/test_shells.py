@@ -81,7 +81,7 @@ def places(module: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("room", "switches"), [("one of each", 40), ("two networks", 12), ("two ControlNets", 12)]
+    ("room", "switches"), [("one of each", 24), ("two networks", 8), ("two ControlNets", 8)]
 )
 def test_switching_checkpoints_and_controlnets_records_nothing_anew(
     sd1: Files, tmp_path: Path, costs: Path, room: str, switches: int

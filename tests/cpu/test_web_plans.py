@@ -141,13 +141,16 @@ def test_nodes_of_packs_run_only_when_that_is_asked_for(registry: Registry) -> N
 
 
 def test_planning_ends_in_time(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "SECONDS", 0.2)
     engine = Engine()
     made = plans_of(engine, registry)
+    made.enter(question(registry, packs=True, blur=True, steps=3))()  # loads what takes seconds
+    RAN.clear()
+    engine.planned.clear()
+    monkeypatch.setattr(plans, "SECONDS", 2.0)
     GOES_ON.clear()
     running = made.thread.submit(made.enter(question(registry, packs=True, blur=True)))
     assert RAN.wait(SOON)
-    threading.Event().wait(0.4)
+    threading.Event().wait(2.5)
     GOES_ON.set()
     assert running.result(SOON).refusal == "late" and not engine.planned
     made.close()

@@ -141,7 +141,7 @@ const command: fc.Arbitrary<Command> = fc.oneof(
 );
 
 /** A short test by default; KATZ_UNDO_RUNS=200 is the whole one. */
-const RUNS = Number(process.env.KATZ_UNDO_RUNS ?? 60);
+const RUNS = Number(process.env.KATZ_UNDO_RUNS ?? 40);
 /** Which documents are compared as text: changed in place, they would keep their identity. */
 const isCompared = (step: number) => step % 50 === 0 || step > 950;
 
