@@ -4,18 +4,15 @@ back is a copy, and no file is read.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from katz_graph.eviction import POLICIES
+from katz_graph.executor.worker.weight_cache import WeightCache, byte_size
 from katz_graph.host.memory import RanOut, attempt, free_bytes
 from katz_graph.host.transfer import to_host
 from katz_graph.models.loading.fill import named_tensors
-from katz_graph.models.loading.residency import Residency
 
 SHARE = 1 / 8  # of the host's free memory, for each of several GPUs
 
@@ -29,22 +26,16 @@ def nothing() -> float:
 
 
 class HostCopies:
-    """Keeps weights by the key of their model within `room` bytes, which is asked once. What was
-    used longest ago goes first.
+    """Keeps weights by the key of their model within `room` bytes, which is asked when the first
+    leaves.
     """
 
     def __init__(self, room: Callable[[], float] = nothing) -> None:
-        self._asked = room
-        self._books = Residency(math.inf, POLICIES["lru"]())
-        self._weights: dict[Hashable, Mapping[str, Tensor]] = {}
-
-    @cached_property
-    def _room(self) -> float:
-        return self._asked()
+        self._cache = WeightCache(room)
 
     @property
     def bytes(self) -> int:
-        return self._books.resident_bytes
+        return self._cache.bytes
 
     @torch.no_grad()
     def keep(self, key: Hashable, module: nn.Module, before: Callable[[], None]) -> None:
@@ -52,25 +43,16 @@ class HostCopies:
         `before` makes them what they were when they were loaded.
         """
         there = named_tensors(module)
-        size = sum(weight.nbytes for weight in there.values())
-        if key in self._books or size > self._room:
+        if self.get(key) is not None or not self._cache.make_room(byte_size(there.values())):
             return
-        for gone in self._books.idle(self.bytes + size - self._room):
-            self._books.evict(gone)
-            del self._weights[gone]
         before()
         copies = attempt(lambda: {name: to_host(weight) for name, weight in there.items()})
         if not isinstance(copies, RanOut):
-            self._books.touch(key, size)
-            self._weights[key] = copies
+            self._cache.keep(key, copies)
 
     def get(self, key: Hashable) -> Mapping[str, Tensor] | None:
         """Returns the weights of a model, if they are here."""
-        if key in self._books:
-            self._books.touch(key, 0)
-        return self._weights.get(key)
+        return self._cache.get(key)
 
     def clear(self) -> None:
-        for key in list(self._weights):
-            self._books.forget(key)
-        self._weights.clear()
+        self._cache.forget(lambda key: True)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from katz_graph.executor.worker.weight_cache import byte_size
 from katz_graph.host.transfer import to_host
 
 Beside = Callable[[], AbstractContextManager[float]]
@@ -36,14 +37,14 @@ class Originals:
     @property
     def device_bytes(self) -> int:
         """Returns what can be given back."""
-        return sum(self._tensors[name].nbytes for name in self._on_device)
+        return byte_size(self._tensors[name] for name in self._on_device)
 
     def keep(self, weights: Mapping[str, Tensor]) -> None:
         """Copies weights, on their device if there is room for all of these, else to the host."""
         if not weights:
             return
         with self._beside() as room:
-            fits = sum(weight.nbytes for weight in weights.values()) <= room
+            fits = byte_size(weights.values()) <= room
             copy = torch.clone if fits else to_host
             copies = {name: copy(weight) for name, weight in weights.items()}
             self._tensors |= copies

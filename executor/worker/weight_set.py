@@ -4,7 +4,6 @@ addresses, and CUDA graphs over them, stay valid.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,13 +18,12 @@ from katz_graph.adapters.methods import ALL, Method
 from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.errors import RunError
-from katz_graph.eviction import POLICIES
 from katz_graph.executor.worker.originals import Beside, Originals, nowhere
+from katz_graph.executor.worker.weight_cache import WeightCache, byte_size
 from katz_graph.files.settings import checks_weights
 from katz_graph.host.transfer import to_host
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch
-from katz_graph.models.loading.residency import Residency
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 
@@ -41,21 +39,17 @@ REMEMBERED = 4096  # sets that were made once
 
 class KeptSets:
     """Keeps the weights of sets that were resident before, of all modules of a device, within a
-    budget of bytes, so that going back to one is a copy. What was used longest ago goes first.
+    budget of bytes, so that going back to one is a copy.
 
     A set is kept when it is made the second time: most sets of a long tail never come back.
     """
 
     def __init__(self, budget: float = SET_BYTES) -> None:
-        self._budget = budget
-        self._books = Residency(math.inf, POLICIES["lru"]())
-        self._weights: dict[Any, Mapping[str, Tensor]] = {}
+        self._cache = WeightCache(lambda: budget)
         self._seen: dict[Any, None] = {}  # made once, the latest last
 
     def get(self, key: Any) -> Mapping[str, Tensor] | None:
-        if key in self._weights:
-            self._books.touch(key, 0)
-        return self._weights.get(key)
+        return self._cache.get(key)
 
     def made(self, key: Any, weights: Callable[[], Mapping[str, Tensor]]) -> None:
         """Notes that a set was made; takes its weights when it was made before."""
@@ -65,26 +59,22 @@ class KeptSets:
                 del self._seen[next(iter(self._seen))]
             return
         copies = weights()
-        size = sum(weight.nbytes for weight in copies.values())
-        if size > self._budget:
-            return
-        self._books.touch(key, size)
-        self._weights[key] = copies
-        for gone in self._books.idle(self._books.resident_bytes - self._budget):
-            self._books.evict(gone)
-            del self._weights[gone]
+        if self._cache.make_room(byte_size(copies.values())):
+            self._cache.keep(key, copies)
 
     def forget(self, owner: object) -> None:
         """Drops the sets of a module."""
-        for key in [key for key in self._weights if key[0] is owner]:
-            self._books.forget(key)
-            del self._weights[key]
-        for key in [key for key in self._seen if key[0] is owner]:
+
+        def is_its(key: Any) -> bool:
+            return bool(key[0] is owner)
+
+        self._cache.forget(is_its)
+        for key in filter(is_its, list(self._seen)):
             del self._seen[key]
 
     @property
     def bytes(self) -> int:
-        return self._books.resident_bytes
+        return self._cache.bytes
 
 
 class WeightSets:
@@ -240,8 +230,8 @@ class WeightSets:
 
 
 def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[Delta]:
-    """Returns deltas that a kernel adds with those of other weights: all are LoRAs. None where
-    there are no kernels: there sums are rounded as diffusers rounds them.
+    """Returns deltas that a kernel adds with those of other weights: all are LoRAs. Empty
+    where there are no kernels: there sums are rounded as diffusers rounds them.
     """
     dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
     if not (dense and uses_kernels(weight)):

@@ -173,8 +173,8 @@ class Residents:
         """Makes the error for something that does not fit, in one line."""
         with self._lock:
             held = f"models in use take {self._books.pinned_bytes / GB:.2f} GB"
-        rooms = f"{self.room}, " if str(self.room) else ""
-        return OutOfMemory(f"{what}: {why}; {rooms}{held}; {WAY_OUT}")
+        parts = filter(None, (str(self.room), held))
+        return OutOfMemory(f"{what}: {why}; {', '.join(parts)}; {WAY_OUT}")
 
     def too_much(self, what: str, wanted: Iterable[Loadable]) -> OutOfMemory:
         """Makes the error for models that do not fit beside each other, with the size of each."""

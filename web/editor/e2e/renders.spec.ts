@@ -99,7 +99,7 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     const again = cards(await rendered(page)).filter((part) => there.has(part));
     expect(again).toEqual([]);
     await page.keyboard.press(".");
-    await expect(page.locator(".card")).toHaveCount(NODES);
+    await expect(page.locator(".card.outlined")).toHaveCount(NODES);
     await rendered(page);
   });
 

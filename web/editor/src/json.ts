@@ -21,18 +21,23 @@ export function printJson(value: Json, indent?: number): string {
   return stringify(value, undefined, indent) ?? "null";
 }
 
-export function isObject(value: Json | undefined): value is JsonObject {
+export function isObject(value: unknown): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-export function listOf(value: Json | undefined): readonly Json[] {
+/** The fields of an object; none of what is no object. */
+export function fieldsOf(value: unknown): JsonObject {
+  return isObject(value) ? value : {};
+}
+
+export function listOf(value: unknown): readonly Json[] {
   return Array.isArray(value) ? value : [];
 }
 
-export function textOf(value: Json | undefined, otherwise = ""): string {
+export function textOf(value: unknown, otherwise = ""): string {
   return typeof value === "string" ? value : otherwise;
 }
 
-export function numberFrom(value: Json | undefined, otherwise = 0): number {
+export function numberFrom(value: unknown, otherwise = 0): number {
   return typeof value === "number" ? value : typeof value === "bigint" ? Number(value) : otherwise;
 }

@@ -1,6 +1,6 @@
 /** Draws one node: its sockets, widgets, how far it is, and what it made. */
 import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
-import { memo, useEffect, useMemo, useState } from "react";
+import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { type NodeType, placedWidgets, type Widget } from "../catalog/catalog";
 import { promotedWidgets } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
@@ -34,7 +34,11 @@ function useFront<Value>(read: (session: Session) => Value, otherwise: Value): V
 function useOutline(id: string): boolean {
   const far = useCanvas((canvas) => canvas.far);
   const measure = useUpdateNodeInternals();
-  useEffect(() => (far ? () => measure(id) : undefined), [far, id, measure]);
+  const was = useRef(far);
+  useEffect(() => {
+    if (was.current && !far) measure(id);
+    was.current = far;
+  }, [far, id, measure]);
   return far;
 }
 

@@ -1,7 +1,7 @@
 /** Describes node types as `/object_info` tells them: sockets, widgets, and how values lie. */
 
 import type { DocNode } from "../document/model";
-import { isObject, type Json, type JsonObject, listOf, textOf } from "../json";
+import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf } from "../json";
 
 export interface Widget {
   readonly name: string;
@@ -93,7 +93,7 @@ const VIRTUAL: readonly NodeType[] = [
 ];
 
 function typeOf(name: string, raw: JsonObject): NodeType {
-  const groups = isObject(raw.input) ? raw.input : {};
+  const groups = fieldsOf(raw.input);
   const declared = (["required", "optional"] as const).flatMap((group) => {
     const inputs = groups[group];
     return isObject(inputs)
@@ -130,7 +130,7 @@ function typeOf(name: string, raw: JsonObject): NodeType {
 
 function widgetOf(name: string, spec: readonly Json[]): Widget | null {
   const [type, given] = spec;
-  const options = isObject(given) ? given : {};
+  const options = fieldsOf(given);
   const listed = Array.isArray(type);
   const kind = listed ? "choice" : KINDS[textOf(type)];
   if (kind === undefined || options.forceInput === true) return null;

@@ -10,17 +10,39 @@ export function Modal({
   readonly onClose: () => void;
   readonly children: React.ReactNode;
 }) {
+  return (
+    <Frame className="modal" label={label} onClose={onClose}>
+      <h2>{label}</h2>
+      {children}
+    </Frame>
+  );
+}
+
+/** A dialog without a title of its own. */
+export function Frame({
+  className,
+  label,
+  onClose,
+  onKeyDown,
+  children,
+}: {
+  readonly className: string;
+  readonly label: string;
+  readonly onClose: () => void;
+  readonly onKeyDown?: (event: React.KeyboardEvent) => void;
+  readonly children: React.ReactNode;
+}) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => dialog.current?.showModal(), []);
   return (
     <dialog
       ref={dialog}
-      className="modal"
+      className={className}
       aria-label={label}
       onClose={onClose}
       onClick={(event) => event.target === dialog.current && onClose()}
+      onKeyDown={onKeyDown}
     >
-      <h2>{label}</h2>
       {children}
     </dialog>
   );

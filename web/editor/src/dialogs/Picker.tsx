@@ -1,5 +1,6 @@
 /** A dialog with a search field and a list, for mouse and keyboard. */
 import { useEffect, useRef, useState } from "react";
+import { Frame } from "./Modal";
 
 export interface Entry {
   readonly id: string;
@@ -24,20 +25,17 @@ export function Picker({
   readonly onPick: (id: string) => void;
   readonly onClose: () => void;
 }) {
-  const dialog = useRef<HTMLDialogElement>(null);
+  const list = useRef<HTMLDivElement>(null);
   const [place, setPlace] = useState(0);
   const at = Math.min(place, entries.length - 1);
-  useEffect(() => dialog.current?.showModal(), []);
   useEffect(() => {
-    dialog.current?.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest" });
+    list.current?.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest" });
   });
   return (
-    <dialog
-      ref={dialog}
+    <Frame
       className="picker"
-      aria-label={label}
+      label={label}
       onClose={onClose}
-      onClick={(event) => event.target === dialog.current && onClose()}
       onKeyDown={(event) => {
         const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[event.key];
         if (step !== undefined) {
@@ -65,7 +63,7 @@ export function Picker({
           setPlace(0);
         }}
       />
-      <div id="picker-list" role="listbox" aria-label={label} tabIndex={-1}>
+      <div ref={list} id="picker-list" role="listbox" aria-label={label} tabIndex={-1}>
         {entries.map((entry, number) => (
           // the search field has the keyboard
           <div
@@ -86,6 +84,6 @@ export function Picker({
         ))}
         {entries.length === 0 && <p className="empty">nothing found</p>}
       </div>
-    </dialog>
+    </Frame>
   );
 }

@@ -1,5 +1,5 @@
 /** Changes graphs: pure functions from one to the next. What they do not name stays as it is. */
-import { isObject, type Json, type JsonObject, listOf } from "../json";
+import { fieldsOf, isObject, type Json, type JsonObject, listOf } from "../json";
 import { removeLinks } from "./links";
 import { type Doc, idOf, type InputSlot, linksOf, nodesOf } from "./model";
 import { counted, lastOf, withNodes } from "./raw";
@@ -59,7 +59,7 @@ export function setFlag(
   on: boolean,
 ): Doc {
   return changeNodes(graph, nodes, (raw) => {
-    const { [flag]: _, ...flags } = isObject(raw.flags) ? raw.flags : {};
+    const { [flag]: _, ...flags } = fieldsOf(raw.flags);
     return { ...raw, flags: on ? { ...flags, [flag]: true } : flags };
   });
 }

@@ -2,7 +2,15 @@
  * Reads the editor's document (ComfyUI's UI format, v0.4 and v1.0), which is kept as it came: what
  * is not understood rides along. Knows no page and no node types.
  */
-import { isObject, type Json, type JsonObject, listOf, numberFrom, textOf } from "../json";
+import {
+  fieldsOf,
+  isObject,
+  type Json,
+  type JsonObject,
+  listOf,
+  numberFrom,
+  textOf,
+} from "../json";
 
 /** The file as data. Never changed in place: its identity tells whether it changed. */
 export type Doc = JsonObject;
@@ -77,7 +85,7 @@ function once<Value>(read: (raw: JsonObject) => Value): (raw: JsonObject) => Val
 export const nodeOf = once((raw: JsonObject): DocNode => {
   const [x, y] = pair(raw.pos, [0, 0]);
   const [width, height] = pair(raw.size, [260, 80]);
-  const flags = isObject(raw.flags) ? raw.flags : {};
+  const flags = fieldsOf(raw.flags);
   return {
     id: idOf(raw.id),
     type: textOf(raw.type),
@@ -143,7 +151,7 @@ function linkOf(raw: Json): DocLink | null {
 }
 
 function inputOf(raw: Json): InputSlot {
-  const slot = isObject(raw) ? raw : {};
+  const slot = fieldsOf(raw);
   const widget = isObject(slot.widget) ? textOf(slot.widget.name) : "";
   const name = textOf(slot.name);
   return {
@@ -156,7 +164,7 @@ function inputOf(raw: Json): InputSlot {
 }
 
 function outputOf(raw: Json): OutputSlot {
-  const slot = isObject(raw) ? raw : {};
+  const slot = fieldsOf(raw);
   const name = textOf(slot.name);
   return {
     name,

@@ -2,7 +2,7 @@
  * Points that links are led through. A link names the last of its points, each point the one before
  * it; v1.0 keeps both in the graph, v0.4 in its `extra`.
  */
-import { isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
+import { fieldsOf, isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
 import type { Place } from "./commands";
 import { type Doc, linksOf } from "./model";
 
@@ -85,7 +85,7 @@ function isOwn(graph: Doc): boolean {
 }
 
 function holderOf(graph: Doc): JsonObject {
-  return isOwn(graph) ? graph : isObject(graph.extra) ? graph.extra : {};
+  return isOwn(graph) ? graph : fieldsOf(graph.extra);
 }
 
 function withHolder(graph: Doc, change: (holder: JsonObject) => JsonObject): Doc {

@@ -2,6 +2,7 @@
  * Follows jobs by the frames of the native channel: a snapshot replaces all that is known, events
  * add to it. Pure; pictures are bytes here.
  */
+import { numberFrom, textOf } from "../json";
 import {
   type Job,
   type JobStatus,
@@ -11,7 +12,7 @@ import {
   type Picture,
   type Queue,
 } from "./job";
-import { type Fields, fields, number, numberOrNull, shownAs, text, byShown } from "./parts";
+import { byShown, type Fields, fields, numberOrNull, shownAs } from "./parts";
 import { withSpans } from "./spans";
 
 export function reduce(jobs: Jobs, frame: unknown): Jobs {
@@ -58,10 +59,10 @@ export function blank(id: string, created: number): Job {
 
 function queueOf(raw: unknown): Queue {
   const told = fields(raw);
-  const places = Object.entries(fields(told.places)).map(([id, place]) => [id, number(place)]);
+  const places = Object.entries(fields(told.places)).map(([id, place]) => [id, numberFrom(place)]);
   return {
-    running: number(told.running),
-    pending: number(told.pending),
+    running: numberFrom(told.running),
+    pending: numberFrom(told.pending),
     paused: told.paused === true,
     places: Object.fromEntries(places) as Record<string, number>,
   };
@@ -82,7 +83,7 @@ function jobOf(raw: unknown): Job {
   const state = fields(told.state);
   const preview = fields(state.preview);
   const job: Job = {
-    ...blank(text(told.id), number(told.created)),
+    ...blank(textOf(told.id), numberFrom(told.created)),
     status: statusOf(told),
     started: numberOrNull(told.started),
     ended: numberOrNull(told.ended),
@@ -90,7 +91,7 @@ function jobOf(raw: unknown): Job {
     nodes: nodesOf(state.nodes),
     outputs: outputsOf(state.nodes),
     preview: state.preview ? pictureOf(preview) : null,
-    warnings: ((state.warnings ?? []) as readonly unknown[]).map(text),
+    warnings: ((state.warnings ?? []) as readonly unknown[]).map((one) => textOf(one)),
     plans: byShown(state.plans),
     spans: ((state.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
   };
@@ -100,20 +101,20 @@ function jobOf(raw: unknown): Job {
 /** Takes in the report of a job that ended before this page knew it. */
 export function reported(jobs: Jobs, report: unknown): Jobs {
   const told = fields(report);
-  const job = jobs.byId[text(told.job)];
+  const job = jobs.byId[textOf(told.job)];
   if (job === undefined) return jobs;
   const known: Job = {
     ...job,
     nodes: { ...nodesOf(told.nodes), ...job.nodes },
     plans: byShown(told.plans),
     spans: ((told.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
-    warnings: ((told.warnings ?? []) as readonly unknown[]).map(text),
+    warnings: ((told.warnings ?? []) as readonly unknown[]).map((one) => textOf(one)),
   };
   return { ...jobs, byId: { ...jobs.byId, [job.id]: known } };
 }
 
 function statusOf(told: Fields): JobStatus {
-  const status = text(told.status);
+  const status = textOf(told.status);
   if (status === "in_progress") return "running";
   return status === "completed" || status === "failed" || status === "cancelled"
     ? status
@@ -124,14 +125,14 @@ function nodesOf(raw: unknown): Record<string, NodeRun> {
   const found: Record<string, NodeRun> = {};
   for (const [id, value] of Object.entries(fields(raw))) {
     const node = fields(value);
-    const shown = shownAs(text(node.display) || id);
-    const status = text(node.status);
+    const shown = shownAs(textOf(node.display) || id);
+    const status = textOf(node.status);
     found[shown] = {
       phase: status === "error" ? "failed" : status === "running" ? "running" : doneAs(node.cached),
-      value: number(node.value),
-      maximum: number(node.maximum, 1),
-      seconds: number(node.seconds) + (found[shown]?.seconds ?? 0),
-      why: text(node.why),
+      value: numberFrom(node.value),
+      maximum: numberFrom(node.maximum, 1),
+      seconds: numberFrom(node.seconds) + (found[shown]?.seconds ?? 0),
+      why: textOf(node.why),
     };
   }
   return found;
@@ -140,7 +141,7 @@ function nodesOf(raw: unknown): Record<string, NodeRun> {
 function outputsOf(raw: unknown): Job["outputs"] {
   const shown = Object.entries(fields(raw)).filter(([, node]) => fields(node).ui);
   return Object.fromEntries(
-    shown.map(([id, node]) => [shownAs(text(fields(node).display) || id), fields(node).ui]),
+    shown.map(([id, node]) => [shownAs(textOf(fields(node).display) || id), fields(node).ui]),
   ) as Job["outputs"];
 }
 
@@ -151,15 +152,15 @@ function doneAs(cached: unknown): NodePhase {
 function pictureOf(told: Fields): Picture | null {
   return told.image instanceof Uint8Array
     ? {
-        node: shownAs(text(told.display) || told.node),
+        node: shownAs(textOf(told.display) || told.node),
         image: told.image,
-        mediaType: text(told.media_type),
+        mediaType: textOf(told.media_type),
       }
     : null;
 }
 
 function heard(jobs: Jobs, event: Fields): Jobs {
-  const id = text(event.job);
+  const id = textOf(event.job);
   const job = jobs.byId[id];
   if (job === undefined) return jobs;
   const next = after(job, event);
@@ -167,10 +168,10 @@ function heard(jobs: Jobs, event: Fields): Jobs {
 }
 
 function after(job: Job, event: Fields): Job {
-  const shown = shownAs(text(event.display) || event.node);
+  const shown = shownAs(textOf(event.display) || event.node);
   switch (event.kind) {
     case "started":
-      return { ...job, status: "running", started: number(event.at) };
+      return { ...job, status: "running", started: numberFrom(event.at) };
     case "cached": {
       const nodes = { ...job.nodes };
       for (const node of (event.nodes as readonly string[]).map(shownAs))
@@ -182,15 +183,15 @@ function after(job: Job, event: Fields): Job {
     case "progress":
       return withNode(job, shown, {
         phase: "running",
-        value: number(event.value),
-        maximum: number(event.maximum, 1),
+        value: numberFrom(event.value),
+        maximum: numberFrom(event.maximum, 1),
       });
     case "node_done": {
       const before = job.nodes[shown];
       const done = withNode(job, shown, {
         phase: doneAs(event.cached),
-        seconds: number(event.seconds) + (before?.seconds ?? 0),
-        why: text(event.why),
+        seconds: numberFrom(event.seconds) + (before?.seconds ?? 0),
+        why: textOf(event.why),
       });
       return event.ui
         ? { ...done, outputs: { ...done.outputs, [shown]: event.ui as Job["outputs"][string] } }
@@ -203,7 +204,7 @@ function after(job: Job, event: Fields): Job {
     case "timeline":
       return { ...job, spans: withSpans(job.spans, event) };
     case "warned":
-      return { ...job, warnings: [...job.warnings, text(event.message)].slice(-100) };
+      return { ...job, warnings: [...job.warnings, textOf(event.message)].slice(-100) };
     case "ended":
       return ended(job, event);
     default:
@@ -223,9 +224,9 @@ function withNode(job: Job, node: string, change: Partial<NodeRun>): Job {
 }
 
 function ended(job: Job, event: Fields): Job {
-  const status = text(event.status) as JobStatus;
+  const status = textOf(event.status) as JobStatus;
   const error = event.error ? fields(event.error) : null;
-  const node = error === null ? "" : shownAs(text(error.display) || error.node);
+  const node = error === null ? "" : shownAs(textOf(error.display) || error.node);
   const nodes = { ...job.nodes };
   for (const [id, run] of Object.entries(nodes))
     if (run.phase === "running") {
@@ -238,15 +239,15 @@ function ended(job: Job, event: Fields): Job {
       value: 0,
       maximum: 1,
       seconds: 0,
-      why: error === null ? "" : text(error.message),
+      why: error === null ? "" : textOf(error.message),
     };
   return {
     ...job,
     status,
-    ended: number(event.at),
+    ended: numberFrom(event.at),
     nodes,
     outputs: { ...job.outputs, ...(byShown(event.outputs) as Job["outputs"]) },
     preview: null,
-    error: error === null ? null : { message: text(error.message), node },
+    error: error === null ? null : { message: textOf(error.message), node },
   };
 }

@@ -1,6 +1,7 @@
 /** Adds what was measured to a job's spans. */
+import { numberFrom, textOf } from "../json";
 import type { Job, MeasuredSpan } from "./job";
-import { type Fields, fields, number, numberOrNull, shownAs, text } from "./parts";
+import { type Fields, fields, numberOrNull, shownAs } from "./parts";
 
 const MOST_SPANS = 4_000;
 
@@ -9,12 +10,12 @@ export function withSpans(spans: Job["spans"], event: Fields): Job["spans"] {
   const more = ((event.segments ?? []) as readonly unknown[])
     .map(fields)
     .map((span): MeasuredSpan => ({
-      device: text(span.device),
-      kind: text(span.kind),
-      target: text(span.target),
-      peer: text(span.peer),
-      start: number(span.start),
-      seconds: number(span.seconds),
+      device: textOf(span.device),
+      kind: textOf(span.kind),
+      target: textOf(span.target),
+      peer: textOf(span.peer),
+      start: numberFrom(span.start),
+      seconds: numberFrom(span.seconds),
       evaluation: numberOrNull(span.evaluation),
     }));
   return { ...spans, [node]: [...(spans[node] ?? []), ...more].slice(-MOST_SPANS) };

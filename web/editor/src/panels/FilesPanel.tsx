@@ -3,6 +3,7 @@ import { useCallback, useEffect, useState } from "react";
 import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
 import { useActive } from "../shell/documents";
 import { tell } from "../shell/live";
+import { Filter } from "./Filter";
 import { openStored, removeStored, renameStored } from "../shell/saving";
 
 export function FilesPanel() {
@@ -20,13 +21,7 @@ export function FilesPanel() {
   return (
     <aside className="side files" aria-label="saved workflows">
       <h2>Saved workflows</h2>
-      <input
-        type="search"
-        aria-label="filter"
-        placeholder="filter"
-        value={query}
-        onChange={(event) => setQuery(event.target.value)}
-      />
+      <Filter value={query} onValue={setQuery} />
       {files.length === 0 && <p className="empty">nothing was saved yet</p>}
       <ul>
         {shown.map(({ path, modified }) => (

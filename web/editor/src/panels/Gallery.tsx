@@ -4,6 +4,7 @@ import { type FilePage, type ListedFile, listedFiles, pictureAddress } from "../
 import { useDocuments } from "../shell/documents";
 import { tell, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
+import { Filter } from "./Filter";
 import "./gallery.css";
 
 const NOTHING: FilePage = { files: [], next: null };
@@ -41,12 +42,11 @@ export function Gallery() {
           </button>
         ))}
       </div>
-      <input
-        type="search"
-        aria-label="filter pictures"
+      <Filter
+        label="filter pictures"
         placeholder="filter by name or workflow"
         value={query}
-        onChange={(event) => setQuery(event.target.value)}
+        onValue={setQuery}
       />
       {shown.length === 0 && <p className="empty">no picture is here yet</p>}
       <ul>

@@ -4,6 +4,7 @@ import { type Catalog, type NodeType, searched, socketOf } from "../catalog/cata
 import { NODE_TYPE, place } from "../shell/adding";
 import { useSettings } from "../shell/settings";
 import { useLive } from "../shell/live";
+import { Filter } from "./Filter";
 
 export function NodeLibrary() {
   const catalog = useLive((live) => live.catalog);
@@ -47,13 +48,7 @@ export function NodeLibrary() {
   return (
     <aside className="side files library" aria-label="node types">
       <h2>Node types</h2>
-      <input
-        type="search"
-        aria-label="filter node types"
-        placeholder="filter"
-        value={query}
-        onChange={(event) => setQuery(event.target.value)}
-      />
+      <Filter label="filter node types" value={query} onValue={setQuery} />
       {query !== "" ? (
         <ul>{found.map(row)}</ul>
       ) : (

@@ -3,6 +3,8 @@
  * there, and nothing is computed anew. Pure.
  */
 
+import { fieldsOf, type JsonObject, listOf, numberFrom, textOf } from "../json";
+
 export interface Cell {
   readonly device: number;
   readonly segment: string;
@@ -116,40 +118,21 @@ export interface Plan {
   readonly timeline: Timeline | null;
 }
 
-type Fields = Readonly<Record<string, unknown>>;
-
-function fields(value: unknown): Fields {
-  return typeof value === "object" && value !== null ? (value as Fields) : {};
-}
-
-function list(value: unknown): readonly unknown[] {
-  return Array.isArray(value) ? value : [];
-}
-
-/** Numbers of messages may be bigint. */
-function seconds(value: unknown): number {
-  return typeof value === "number" ? value : typeof value === "bigint" ? Number(value) : 0;
-}
-
-function text(value: unknown): string {
-  return typeof value === "string" ? value : "";
-}
-
 const known = new WeakMap<object, Plan>();
 
 /** Reads a plan, once for each that was told. */
 export function planOf(raw: unknown): Plan {
-  const told = fields(raw);
+  const told = fieldsOf(raw);
   const plan = known.get(told) ?? read(told);
   known.set(told, plan);
   return plan;
 }
 
-function read(told: Fields): Plan {
-  const devices = list(told.devices).map(String);
-  const delayed = new Set(list(told.delayed).map(String));
-  const variants = list(told.variants).map((raw) => variantOf(fields(raw), devices));
-  const prediction = fields(told.prediction);
+function read(told: JsonObject): Plan {
+  const devices = listOf(told.devices).map(String);
+  const delayed = new Set(listOf(told.delayed).map(String));
+  const variants = listOf(told.variants).map((raw) => variantOf(fieldsOf(raw), devices));
+  const prediction = fieldsOf(told.prediction);
   const cells = (variants[0]?.segments ?? []).flatMap((segment) =>
     segment.calls.map((call): Cell => {
       return {
@@ -162,107 +145,107 @@ function read(told: Fields): Plan {
       };
     }),
   );
-  const alternatives = Object.entries(fields(told.alternatives))
-    .map(([name, value], number) => ({ name, seconds: seconds(value), chosen: number === 0 }))
+  const alternatives = Object.entries(fieldsOf(told.alternatives))
+    .map(([name, value], number) => ({ name, seconds: numberFrom(value), chosen: number === 0 }))
     .sort((one, other) => one.seconds - other.seconds);
   return {
     devices,
     dtype: String(told.dtype ?? ""),
-    sampler: text(told.sampler).split(".")[0] ?? "",
-    evaluations: seconds(told.evaluations),
-    owner: devices.indexOf(text(told.owner)),
-    begin: text(told.begin),
-    end: text(told.end),
+    sampler: textOf(told.sampler).split(".")[0] ?? "",
+    evaluations: numberFrom(told.evaluations),
+    owner: devices.indexOf(textOf(told.owner)),
+    begin: textOf(told.begin),
+    end: textOf(told.end),
     operations: new Map(
-      list(told.operations)
-        .map((raw) => operationOf(fields(raw)))
+      listOf(told.operations)
+        .map((raw) => operationOf(fieldsOf(raw)))
         .map((one) => [one.id, one]),
     ),
-    before: list(told.before)
-      .map(fields)
-      .map((raw) => ({ ...callOf(raw), device: devices.indexOf(text(raw.device)) })),
-    beforeEdges: list(told.before_edges).map((raw) => edgeOf(fields(raw))),
+    before: listOf(told.before)
+      .map(fieldsOf)
+      .map((raw) => ({ ...callOf(raw), device: devices.indexOf(textOf(raw.device)) })),
+    beforeEdges: listOf(told.before_edges).map((raw) => edgeOf(fieldsOf(raw))),
     variants,
-    links: list(told.links)
-      .map(fields)
+    links: listOf(told.links)
+      .map(fieldsOf)
       .map((raw) => ({
-        from: devices.indexOf(text(raw.from)),
-        to: devices.indexOf(text(raw.to)),
-        bytesPerSecond: seconds(raw.bytes_per_second),
-        latency: seconds(raw.latency_seconds),
+        from: devices.indexOf(textOf(raw.from)),
+        to: devices.indexOf(textOf(raw.to)),
+        bytesPerSecond: numberFrom(raw.bytes_per_second),
+        latency: numberFrom(raw.latency_seconds),
       })),
     cells,
-    planned: seconds(prediction.planned_seconds),
-    ideal: seconds(prediction.ideal_seconds),
-    sequential: seconds(prediction.sequential_seconds),
-    period: seconds(prediction.period_seconds),
+    planned: numberFrom(prediction.planned_seconds),
+    ideal: numberFrom(prediction.ideal_seconds),
+    sequential: numberFrom(prediction.sequential_seconds),
+    period: numberFrom(prediction.period_seconds),
     binding: String(prediction.binding ?? ""),
     alternatives,
-    notes: list(told.notes).map(String),
-    timeline: told.timeline ? timelineOf(fields(told.timeline)) : null,
+    notes: listOf(told.notes).map(String),
+    timeline: told.timeline ? timelineOf(fieldsOf(told.timeline)) : null,
   };
 }
 
-function operationOf(told: Fields): Operation {
+function operationOf(told: JsonObject): Operation {
   return {
-    id: text(told.id),
-    label: text(told.label),
-    stage: text(told.stage),
-    branch: text(told.branch),
-    node: text(told.node),
+    id: textOf(told.id),
+    label: textOf(told.label),
+    stage: textOf(told.stage),
+    branch: textOf(told.branch),
+    node: textOf(told.node),
   };
 }
 
-function edgeOf(told: Fields): PlanEdge {
+function edgeOf(told: JsonObject): PlanEdge {
   return {
-    from: text(told.from),
-    to: text(told.to),
-    input: text(told.input),
-    bytes: seconds(told.bytes),
-    delay: seconds(told.delay),
+    from: textOf(told.from),
+    to: textOf(told.to),
+    input: textOf(told.input),
+    bytes: numberFrom(told.bytes),
+    delay: numberFrom(told.delay),
     stale: told.stale === true,
   };
 }
 
-function callOf(told: Fields): Call {
+function callOf(told: JsonObject): Call {
   return {
-    operations: list(told.operations).map(text),
-    stage: text(told.stage),
-    seconds: seconds(told.seconds),
+    operations: listOf(told.operations).map((one) => textOf(one)),
+    stage: textOf(told.stage),
+    seconds: numberFrom(told.seconds),
   };
 }
 
-function variantOf(told: Fields, devices: readonly string[]): Variant {
+function variantOf(told: JsonObject, devices: readonly string[]): Variant {
   return {
-    name: text(told.name),
-    evaluations: list(told.evaluations).map(seconds),
-    edges: list(told.edges).map((raw) => edgeOf(fields(raw))),
-    segments: list(told.segments)
-      .map(fields)
+    name: textOf(told.name),
+    evaluations: listOf(told.evaluations).map((one) => numberFrom(one)),
+    edges: listOf(told.edges).map((raw) => edgeOf(fieldsOf(raw))),
+    segments: listOf(told.segments)
+      .map(fieldsOf)
       .map((raw) => ({
-        name: text(raw.name),
-        device: devices.indexOf(text(raw.device)),
-        calls: list(raw.calls).map((call) => callOf(fields(call))),
+        name: textOf(raw.name),
+        device: devices.indexOf(textOf(raw.device)),
+        calls: listOf(raw.calls).map((call) => callOf(fieldsOf(call))),
       })),
   };
 }
 
-function timelineOf(told: Fields): Timeline {
-  const rows = list(told.rows).map(String);
+function timelineOf(told: JsonObject): Timeline {
+  const rows = listOf(told.rows).map(String);
   return {
-    seconds: seconds(told.seconds),
-    first: seconds(told.first),
-    boundaries: list(told.boundaries).map(seconds),
+    seconds: numberFrom(told.seconds),
+    first: numberFrom(told.first),
+    boundaries: listOf(told.boundaries).map((one) => numberFrom(one)),
     rows,
-    spans: list(told.spans)
-      .map(fields)
+    spans: listOf(told.spans)
+      .map(fieldsOf)
       .map((span) => ({
         row: rows.indexOf(String(span.resource)),
         what: String(span.what),
         stage: String(span.stage),
         evaluation: typeof span.evaluation === "number" ? span.evaluation : null,
-        start: seconds(span.start),
-        seconds: seconds(span.seconds),
+        start: numberFrom(span.start),
+        seconds: numberFrom(span.seconds),
         after: typeof span.after === "number" ? span.after : null,
       })),
   };

@@ -2,6 +2,7 @@
 
 import type { Doc } from "../document/model";
 import {
+  fieldsOf,
   isObject,
   type Json,
   type JsonObject,
@@ -64,11 +65,7 @@ export async function answered(
     if (response.ok) throw new Refused("the server's answer is no JSON", response.status);
   }
   if (!response.ok)
-    throw new Refused(
-      refusal(answer, response.status),
-      response.status,
-      isObject(answer) ? answer : {},
-    );
+    throw new Refused(refusal(answer, response.status), response.status, fieldsOf(answer));
   return { answer, headers: response.headers };
 }
 
@@ -82,11 +79,12 @@ function refusal(answer: Json, status: number): string {
   return `the server answered ${status}`;
 }
 
-function posted(path: string, body: JsonObject): Promise<Json> {
+export function posted(path: string, body: Json, more: RequestInit = {}): Promise<Json> {
   return asked(path, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: printJson(body),
+    ...more,
   });
 }
 
@@ -94,16 +92,16 @@ export async function open(file: Blob): Promise<Opened> {
   const form = new FormData();
   form.append("file", file);
   const answer = await asked("katz/open", { method: "POST", body: form });
-  const found = isObject(answer) ? answer : {};
+  const found = fieldsOf(answer);
   return {
-    document: isObject(found.document) ? found.document : {},
+    document: fieldsOf(found.document),
     notes: listOf(found.notes).map((note) => textOf(note)),
   };
 }
 
 export async function template(name: string): Promise<Doc> {
   const answer = await asked(`templates/${encodeURIComponent(name)}.json`);
-  return isObject(answer) ? answer : {};
+  return fieldsOf(answer);
 }
 
 export async function templates(): Promise<readonly Template[]> {
@@ -132,20 +130,16 @@ export async function plan(
   asker: string,
   signal: AbortSignal,
 ): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
-  const answer = await asked("katz/plan", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: printJson({ prompt: document, client_id: asker }),
-    signal,
-  });
-  const told = isObject(answer) ? answer : {};
+  const told = fieldsOf(
+    await posted("katz/plan", { prompt: document, client_id: asker }, { signal }),
+  );
   return { plans: listOf(told.plans), notes: listOf(told.notes).map((note) => textOf(note)) };
 }
 
 /** Reads what a check, or a run that was refused, answers. */
 export function checkedOf(answer: Json): Checked {
-  const found = isObject(answer) ? answer : {};
-  const nodeErrors = isObject(found.node_errors) ? found.node_errors : {};
+  const found = fieldsOf(answer);
+  const nodeErrors = fieldsOf(found.node_errors);
   const failing = Object.keys(nodeErrors).flatMap((id) =>
     id.split(":").map((_, depth, parts) => parts.slice(0, depth + 1).join(":")),
   );
@@ -235,5 +229,5 @@ export async function uploadMask(mask: Blob, original: StoredPicture): Promise<s
 }
 
 function storedName(answer: Json): string {
-  return isObject(answer) ? textOf(answer.name) : "";
+  return textOf(fieldsOf(answer).name);
 }

@@ -1,5 +1,5 @@
 /** Asks for people's pictures: page by page, the newest first. */
-import { isObject, listOf, numberFrom, textOf } from "../json";
+import { fieldsOf, isObject, listOf, numberFrom, textOf } from "../json";
 import { addressOf, asked } from "./client";
 
 export interface ListedFile {
@@ -19,8 +19,7 @@ export interface FilePage {
 }
 
 export async function listedFiles(type: ListedFile["type"], after: string): Promise<FilePage> {
-  const answer = await asked(`katz/files?${new URLSearchParams({ type, after })}`);
-  const told = isObject(answer) ? answer : {};
+  const told = fieldsOf(await asked(`katz/files?${new URLSearchParams({ type, after })}`));
   return {
     files: listOf(told.files)
       .filter(isObject)

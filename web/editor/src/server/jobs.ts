@@ -1,14 +1,6 @@
 /** Asks for, moves and forgets jobs. */
 import { isObject, type Json, listOf, printJson } from "../json";
-import { asked, type Opened, open, Refused } from "./client";
-
-function posted(path: string, body: Json): Promise<Json> {
-  return asked(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: printJson(body),
-  });
-}
+import { asked, type Opened, open, posted, Refused } from "./client";
 
 /** The workflow of a job that has ended, as it ran: seeds and all. */
 export async function workflowOf(job: string): Promise<Opened> {

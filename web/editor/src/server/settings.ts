@@ -1,15 +1,12 @@
 /** Asks for and sets what a person chose; kept on the server, by name. */
-import { type Json, printJson } from "../json";
-import { asked } from "./client";
+import type { Json } from "../json";
+import { asked, posted } from "./client";
 
 export function setting(name: string): Promise<Json> {
   return asked(`settings/${encodeURIComponent(name)}`);
 }
 
+/** Goes on when the page is left meanwhile. */
 export async function setSetting(name: string, value: Json): Promise<void> {
-  await asked(`settings/${encodeURIComponent(name)}`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: printJson(value),
-  });
+  await posted(`settings/${encodeURIComponent(name)}`, value, { keepalive: true });
 }

@@ -1,0 +1,63 @@
+"""Keeps weights in the host's memory within a budget of bytes. Must not know whose they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cached_property
+
+from torch import Tensor
+
+from katz_graph.eviction import POLICIES
+from katz_graph.models.loading.residency import Residency
+
+
+class WeightCache:
+    """Keeps weights by key. What was used longest ago goes first. `budget` is asked once, when the
+    first are to be kept.
+    """
+
+    def __init__(self, budget: Callable[[], float]) -> None:
+        self._asked = budget
+        self._books = Residency(math.inf, POLICIES["lru"]())
+        self._weights: dict[Hashable, Mapping[str, Tensor]] = {}
+
+    @cached_property
+    def _budget(self) -> float:
+        return self._asked()
+
+    @property
+    def bytes(self) -> int:
+        return self._books.resident_bytes
+
+    def get(self, key: Hashable) -> Mapping[str, Tensor] | None:
+        """Returns the weights of this key, if they are here."""
+        if key in self._books:
+            self._books.touch(key, 0)
+        return self._weights.get(key)
+
+    def make_room(self, size: int) -> bool:
+        """Drops weights until so many bytes are free; returns false, and drops none, where they
+        would not be even then.
+        """
+        if size > self._budget:
+            return False
+        for gone in self._books.idle(self.bytes + size - self._budget):
+            self._books.evict(gone)
+            del self._weights[gone]
+        return True
+
+    def keep(self, key: Hashable, weights: Mapping[str, Tensor]) -> None:
+        """Keeps weights for which room was made."""
+        self._books.touch(key, byte_size(weights.values()))
+        self._weights[key] = weights
+
+    def forget(self, which: Callable[[Hashable], bool]) -> None:
+        """Drops the weights whose key is such."""
+        for key in filter(which, list(self._weights)):
+            self._books.forget(key)
+            del self._weights[key]
+
+
+def byte_size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
