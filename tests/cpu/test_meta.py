@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
@@ -199,9 +199,38 @@ def planner(costs: Path) -> Iterator[DeviceEngine]:
         yield engine
 
 
+class EachFormOnce(Eagerly):
+    """Computes a call of each form once: without data, outputs are known by what went in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[Any, tuple[Any, ...]] = {}
+
+    def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+        form = stage.name, id(module), tuple(given), tuple(map(_form, tree_leaves(dict(given))))
+        if form not in self._known:
+            outputs = super().__call__(stage, module, given)
+            self._known[form] = *tree_flatten(outputs), module  # which keeps its number
+            return outputs
+        leaves, spec, _ = self._known[form]
+        return tree_unflatten([_another(leaf) for leaf in leaves], spec)
+
+
+def _form(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.device.type, leaf.dtype, leaf.shape, leaf.stride()
+    return repr(leaf)
+
+
+def _another(leaf: Any) -> Any:
+    return torch.empty_like(leaf) if isinstance(leaf, Tensor) else leaf
+
+
 @pytest.fixture(scope="module")
 def models() -> DeviceModels:
-    return DeviceModels("meta", torch.float16)
+    models = DeviceModels("meta", torch.float16)
+    models.compute = EachFormOnce()
+    return models
 
 
 Run = Callable[..., Later]
