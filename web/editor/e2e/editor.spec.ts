@@ -124,6 +124,36 @@ test("P0.02 P0.04 P0.31 nodes are added, linked by a search for what fits, and p
   await expect(problems).toHaveCount(0);
 });
 
+test("P0.02 P0.03 a search forgives, goes through categories, places several, and knows what was used", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const before = await page.locator(".card").count();
+  const pane = page.locator(".react-flow__pane");
+  await pane.dblclick({ position: { x: 200, y: 120 } });
+  const search = page.getByRole("combobox", { name: "Add a node" });
+  await search.fill("sav imgae");
+  const first = page.getByRole("option").first();
+  await expect(first).toContainText("Save Image");
+  await expect(first).toContainText("Katz Graph");
+  await expect(first).toContainText("IMAGE → ");
+  await search.press("Shift+Enter");
+  await search.press("Shift+Enter");
+  await search.press("Escape");
+  await expect(page.locator(".card")).toHaveCount(before + 2);
+  await page.keyboard.press("Shift+A");
+  await expect(page.getByRole("option").first()).toContainText("Save Image");
+  await page.getByRole("option", { name: "loaders ›" }).click();
+  const inside = page.getByRole("combobox", { name: "Add a node: loaders" });
+  await inside.press("Backspace");
+  await expect(search).toBeFocused();
+  await search.press("Escape");
+  await page.keyboard.press("n");
+  const library = page.getByLabel("node types", { exact: true });
+  await library.getByLabel("list by").selectOption("pack");
+  await expect(library.locator("summary").filter({ hasText: "Katz Graph" })).toHaveCount(1);
+});
+
 test("P0.30 P0.33 a paused queue keeps its job until it is resumed; a picture opens its workflow", async ({
   page,
 }) => {

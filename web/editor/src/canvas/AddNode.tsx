@@ -1,13 +1,15 @@
 /** Searches for a node type and places it, linked to the end of a link that was dropped. */
 import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
-import { compatible, type NodeType, searched, socketOf } from "../catalog/catalog";
+import { compatible, type NodeType, socketOf } from "../catalog/catalog";
+import { inCategory, lately, searched, socketsOf } from "../catalog/search";
 import { connect } from "../document/links";
 import { type Doc, nodesOf } from "../document/model";
 import { selectLast, withNode } from "../shell/adding";
 import { type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
-import { Picker } from "../dialogs/Picker";
+import { useSettings } from "../shell/settings";
+import { type Entry, Picker } from "../dialogs/Picker";
 import { linked } from "./ends";
 import { type Pending, useCanvas } from "./state";
 
@@ -26,40 +28,62 @@ function Search({
   const catalog = useLive((live) => live.catalog);
   const flow = useReactFlow();
   const [query, setQuery] = useState("");
+  const [folder, setFolder] = useState("");
+  const used = useSettings((settings) => settings.used);
   const { pending } = asking;
-  const found = useMemo(
-    () =>
-      searched(catalog, query)
-        .filter((type) => pending === null || slotFor(type, pending) !== null)
-        .slice(0, 200),
-    [catalog, query, pending],
-  );
+  const entries = useMemo(() => {
+    const fits = (type: NodeType) => pending === null || slotFor(type, pending) !== null;
+    const found = searched(catalog, query, used).filter(fits);
+    if (query !== "") return found.slice(0, MOST).map(entryOf);
+    const { folders, types } = inCategory(found, folder);
+    return [
+      ...(folder === "" ? lately(catalog, used).filter(fits).slice(0, LATELY) : []).map(entryOf),
+      ...folders.map((name) => ({ id: `${FOLDER}${name}`, title: `${name} ›` })),
+      ...types.map(entryOf),
+    ];
+  }, [catalog, query, pending, used, folder]);
   const close = () => useCanvas.setState({ asking: null });
+  const enter = (name: string) => setFolder(folder === "" ? name : `${folder}/${name}`);
+  const what = pending === null ? "Add a node" : `Add a node for ${pending.end.type}`;
   return (
     <Picker
-      label={pending === null ? "Add a node" : `Add a node for ${pending.end.type}`}
+      key={folder}
+      label={folder === "" || query !== "" ? what : `${what}: ${folder}`}
       query={query}
       onQuery={setQuery}
-      entries={found.map((type) => ({
-        id: type.name,
-        title: type.title,
-        detail: type.category,
-        help: type.description,
-      }))}
+      entries={entries}
       onClose={close}
-      onPick={(name) => {
-        const type = catalog.get(name);
-        close();
+      onBack={() => setFolder(folder.split("/").slice(0, -1).join("/"))}
+      onPick={(id, more) => {
+        if (id.startsWith(FOLDER)) return enter(id.slice(FOLDER.length));
+        const type = catalog.get(id);
+        if (!more) close();
         if (type === undefined) return;
         const { x, y } = flow.screenToFlowPosition(asking);
         useDocuments
           .getState()
           .change(session.id, `add ${type.title}`, (doc) => placed(doc, type, x, y, pending));
+        useSettings.getState().use(id);
         selectLast();
-        document.querySelector<HTMLElement>("main.canvas")?.focus();
+        if (!more) document.querySelector<HTMLElement>("main.canvas")?.focus();
       }}
     />
   );
+}
+
+const MOST = 200; // that are listed
+const LATELY = 8;
+const FOLDER = "folder/"; // before the name of a category
+
+function entryOf(type: NodeType): Entry {
+  const [help] = type.description.split("\n");
+  return {
+    id: type.name,
+    title: type.title,
+    detail: `${type.category} · ${type.pack}`,
+    below: [socketsOf(type), help].filter(Boolean).join(" · "),
+    help: type.description,
+  };
 }
 
 /** Which slot of a new node takes the end of the link: wires before widgets. */

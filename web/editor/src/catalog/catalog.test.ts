@@ -3,7 +3,7 @@ import { addNode, emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
 import type { Json } from "../json";
 import { parsedNumber } from "../widgets/numbers";
-import { catalogOf, compatible, newNode, placedWidgets, searched } from "./catalog";
+import { catalogOf, compatible, newNode, placedWidgets } from "./catalog";
 import { withNextSeeds } from "./seeds";
 
 const CATALOG = catalogOf({
@@ -94,10 +94,4 @@ test("P0.05 one rule says what fits", () => {
   expect(compatible("IMAGE", "MASK")).toBe(false);
   expect(compatible("IMAGE", "*")).toBe(true);
   expect(compatible("INT,FLOAT", "FLOAT")).toBe(true);
-});
-
-test("P0.02 search finds by words, titles first", () => {
-  expect(searched(CATALOG, "sampl")[0]?.name).toBe("KSampler");
-  expect(searched(CATALOG, "ks sampling").map(({ name }) => name)).toEqual(["KSampler"]);
-  expect(searched(CATALOG, "nothing")).toEqual([]);
 });

@@ -25,6 +25,10 @@ export interface NodeType {
   readonly title: string;
   readonly category: string;
   readonly description: string;
+  /** Who brings it. */
+  readonly pack: string;
+  /** Other words that it is looked for by. */
+  readonly aliases: readonly string[];
   readonly sockets: readonly Socket[];
   readonly widgets: readonly Widget[];
   readonly outputs: readonly { readonly name: string; readonly type: string }[];
@@ -74,6 +78,8 @@ function virtual(name: string, title: string, description: string, given: Partia
     title,
     description,
     category: "editor",
+    pack: "editor",
+    aliases: [],
     sockets: [],
     widgets: [],
     outputs: [],
@@ -117,6 +123,8 @@ function typeOf(name: string, raw: JsonObject): NodeType {
     title: textOf(raw.display_name) || name,
     category: textOf(raw.category),
     description: textOf(raw.description),
+    pack: packOf(textOf(raw.python_module)),
+    aliases: listOf(raw.search_aliases).map((alias) => textOf(alias)),
     sockets,
     widgets,
     outputs: listOf(raw.output).map((type, number) => ({
@@ -224,6 +232,12 @@ export function socketOf({ kind, whole }: Widget): string {
   return kind === "choice" ? "COMBO" : types[kind];
 }
 
+const PACKS = "custom_nodes.";
+
+function packOf(module: string): string {
+  return module.startsWith(PACKS) ? module.slice(PACKS.length) : "Katz Graph";
+}
+
 function startOf(widget: Widget): Json {
   const { default: given, min } = widget.options;
   if (given !== undefined) return given;
@@ -244,19 +258,4 @@ export function compatible(output: string, input: string): boolean {
   if (output === "*" || input === "*") return true;
   const given = new Set(output.split(","));
   return input.split(",").some((type) => given.has(type.trim()));
-}
-
-/** Finds node types by the words of a query, best first. */
-export function searched(catalog: Catalog, query: string): readonly NodeType[] {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = [...catalog.values()].flatMap((type) => {
-    const title = type.title.toLowerCase();
-    const all = `${title} ${type.name.toLowerCase()} ${type.category.toLowerCase()}`;
-    if (!words.every((word) => all.includes(word))) return [];
-    const first = words[0] ?? "";
-    return [{ type, rank: title.startsWith(first) ? 0 : title.includes(first) ? 1 : 2 }];
-  });
-  return found
-    .sort((one, other) => one.rank - other.rank || one.type.title.localeCompare(other.type.title))
-    .map(({ type }) => type);
 }

@@ -7,6 +7,8 @@ export interface Entry {
   readonly title: string;
   readonly detail?: string;
   readonly help?: string;
+  /** A second line. */
+  readonly below?: string;
   readonly colour?: string;
 }
 
@@ -16,13 +18,17 @@ export function Picker({
   onQuery,
   entries,
   onPick,
+  onBack,
   onClose,
 }: {
   readonly label: string;
   readonly query: string;
   readonly onQuery: (query: string) => void;
   readonly entries: readonly Entry[];
-  readonly onPick: (id: string) => void;
+  /** `more` where another one is to follow: Shift+Enter, Shift+click. */
+  readonly onPick: (id: string, more: boolean) => void;
+  /** Backspace in an empty field. */
+  readonly onBack?: () => void;
   readonly onClose: () => void;
 }) {
   const list = useRef<HTMLDivElement>(null);
@@ -45,8 +51,9 @@ export function Picker({
         const chosen = entries[at];
         if (event.key === "Enter" && chosen !== undefined) {
           event.preventDefault();
-          onPick(chosen.id);
+          onPick(chosen.id, event.shiftKey);
         }
+        if (event.key === "Backspace" && query === "") onBack?.();
       }}
     >
       <input
@@ -73,12 +80,15 @@ export function Picker({
             tabIndex={-1}
             aria-selected={number === at}
             title={entry.help}
-            onClick={() => onPick(entry.id)}
+            onClick={(event) => onPick(entry.id, event.shiftKey)}
           >
             {entry.colour !== undefined && (
               <i className="colour" style={{ background: entry.colour }} />
             )}
-            <span>{entry.title}</span>
+            <span>
+              {entry.title}
+              {entry.below && <em>{entry.below}</em>}
+            </span>
             {entry.detail && <small>{entry.detail}</small>}
           </div>
         ))}

@@ -1,6 +1,7 @@
-/** Lists all node types by category, with their help; a click or a drag places one. */
+/** Lists all node types by category or by pack, with their help; a click or a drag places one. */
 import { useState } from "react";
-import { type Catalog, type NodeType, searched, socketOf } from "../catalog/catalog";
+import { type NodeType, socketOf } from "../catalog/catalog";
+import { grouped, searched } from "../catalog/search";
 import { NODE_TYPE, place } from "../shell/adding";
 import { useSettings } from "../shell/settings";
 import { useLive } from "../shell/live";
@@ -10,6 +11,7 @@ export function NodeLibrary() {
   const catalog = useLive((live) => live.catalog);
   const [query, setQuery] = useState("");
   const [help, setHelp] = useState<NodeType | null>(null);
+  const [by, setBy] = useState<"category" | "pack">("category");
   const { favourites, toggle } = useSettings();
   const found = searched(catalog, query);
   const row = (type: NodeType) => (
@@ -49,6 +51,17 @@ export function NodeLibrary() {
     <aside className="side files library" aria-label="node types">
       <h2>Node types</h2>
       <Filter label="filter node types" value={query} onValue={setQuery} />
+      <label className="by">
+        by{" "}
+        <select
+          aria-label="list by"
+          value={by}
+          onChange={(event) => setBy(event.target.value === "pack" ? "pack" : "category")}
+        >
+          <option>category</option>
+          <option>pack</option>
+        </select>
+      </label>
       {query !== "" ? (
         <ul>{found.map(row)}</ul>
       ) : (
@@ -59,8 +72,8 @@ export function NodeLibrary() {
               <ul>{liked.map(row)}</ul>
             </details>
           )}
-          {[...byCategory(catalog)].map(([category, types]) => (
-            <details key={category}>
+          {[...grouped(catalog, by)].map(([category, types]) => (
+            <details key={`${by} ${category}`}>
               <summary>
                 {category} <small>{types.length}</small>
               </summary>
@@ -71,13 +84,6 @@ export function NodeLibrary() {
       )}
     </aside>
   );
-}
-
-function byCategory(catalog: Catalog): ReadonlyMap<string, readonly NodeType[]> {
-  const found = new Map<string, NodeType[]>();
-  for (const type of searched(catalog, ""))
-    found.set(type.category, [...(found.get(type.category) ?? []), type]);
-  return new Map([...found].sort(([one], [other]) => one.localeCompare(other)));
 }
 
 function Help({ type }: { readonly type: NodeType }) {

@@ -6,6 +6,7 @@ import { freePlace } from "../document/directions";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
 import { activeSession, graphOf, useDocuments } from "./documents";
 import { useLive } from "./live";
+import { useSettings } from "./settings";
 
 /** What a dragged node type carries. */
 export const NODE_TYPE = "application/x-katz-node";
@@ -17,6 +18,7 @@ export function place(name: string, at: Place = useCanvas.getState().middle()): 
   useDocuments
     .getState()
     .change(session.id, `add ${type.title}`, (graph) => withNode(graph, type, at));
+  useSettings.getState().use(name);
   selectLast();
 }
 

@@ -6,19 +6,25 @@ import { tell } from "./live";
 
 const FAVOURITES = "katz.favourites";
 const THEME = "katz.theme";
+const USED = "katz.used";
+const USES = 60; // that count
 export const THEMES = ["system", "dark", "light"] as const;
 export type Theme = (typeof THEMES)[number];
 
 interface Settings {
   readonly favourites: readonly string[];
   readonly theme: Theme;
+  /** Node types that were placed, the last first. */
+  readonly used: readonly string[];
   readonly toggle: (name: string) => void;
   readonly setTheme: (theme: Theme) => void;
+  readonly use: (name: string) => void;
 }
 
 export const useSettings = create<Settings>((set, get) => ({
   favourites: [],
   theme: "system",
+  used: [],
   toggle: (name) => {
     const { favourites: names } = get();
     const next = names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
@@ -30,7 +36,16 @@ export const useSettings = create<Settings>((set, get) => ({
     show(theme);
     setSetting(THEME, theme).catch(tell);
   },
+  use: (name) => {
+    const used = [name, ...get().used].slice(0, USES);
+    set({ used });
+    setSetting(USED, used).catch(tell);
+  },
 }));
+
+function texts(value: unknown): readonly string[] {
+  return listOf(value).map((one) => textOf(one));
+}
 
 function show(theme: Theme): void {
   document.documentElement.style.colorScheme = theme === "system" ? "" : theme;
@@ -38,9 +53,9 @@ function show(theme: Theme): void {
 
 export async function loadSettings(): Promise<void> {
   try {
-    const [names, kept] = await Promise.all([setting(FAVOURITES), setting(THEME)]);
+    const [names, kept, used] = await Promise.all([FAVOURITES, THEME, USED].map(setting));
     const theme = THEMES.find((one) => one === kept) ?? "system";
-    useSettings.setState({ favourites: listOf(names).map((name) => textOf(name)), theme });
+    useSettings.setState({ favourites: texts(names), theme, used: texts(used) });
     show(theme);
   } catch (error) {
     tell(error);

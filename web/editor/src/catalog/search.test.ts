@@ -1,0 +1,74 @@
+import { expect, test } from "vitest";
+import { catalogOf } from "./catalog";
+import { grouped, inCategory, lately, searched, socketsOf } from "./search";
+
+const CATALOG = catalogOf({
+  KSampler: { category: "sampling", output: ["LATENT"], input: { required: { model: ["MODEL"] } } },
+  KSamplerAdvanced: { display_name: "KSampler (Advanced)", category: "sampling/custom" },
+  CLIPTextEncode: { display_name: "CLIP Text Encode", category: "conditioning" },
+  Blur: {
+    category: "image",
+    description: "Softens a picture.",
+    search_aliases: ["gaussian"],
+    python_module: "custom_nodes.soft",
+  },
+});
+const names = (query: string, used: readonly string[] = []) =>
+  searched(CATALOG, query, used).map(({ name }) => name);
+
+test("P0.02 search finds by words, titles first; by aliases and descriptions", () => {
+  expect(names("sampl")[0]).toBe("KSampler");
+  expect(names("ks sampling")).toEqual(["KSampler", "KSamplerAdvanced"]);
+  expect(names("gaussian")).toEqual(["Blur"]);
+  expect(names("softens")).toEqual(["Blur"]);
+  expect(names("nothing")).toEqual([]);
+});
+
+test("P0.02 search finds what is nearly written so, behind what is", () => {
+  expect(names("ksmpler")).toContain("KSampler");
+  expect(names("clp encdoe")[0]).toBe("CLIPTextEncode");
+  expect(names("text")[0]).toBe("CLIPTextEncode");
+});
+
+test("P0.02 among equals what was used lately and often comes first", () => {
+  expect(names("ks", ["Blur", "KSamplerAdvanced"])[0]).toBe("KSamplerAdvanced");
+  const used = ["Blur", "KSampler", "KSampler", "KSampler", "Gone"];
+  expect(lately(CATALOG, used).map(({ name }) => name)).toEqual(["KSampler", "Blur"]);
+});
+
+test("P0.02 P0.03 categories are a tree, packs are a list", () => {
+  const all = searched(CATALOG, "");
+  const root = inCategory(all, "");
+  expect(root.folders.filter((name) => name !== "editor")).toEqual([
+    "conditioning",
+    "image",
+    "sampling",
+  ]);
+  expect(root.types).toEqual([]);
+  const sampling = inCategory(all, "sampling");
+  expect(sampling.folders).toEqual(["custom"]);
+  expect(sampling.types.map(({ name }) => name)).toEqual(["KSampler"]);
+  expect(
+    grouped(CATALOG, "pack")
+      .get("soft")
+      ?.map(({ name }) => name),
+  ).toEqual(["Blur"]);
+});
+
+test("P0.02 an entry says what goes in and out", () => {
+  const [sampler] = searched(CATALOG, "ksampler");
+  expect(sampler && socketsOf(sampler)).toBe("MODEL → LATENT");
+});
+
+test("P0.02 a keystroke among 2,000 types finds the one that is meant", () => {
+  const many = catalogOf(
+    Object.fromEntries(
+      Array.from({ length: 2000 }, (_, number) => [
+        `Type${number}`,
+        { category: `c${number % 40}` },
+      ]),
+    ),
+  );
+  expect(searched(many, "type1999")[0]?.name).toBe("Type1999");
+  expect(searched(many, "tpye1999")[0]?.name).toBe("Type1999");
+});
