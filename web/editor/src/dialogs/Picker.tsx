@@ -53,6 +53,10 @@ export function Picker({
           event.preventDefault();
           onPick(chosen.id, event.shiftKey);
         }
+        if (event.key === "Escape") {
+          event.preventDefault(); // else it only empties the field
+          onClose();
+        }
         if (event.key === "Backspace" && query === "") onBack?.();
       }}
     >
