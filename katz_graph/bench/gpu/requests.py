@@ -89,7 +89,9 @@ def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, flo
 
 
 def _switches(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    """Measures the first request after a switch, as a multiple of the same one again."""
+    """Measures the first request after a switch, as a multiple of the same one again, and counts
+    the modules that it loaded.
+    """
     side = setting.sides[-1]
     steps = setting.steps
     switched = {
@@ -99,7 +101,9 @@ def _switches(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str,
     }
     found: dict[str, float] = {}
     for name, region in switched.items():
+        before = engine.models.residents.use.loads
         first = seconds(partial(sample, engine, region), setting.device)
+        found[f"{name}_loads"] = engine.models.residents.use.loads - before
         again = seconds(partial(sample, engine, region), setting.device)
         found |= {f"{name}_seconds": first, f"{name}_of_next": first / again}
     return found
