@@ -12,6 +12,7 @@ export const test = base.extend<{ readonly troubles: string[] }>({
       page.on("pageerror", (error) => troubles.push(error.message));
       await page.goto("/");
       await expect(page.getByText("connected", { exact: true })).toBeVisible();
+      await expect(page.locator("main.canvas")).toBeVisible(); // before it, keys go nowhere
       await use(troubles);
       expect(troubles).toEqual([]);
     },
