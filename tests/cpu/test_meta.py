@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from katz_graph.bench.parity import Models
@@ -200,14 +200,23 @@ def planner(costs: Path) -> Iterator[DeviceEngine]:
 
 
 class EachFormOnce(Eagerly):
-    """Computes a call of each form once: without data, outputs are known by what went in."""
+    """Computes a call of each form once under each mode, which is what refuses waits: without
+    data, outputs are known by what went in.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[Any, tuple[Any, ...]] = {}
 
     def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
-        form = stage.name, id(module), tuple(given), tuple(map(_form, tree_leaves(dict(given))))
+        leaves = tree_leaves(dict(given))
+        form = (
+            type(_get_current_dispatch_mode()),
+            stage.name,
+            id(module),
+            *given,
+            *map(_form, leaves),
+        )
         if form not in self._known:
             outputs = super().__call__(stage, module, given)
             self._known[form] = *tree_flatten(outputs), module  # which keeps its number

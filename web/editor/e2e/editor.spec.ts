@@ -140,10 +140,20 @@ test("P0.02 P0.03 a search forgives, goes through categories, places several, an
   await expect(first).toContainText("IMAGE → ");
   await search.press("Shift+Enter");
   await search.press("Shift+Enter");
+  await search.fill("load");
+  await search.press("ArrowDown");
+  await search.press("ArrowDown");
+  await search.press("Shift+Enter");
+  await search.press("Shift+Enter");
   await search.press("Escape");
-  await expect(page.locator(".card")).toHaveCount(before + 2);
+  const cards = page.locator(".card");
+  await expect(cards).toHaveCount(before + 4);
+  const titles = await cards.locator("header").allTextContents();
+  const [one, other] = titles.slice(-2).map((title) => title.replace(/\d+$/, ""));
+  expect(one).toBe(other); // what is chosen stays where it is, although it was used now
   await page.keyboard.press("Shift+A");
-  await expect(first).toContainText("SaveImage");
+  await expect(first).toContainText(other ?? "nothing"); // used lately, and twice
+  await expect(options.nth(1)).toContainText("SaveImage");
   await options.filter({ hasText: "loaders ›" }).click();
   const inside = page.getByRole("combobox", { name: "Add a node: loaders" });
   await inside.press("Backspace");

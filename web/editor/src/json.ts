@@ -38,6 +38,11 @@ export function textOf(value: unknown, otherwise = ""): string {
   return typeof value === "string" ? value : otherwise;
 }
 
+/** The texts of a list; what is no text is empty. */
+export function textsOf(value: unknown): readonly string[] {
+  return listOf(value).map((one) => textOf(one));
+}
+
 export function numberFrom(value: unknown, otherwise = 0): number {
   return typeof value === "number" ? value : typeof value === "bigint" ? Number(value) : otherwise;
 }

@@ -3,47 +3,41 @@ import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
 import { compatible, type NodeType, socketOf } from "../catalog/catalog";
 import { inCategory, lately, searched, socketsOf } from "../catalog/search";
+import type { Place } from "../document/commands";
 import { connect } from "../document/links";
 import { type Doc, nodesOf } from "../document/model";
-import { selectLast, withNode } from "../shell/adding";
-import { type Session, useDocuments } from "../shell/documents";
+import { place, withNode } from "../shell/adding";
 import { useLive } from "../shell/live";
 import { useSettings } from "../shell/settings";
 import { type Entry, Picker } from "../dialogs/Picker";
 import { linked } from "./ends";
 import { type Pending, useCanvas } from "./state";
 
-export function AddNode({ session }: { readonly session: Session }) {
+export function AddNode() {
   const asking = useCanvas((canvas) => canvas.asking);
-  return asking === null ? null : <Search session={session} asking={asking} key={asking.x} />;
+  return asking === null ? null : <Search asking={asking} key={asking.x} />;
 }
 
 function Search({
-  session,
   asking,
 }: {
-  readonly session: Session;
   readonly asking: { readonly x: number; readonly y: number; readonly pending: Pending | null };
 }) {
   const catalog = useLive((live) => live.catalog);
   const flow = useReactFlow();
   const [query, setQuery] = useState("");
   const [folder, setFolder] = useState("");
-  const used = useSettings((settings) => settings.used);
+  const [used] = useState(() => useSettings.getState().used); // the list stays while several are placed
   const { pending } = asking;
-  const entries = useMemo(() => {
+  const choices = useMemo(() => {
     const fits = (type: NodeType) => pending === null || slotFor(type, pending) !== null;
     const found = searched(catalog, query, used).filter(fits);
-    if (query !== "") return found.slice(0, MOST).map(entryOf);
+    if (query !== "") return found.slice(0, MOST);
     const { folders, types } = inCategory(found, folder);
-    return [
-      ...(folder === "" ? lately(catalog, used).filter(fits).slice(0, LATELY) : []).map(entryOf),
-      ...folders.map((name) => ({ id: `${FOLDER}${name}`, title: `${name} ›` })),
-      ...types.map(entryOf),
-    ];
+    const first = folder === "" ? lately(catalog, used).filter(fits).slice(0, LATELY) : [];
+    return [...first, ...folders, ...types];
   }, [catalog, query, pending, used, folder]);
   const close = () => useCanvas.setState({ asking: null });
-  const enter = (name: string) => setFolder(folder === "" ? name : `${folder}/${name}`);
   const what = pending === null ? "Add a node" : `Add a node for ${pending.end.type}`;
   return (
     <Picker
@@ -51,20 +45,17 @@ function Search({
       label={folder === "" || query !== "" ? what : `${what}: ${folder}`}
       query={query}
       onQuery={setQuery}
-      entries={entries}
+      entries={choices.map(entryOf)}
       onClose={close}
       onBack={() => setFolder(folder.split("/").slice(0, -1).join("/"))}
       onPick={(id, more) => {
-        if (id.startsWith(FOLDER)) return enter(id.slice(FOLDER.length));
-        const type = catalog.get(id);
+        const choice = choices[Number(id)];
+        if (typeof choice === "string") return setFolder(folder ? `${folder}/${choice}` : choice);
         if (!more) close();
-        if (type === undefined) return;
-        const { x, y } = flow.screenToFlowPosition(asking);
-        useDocuments
-          .getState()
-          .change(session.id, `add ${type.title}`, (doc) => placed(doc, type, x, y, pending));
-        useSettings.getState().use(id);
-        selectLast();
+        if (choice === undefined) return;
+        place(choice.name, flow.screenToFlowPosition(asking), (graph, type, at) =>
+          placed(graph, type, at, pending),
+        );
         if (!more) document.querySelector<HTMLElement>("main.canvas")?.focus();
       }}
     />
@@ -73,16 +64,18 @@ function Search({
 
 const MOST = 200; // that are listed
 const LATELY = 8;
-const FOLDER = "folder/"; // before the name of a category
 
-function entryOf(type: NodeType): Entry {
-  const [help] = type.description.split("\n");
+/** A node type, or a category that leads to others. */
+function entryOf(choice: NodeType | string, number: number): Entry {
+  const id = String(number);
+  if (typeof choice === "string") return { id, title: `${choice} ›` };
+  const [help] = choice.description.split("\n");
   return {
-    id: type.name,
-    title: type.title,
-    detail: `${type.category} · ${type.pack}`,
-    below: [socketsOf(type), help].filter(Boolean).join(" · "),
-    help: type.description,
+    id,
+    title: choice.title,
+    detail: `${choice.category} · ${choice.pack}`,
+    below: [socketsOf(choice), help].filter(Boolean).join(" · "),
+    help: choice.description,
   };
 }
 
@@ -99,8 +92,8 @@ function slotFor(type: NodeType, { side, end }: Pending): number | null {
   return place < 0 ? null : place;
 }
 
-function placed(graph: Doc, type: NodeType, x: number, y: number, pending: Pending | null): Doc {
-  const added = withNode(graph, type, { x, y });
+function placed(graph: Doc, type: NodeType, at: Place, pending: Pending | null): Doc {
+  const added = withNode(graph, type, at);
   const slot = pending === null ? null : slotFor(type, pending);
   const made = nodesOf(added).at(-1);
   if (pending === null || slot === null || made === undefined) return added;

@@ -201,7 +201,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
           <MiniMap pannable zoomable nodeClassName={(node) => `mini-${node.type}`} />
         )}
       </ReactFlow>
-      <AddNode session={session} />
+      <AddNode />
       <Menu />
     </main>
   );

@@ -1,7 +1,7 @@
 /** Describes node types as `/object_info` tells them: sockets, widgets, and how values lie. */
 
 import type { DocNode } from "../document/model";
-import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf } from "../json";
+import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf, textsOf } from "../json";
 
 export interface Widget {
   readonly name: string;
@@ -124,7 +124,7 @@ function typeOf(name: string, raw: JsonObject): NodeType {
     category: textOf(raw.category),
     description: textOf(raw.description),
     pack: packOf(textOf(raw.python_module)),
-    aliases: listOf(raw.search_aliases).map((alias) => textOf(alias)),
+    aliases: textsOf(raw.search_aliases),
     sockets,
     widgets,
     outputs: listOf(raw.output).map((type, number) => ({

@@ -49,7 +49,7 @@ test("P0.02 P0.03 categories are a tree, packs are a list", () => {
   expect(sampling.folders).toEqual(["custom"]);
   expect(sampling.types.map(({ name }) => name)).toEqual(["KSampler"]);
   expect(
-    grouped(CATALOG, "pack")
+    grouped(all, "pack")
       .get("soft")
       ?.map(({ name }) => name),
   ).toEqual(["Blur"]);

@@ -46,23 +46,24 @@ function rankOf(type: NodeType, words: readonly string[]): number | null {
   return words.every((word) => names.includes(word)) ? 1 : 2;
 }
 
+/** What each word is nearly a part of the names of. */
 function nearly(catalog: Catalog, words: readonly string[]): readonly NodeType[] {
-  const known = INDICES.get(catalog);
-  const index =
-    known ??
-    new Fuse([...catalog.values()], {
-      keys: NAMES,
-      threshold: 0.45,
-      ignoreLocation: true,
-      minMatchCharLength: 2,
-    });
-  if (known === undefined) INDICES.set(catalog, index);
   const asked: Expression = {
-    $and: words.map((word) => ({
-      $or: NAMES.map((key) => ({ [key]: word })),
-    })),
+    $and: words.map((word) => ({ $or: NAMES.map((key) => ({ [key]: word })) })),
   };
-  return index.search(asked).map(({ item }) => item);
+  return indexOf(catalog)
+    .search(asked)
+    .map(({ item }) => item);
+}
+
+function indexOf(catalog: Catalog): Fuse<NodeType> {
+  let index = INDICES.get(catalog);
+  if (index === undefined) {
+    const options = { keys: NAMES, threshold: 0.45, ignoreLocation: true, minMatchCharLength: 2 };
+    index = new Fuse([...catalog.values()], options);
+    INDICES.set(catalog, index);
+  }
+  return index;
 }
 
 /** How much each was used; the later, the more. `used` begins with the last use. */
@@ -79,14 +80,13 @@ export function lately(catalog: Catalog, used: readonly string[]): readonly Node
     .flatMap(([name]) => catalog.get(name) ?? []);
 }
 
-/** All node types in alphabetical order, by a property. */
+/** Node types by a property, whose values are in alphabetical order. */
 export function grouped(
-  catalog: Catalog,
+  types: readonly NodeType[],
   by: "category" | "pack",
 ): ReadonlyMap<string, readonly NodeType[]> {
   const found = new Map<string, NodeType[]>();
-  for (const type of searched(catalog, ""))
-    found.set(type[by], [...(found.get(type[by]) ?? []), type]);
+  for (const type of types) found.set(type[by], [...(found.get(type[by]) ?? []), type]);
   return new Map([...found].sort(([one], [other]) => one.localeCompare(other)));
 }
 

@@ -51,7 +51,7 @@ export function NodeLibrary() {
     <aside className="side files library" aria-label="node types">
       <h2>Node types</h2>
       <Filter label="filter node types" value={query} onValue={setQuery} />
-      <label className="by">
+      <label>
         by{" "}
         <select
           aria-label="list by"
@@ -72,10 +72,10 @@ export function NodeLibrary() {
               <ul>{liked.map(row)}</ul>
             </details>
           )}
-          {[...grouped(catalog, by)].map(([category, types]) => (
-            <details key={`${by} ${category}`}>
+          {[...grouped(found, by)].map(([group, types]) => (
+            <details key={`${by} ${group}`}>
               <summary>
-                {category} <small>{types.length}</small>
+                {group} <small>{types.length}</small>
               </summary>
               <ul>{types.map(row)}</ul>
             </details>

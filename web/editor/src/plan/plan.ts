@@ -3,7 +3,7 @@
  * there, and nothing is computed anew. Pure.
  */
 
-import { fieldsOf, type JsonObject, listOf, numberFrom, textOf } from "../json";
+import { fieldsOf, type JsonObject, listOf, numberFrom, textOf, textsOf } from "../json";
 
 export interface Cell {
   readonly device: number;
@@ -209,7 +209,7 @@ function edgeOf(told: JsonObject): PlanEdge {
 
 function callOf(told: JsonObject): Call {
   return {
-    operations: listOf(told.operations).map((one) => textOf(one)),
+    operations: textsOf(told.operations),
     stage: textOf(told.stage),
     seconds: numberFrom(told.seconds),
   };

@@ -10,6 +10,7 @@ import {
   parseJson,
   printJson,
   textOf,
+  textsOf,
 } from "../json";
 
 export class Refused extends Error {
@@ -95,7 +96,7 @@ export async function open(file: Blob): Promise<Opened> {
   const found = fieldsOf(answer);
   return {
     document: fieldsOf(found.document),
-    notes: listOf(found.notes).map((note) => textOf(note)),
+    notes: textsOf(found.notes),
   };
 }
 
@@ -133,7 +134,7 @@ export async function plan(
   const told = fieldsOf(
     await posted("katz/plan", { prompt: document, client_id: asker }, { signal }),
   );
-  return { plans: listOf(told.plans), notes: listOf(told.notes).map((note) => textOf(note)) };
+  return { plans: listOf(told.plans), notes: textsOf(told.notes) };
 }
 
 /** Reads what a check, or a run that was refused, answers. */
@@ -147,7 +148,7 @@ export function checkedOf(answer: Json): Checked {
     error: isObject(found.error) ? found.error : null,
     nodeErrors,
     failing: new Set(failing),
-    notes: listOf(found.notes).map((note) => textOf(note)),
+    notes: textsOf(found.notes),
   };
 }
 

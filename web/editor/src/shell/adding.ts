@@ -11,13 +11,16 @@ import { useSettings } from "./settings";
 /** What a dragged node type carries. */
 export const NODE_TYPE = "application/x-katz-node";
 
-export function place(name: string, at: Place = useCanvas.getState().middle()): void {
+/** Adds a node of a type to the graph in front, by `put`, and notes that the type was used. */
+export function place(
+  name: string,
+  at: Place = useCanvas.getState().middle(),
+  put: (graph: Doc, type: NodeType, at: Place) => Doc = withNode,
+): void {
   const type = useLive.getState().catalog.get(name);
   const session = activeSession();
   if (type === undefined || session === null) return;
-  useDocuments
-    .getState()
-    .change(session.id, `add ${type.title}`, (graph) => withNode(graph, type, at));
+  useDocuments.getState().change(session.id, `add ${type.title}`, (graph) => put(graph, type, at));
   useSettings.getState().use(name);
   selectLast();
 }

@@ -1,6 +1,6 @@
 /** Holds what a person set for all browsers; the server keeps it. */
 import { create } from "zustand";
-import { listOf, textOf } from "../json";
+import { textsOf } from "../json";
 import { setSetting, setting } from "../server/settings";
 import { tell } from "./live";
 
@@ -43,10 +43,6 @@ export const useSettings = create<Settings>((set, get) => ({
   },
 }));
 
-function texts(value: unknown): readonly string[] {
-  return listOf(value).map((one) => textOf(one));
-}
-
 function show(theme: Theme): void {
   document.documentElement.style.colorScheme = theme === "system" ? "" : theme;
 }
@@ -55,7 +51,7 @@ export async function loadSettings(): Promise<void> {
   try {
     const [names, kept, used] = await Promise.all([FAVOURITES, THEME, USED].map(setting));
     const theme = THEMES.find((one) => one === kept) ?? "system";
-    useSettings.setState({ favourites: texts(names), theme, used: texts(used) });
+    useSettings.setState({ favourites: textsOf(names), theme, used: textsOf(used) });
     show(theme);
   } catch (error) {
     tell(error);
