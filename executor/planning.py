@@ -96,7 +96,7 @@ def plan_region(
     spec, table = sampling_of(region.begin)
     counts = counts or Counts()
     known = Known(
-        schedule=evaluations_of(spec),
+        schedule=evaluations_of(spec, table),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
         count=partial(count_work, value_bytes=target.devices[0].value_bytes, counts=counts),

@@ -32,6 +32,17 @@ class ContinuousSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowSampling:
+    """Makes the model a flow with `levels` noise levels that are shifted towards noise; it is told
+    its level times `multiplier`.
+    """
+
+    shift: float
+    levels: int = 1000
+    multiplier: float = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
 class FreeU:
     """Scales backbone and skips of the two deepest widths: four and two times the model's own (Si
     et al. 2024). Version 2 weighs the backbone by the mean map of each sample.
@@ -69,15 +80,14 @@ class OpaquePatch:
     needs_uncond: bool = False
 
 
-Patch = DiscreteSampling | ContinuousSampling | FreeU | RescaledGuidance | OpaquePatch
+SamplingPatch = DiscreteSampling | ContinuousSampling | FlowSampling
+Patch = SamplingPatch | FreeU | RescaledGuidance | OpaquePatch
 P = TypeVar("P", bound=Patch)
 
 
-def sampling_patch(patches: Iterable[Patch]) -> DiscreteSampling | ContinuousSampling | None:
+def sampling_patch(patches: Iterable[Patch]) -> SamplingPatch | None:
     """Returns the sampling patch; the last one counts, as in ComfyUI."""
-    return _last(
-        patch for patch in patches if isinstance(patch, (DiscreteSampling, ContinuousSampling))
-    )
+    return _last(patch for patch in patches if isinstance(patch, SamplingPatch))
 
 
 def guidance_patch(patches: Iterable[Patch]) -> RescaledGuidance | OpaquePatch | None:

@@ -4,6 +4,7 @@ recipes.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,13 +13,18 @@ from katz_graph.errors import InputError
 from katz_graph.knobs import Fraction, Share
 from katz_graph.models.loading.merge import merged_clip, merged_model
 from katz_graph.node import Node, Widget
-from katz_graph.patches import ContinuousSampling, DiscreteSampling, RescaledGuidance
+from katz_graph.patches import ContinuousSampling, DiscreteSampling, FlowSampling, RescaledGuidance
 from katz_graph.patches import FreeU as FreeUPatch
 from katz_graph.wires import Clip, Model
 
 Factor = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
 Sigma = Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.001)]
+FlowShift = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)]
+PictureSide = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
 MERGING = "advanced/model_merging"
+TOKEN_PIXELS = 16 * 16
+SMALL_TOKENS, LARGE_TOKENS = 256, 4096  # of pictures of 256² and 1024² pixels
+LARGEST_LOGARITHM = 80.0  # of a shift: e^80 fits a float32
 
 
 class FreeU(Node, category="model_patches/unet"):
@@ -95,6 +101,55 @@ class ModelSamplingContinuousEDM(Node, category="advanced/model"):
                 "v_prediction, edm or eps"
             )
         return model.with_patch(ContinuousSampling(self.sampling, self.sigma_max, self.sigma_min))
+
+
+class ModelSamplingSD3(Node, category="advanced/model"):
+    """Sample the model as a flow that is told 1000 times its noise level; a larger shift spends
+    more steps among strong noise (Esser et al. 2024, section 5.3.2).
+    """
+
+    shift: FlowShift = 3.0
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(FlowSampling(self.shift))
+
+
+class ModelSamplingAuraFlow(Node, category="advanced/model"):
+    """Sample the model as a flow that is told its noise level from 0 to 1, as AuraFlow is; a larger
+    shift spends more steps among strong noise.
+    """
+
+    shift: FlowShift = 1.73
+    sampling: Literal["flow", "img_to_img_velocity"] = "flow"
+
+    def run(self, model: Model) -> Model:
+        if self.sampling != "flow":
+            raise InputError(
+                f"ModelSamplingAuraFlow: sampling {self.sampling!r} is not supported; choose flow"
+            )
+        return model.with_patch(FlowSampling(self.shift, multiplier=1.0))
+
+
+class ModelSamplingFlux(Node, category="advanced/model"):
+    """Sample the model as a flow of 10,000 levels whose shift grows with the picture: the logarithm
+    of it from base_shift at 256² pixels to max_shift at 1024².
+    """
+
+    max_shift: FlowShift = 1.15
+    base_shift: FlowShift = 0.5
+    width: PictureSide = 1024
+    height: PictureSide = 1024
+
+    def run(self, model: Model) -> Model:
+        per_token = (self.max_shift - self.base_shift) / (LARGE_TOKENS - SMALL_TOKENS)
+        tokens = self.width * self.height / TOKEN_PIXELS
+        logarithm = self.base_shift + per_token * (tokens - SMALL_TOKENS)
+        if logarithm > LARGEST_LOGARITHM:
+            raise InputError(
+                f"ModelSamplingFlux: {self.width}x{self.height} with these shifts gives a shift of "
+                f"e^{logarithm:.0f}, at which every level is noise; lower max_shift"
+            )
+        return model.with_patch(FlowSampling(math.exp(logarithm), levels=10_000, multiplier=1.0))
 
 
 class ModelMergeSimple(Node, category=MERGING):

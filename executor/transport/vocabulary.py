@@ -51,6 +51,7 @@ _CLASSES: tuple[type, ...] = (
     recipe.UpscaleModelRecipe,
     patches.DiscreteSampling,
     patches.ContinuousSampling,
+    patches.FlowSampling,
     patches.FreeU,
     patches.RescaledGuidance,
     spec.SamplingSpec,

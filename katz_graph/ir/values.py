@@ -41,7 +41,9 @@ class TextEncoding:
     sizes: Tensor | None = None
 
 
-Parametrisation = Literal["epsilon", "v_prediction", "sample", "consistency", "edm", "raw"]
+Parametrisation = Literal[
+    "epsilon", "v_prediction", "sample", "consistency", "edm", "flow_prediction", "raw"
+]
 """Names the meaning of the model's output, see `prediction.to_denoised`; `raw` is left to a
 diffusers scheduler.
 """
@@ -71,7 +73,7 @@ class Step:
     of different noise levels, and of different requests, can share a call.
     """
 
-    x: Tensor  # [B, C, h, w], float32 in sigma space; under a mask, with its kept part replaced
+    x: Tensor  # [B, C, h, w], float32 on the path; under a mask, with its kept part replaced
     model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained
     sigma: Tensor  # [B] float64: the noise level
     timestep: Tensor  # [B] float64: whole in our samplers; diffusers schedulers may give fractions

@@ -139,13 +139,13 @@ def decider(spec: Spec, table: NoiseTable) -> Decide:
     return decide
 
 
-def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
+def evaluations_of(spec: Spec, table: NoiseTable) -> tuple[Evaluation, ...]:
     """Returns all calls of the model that the run will make, in order."""
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import prepare_scheduler  # loads diffusers
 
         return prepare_scheduler(spec).evaluations
-    return evaluations(solver_of(spec.choice, spec.sigmas).sampler, spec.sigmas)
+    return evaluations(solver_of(spec.choice, spec.sigmas, table.path).sampler, spec.sigmas)
 
 
 def active_evaluations(
@@ -157,7 +157,7 @@ def active_evaluations(
     Ours: by noise level, sigma(end) <= sigma <= sigma(start). diffusers: by count, as its
     ControlNet pipelines do: off while i / N < start or (i + 1) / N > end.
     """
-    known = evaluations_of(spec)
+    known = evaluations_of(spec, table)
     if isinstance(spec, DiffusersSpec):
         count = len(known)
         return tuple(

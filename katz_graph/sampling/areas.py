@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from katz_graph.host.transfer import to_device
+from katz_graph.sampling.path import Path
 
 FEATHER = 8  # cells over which the border of an area fades, at most a quarter of its side
 SMALLEST_BOX = 8  # cells of a box around a mask
@@ -104,12 +105,14 @@ class LatentMask:
     noise level, and is predicted as the original.
     """
 
-    def __init__(self, mask: Tensor, latent: Tensor, noise: Tensor) -> None:
+    def __init__(self, mask: Tensor, latent: Tensor, noise: Tensor, path: Path) -> None:
         """Takes a mask in any size, the original [B, C, h, w] and unit noise of its shape."""
         self._mask, self._latent, self._noise = fit_mask(mask, latent), latent, noise
+        self._path = path
 
     def before(self, x: Tensor, sigma: float) -> Tensor:
-        return x * self._mask + (self._latent + self._noise * sigma) * (1 - self._mask)
+        kept = self._path.noised(self._latent, self._noise, sigma)
+        return x * self._mask + kept * (1 - self._mask)
 
     def after(self, denoised: Tensor) -> Tensor:
         return denoised * self._mask + self._latent * (1 - self._mask)

@@ -1,10 +1,9 @@
 """Draws noise, always in float32 on the CPU from the seed, so that a picture does not depend on the
-device; and adds it to latents.
+device.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -88,16 +87,3 @@ class BrownianNoise:
         )
         walked: Tensor = self._path(max(float(sigma_next), low), min(float(sigma), high))
         return to_device(-walked / (sigma - sigma_next).sqrt(), self._device)
-
-
-def noised(latent: Tensor, noise: Tensor, sigma: float, sigma_max: float) -> Tensor:
-    """Returns the latent at noise level sigma; from the table's maximum (or above) on, the noise
-    has the full variance of 1 + σ², as pure noise has in the model's own scale.
-    """
-    from_the_top = sigma > sigma_max or math.isclose(sigma, sigma_max, rel_tol=1e-5)
-    # In float32 as the levels are: at the top of a zero-terminal-SNR table one bit of it is half a
-    # thousandth of the latent.
-    deviation = (
-        (1 + torch.tensor(sigma, dtype=torch.float32).square()).sqrt() if from_the_top else sigma
-    )
-    return latent + noise * deviation

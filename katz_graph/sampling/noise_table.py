@@ -14,8 +14,10 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import Parametrisation
-from katz_graph.patches import ContinuousSampling, DiscreteSampling
+from katz_graph.patches import ContinuousSampling, FlowSampling, SamplingPatch
+from katz_graph.sampling.path import Flow, Path, VarianceExploding
 
+FLOW_SCHEDULER = "FlowMatchEulerDiscreteScheduler"
 TERMINAL_ALPHA_CUMPROD = 4.8973451890853435e-08
 """Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; ComfyUI's value
 (sigma 4518.76).
@@ -29,6 +31,7 @@ PARAMETRISATIONS: Mapping[str, Parametrisation] = {
 }
 # of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
 DISTILLED_TIMESTEPS = 50
+LEAST_PICTURE = 1e-4  # progress whose level stands for a flow's 1; the ecosystem's value
 CONTINUOUS_LEVELS = 1000  # that schedules which read a table find in a continuous one
 
 
@@ -41,6 +44,10 @@ class NoiseTable:
     sigmas: Tensor  # [T] float32, CPU
     log_sigmas: Tensor  # [T] float32, CPU
     parametrisation: Parametrisation
+
+    @property
+    def path(self) -> Path:
+        return VarianceExploding(self.sigma_max)
 
     @property
     def sigma_min(self) -> float:
@@ -80,6 +87,8 @@ def noise_table(config: Mapping[str, Any]) -> NoiseTable:
     """Returns the table of a diffusers scheduler's configuration; defaults are Stable Diffusion
     1.5's. InputError for a configuration that is not supported.
     """
+    if config.get("_class_name") == FLOW_SCHEDULER:
+        return _flow_of(config)
     alphas_cumprod = torch.cumprod(1 - _betas(config), dim=0)
     if config.get("rescale_betas_zero_snr"):
         alphas_cumprod = _rescale_to_zero_terminal_snr(alphas_cumprod)
@@ -177,12 +186,60 @@ class ContinuousTable(NoiseTable):
         return math.exp(first + (last - first) * percent)
 
 
-def altered_table(
-    config: Mapping[str, Any], patch: DiscreteSampling | ContinuousSampling
-) -> NoiseTable:
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowTable(NoiseTable):
+    """Holds the levels of a flow at equal times t, σ(t) = shift t / (1 + (shift - 1) t) (Esser et
+    al. 2024, "Scaling Rectified Flow Transformers", equation 23).
+
+    The model is told σ times `multiplier`; schedules that are equal in that time shift once more on
+    the way back, as in ComfyUI.
+    """
+
+    shift: float = 1.0
+    multiplier: float = 1000.0
+
+    @property
+    def path(self) -> Path:
+        return Flow(self.percent_to_sigma(LEAST_PICTURE))
+
+    def sigma_at(self, timesteps: Tensor) -> Tensor:
+        return _shifted(timesteps.float() / self.multiplier, self.shift)
+
+    def timestep_at(self, sigma: float | Tensor) -> float:
+        return float(sigma) * self.multiplier
+
+    def percent_to_sigma(self, percent: float) -> float:
+        """Maps progress to sigma: 1 at or below 0, zero at or above 1."""
+        return float(_shifted(torch.tensor(1.0 - min(max(percent, 0.0), 1.0)), self.shift))
+
+
+def flow_table(shift: float = 1.0, levels: int = 1000, multiplier: float = 1000.0) -> FlowTable:
+    """Returns the table of a flow. InputError unless `shift` is above 0."""
+    if not (math.isfinite(shift) and shift > 0):
+        raise InputError(f"shift: expected a number above 0, got {shift:g}")
+    sigmas = _shifted(torch.arange(1, levels + 1) / levels, shift)
+    return FlowTable(sigmas, sigmas.log(), "flow_prediction", shift, multiplier)
+
+
+def _flow_of(config: Mapping[str, Any]) -> FlowTable:
+    if config.get("use_dynamic_shifting"):
+        raise InputError(
+            "scheduler configuration: use_dynamic_shifting is not supported; expected a fixed shift"
+        )
+    levels = int(config.get("num_train_timesteps", 1000))
+    return flow_table(float(config.get("shift", 1.0)), levels)
+
+
+def _shifted(time: Tensor, shift: float) -> Tensor:
+    return shift * time / (1 + (shift - 1) * time)
+
+
+def altered_table(config: Mapping[str, Any], patch: SamplingPatch) -> NoiseTable:
     """Returns the table of a scheduler's configuration under a patch. InputError for invalid noise
     levels.
     """
+    if isinstance(patch, FlowSampling):
+        return flow_table(patch.shift, patch.levels, patch.multiplier)
     parametrisation = PARAMETRISATIONS[patch.prediction]
     if isinstance(patch, ContinuousSampling):
         return _continuous(patch, parametrisation)

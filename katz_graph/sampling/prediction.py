@@ -18,8 +18,10 @@ def scale_model_input(
     x: Tensor, sigma: float, parametrisation: Parametrisation = "epsilon"
 ) -> Tensor:
     """Returns x / sqrt(σ² + 1): from variance exploding with σ to the unit variance that the model
-    was trained on. EDM: σ_data² instead of 1.
+    was trained on. EDM: σ_data² instead of 1. A flow has it already.
     """
+    if parametrisation == "flow_prediction":
+        return x
     data = EDM_SIGMA_DATA if parametrisation == "edm" else 1.0
     return x / math.sqrt(sigma**2 + data**2)
 
@@ -35,18 +37,18 @@ def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) ->
     """Converts the model's output [B, C, h, w] to the denoised latent, float32; returns a raw
     prediction as it is.
 
-    epsilon: x - σ·ε; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1) (Salimans and Ho 2022, appendix D, in
-    sigma space); sample: the output. consistency: c_skip x + c_out (x - σ·ε) (Luo et al. 2023,
-    section 4.1, with the boundary scalings of their code, on x in sigma space as ComfyUI does).
-    edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are computed per row in float64
-    and rounded once.
+    epsilon, and the velocity of a flow: x - σ·output; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1)
+    (Salimans and Ho 2022, appendix D, in sigma space); sample: the output. consistency: c_skip x +
+    c_out (x - σ·ε) (Luo et al. 2023, section 4.1, with the boundary scalings of their code, on x in
+    sigma space as ComfyUI does). edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are
+    computed per row in float64 and rounded once.
     """
     if parametrisation == "raw":
         return output
     x, output, sigma = step.x, output.float(), step.sigma
     row = partial(per_row, like=x)
     match parametrisation:
-        case "epsilon":
+        case "epsilon" | "flow_prediction":
             return x - output * row(sigma)
         case "v_prediction":
             variance = sigma**2 + 1

@@ -12,7 +12,7 @@ from torch import Tensor
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import Evaluation, Step
 from katz_graph.sampling.areas import LatentMask
-from katz_graph.sampling.noise import initial_noise, noised
+from katz_graph.sampling.noise import initial_noise
 from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.prediction import scale_model_input
 from katz_graph.sampling.samplers import evaluations, solver_of
@@ -76,7 +76,7 @@ class SamplingProcess:
         device: torch.device | str,
         dtype: torch.dtype,
     ) -> None:
-        solver = solver_of(spec.choice, spec.sigmas)
+        solver = solver_of(spec.choice, spec.sigmas, table.path)
         self.evaluations = evaluations(solver.sampler, spec.sigmas)
         self._table, self._dtype = table, dtype
         self._done = 0
@@ -87,6 +87,7 @@ class SamplingProcess:
         self._result: Tensor | None = None
 
         latent = to_device(latent.float(), device)
+        self._last_level = spec.sigmas[-1] if spec.sigmas else 0.0
         if not spec.sigmas:
             self._result = latent
             return
@@ -101,8 +102,8 @@ class SamplingProcess:
                 if solver.entry.redraws_mask_noise
                 else noise
             )
-            self._mask = LatentMask(spec.mask, latent, to_device(mask_noise, device))
-        x = noised(latent, to_device(noise, device), spec.sigmas[0], table.sigma_max)
+            self._mask = LatentMask(spec.mask, latent, to_device(mask_noise, device), table.path)
+        x = table.path.started(latent, to_device(noise, device), spec.sigmas[0])
         # The sigmas stay on the CPU: comparing one on a GPU would stall it.
         sigmas = torch.tensor(spec.sigmas, dtype=torch.float32)
         self._solving = solver.sampler(
@@ -141,7 +142,8 @@ class SamplingProcess:
         try:
             query = next(self._solving) if denoised is None else self._solving.send(denoised)
         except StopIteration as finished:
-            self._step, self._result = None, finished.value
+            self._step = None
+            self._result = self._table.path.finished(finished.value, self._last_level)
             return
         sigma = float(query.sigma)
         x = self._mask.before(query.x, sigma) if self._mask else query.x

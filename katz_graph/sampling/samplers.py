@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,14 +19,18 @@ from katz_graph.errors import InputError
 from katz_graph.ir.values import Evaluation
 from katz_graph.sampling.names import SAMPLERS, SamplerChoice, SamplerEntry, require_sampler
 from katz_graph.sampling.noise import AncestralNoise, BrownianNoise
-from katz_graph.sampling.solvers.solving import NoiseSource, Sampler
+from katz_graph.sampling.path import Path
+from katz_graph.sampling.solvers.solving import NoiseSource, Solving
+
+OnPath = Callable[[Tensor, Tensor, NoiseSource], Solving]
+"""Maps (x, sigmas [N + 1], noise) as a `Sampler` does, its options and its path given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """Holds a sampler with its options, and its entry in the list."""
+    """Holds a sampler with its options on a path, and its entry in the list."""
 
-    sampler: Sampler
+    sampler: OnPath
     entry: SamplerEntry
 
     def noise_source(
@@ -40,15 +44,15 @@ class Solver:
         return AncestralNoise(shape, seed, device)
 
 
-def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
-    """Returns the chosen sampler with its options, for these levels.
+def solver_of(choice: SamplerChoice, sigmas: Sequence[float], path: Path) -> Solver:
+    """Returns the chosen sampler with its options, for these levels of a path.
 
     InputError for a name that is no implemented sampler, an option that the sampler has not, and
     levels that it cannot take.
     """
     require_sampler(choice.name)
     entry = SAMPLERS[choice.name.removesuffix("_gpu")]
-    sampler: Sampler = resolve_name(f"katz_graph.sampling.solvers.{entry.function}")
+    sampler: Callable[..., Solving] = resolve_name(f"katz_graph.sampling.solvers.{entry.function}")
     parameters = inspect.signature(sampler).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for name, _ in choice.options:
@@ -58,10 +62,11 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
                 f"{', '.join(known) or 'none'}"
             )
     _require_levels(choice.name, entry, sigmas)
-    return Solver(partial(sampler, **{**entry.options, **dict(choice.options)}), entry)
+    path.check(sigmas)
+    return Solver(partial(sampler, path=path, **{**entry.options, **dict(choice.options)}), entry)
 
 
-def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
+def evaluations(sampler: OnPath, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
     """Lists the evaluations of a sampler by driving it with scalars: no sampler decides by
     values.
     """

@@ -30,6 +30,7 @@ from katz_graph.packs import Registry, load_registry
 from katz_graph.patches import (
     ContinuousSampling,
     DiscreteSampling,
+    FlowSampling,
     FreeU,
     OpaquePatch,
     Patch,
@@ -497,12 +498,52 @@ def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: DeviceEngin
         )
 
 
+def test_a_model_is_sampled_as_a_flow_of_the_shift_that_a_node_gives(
+    sd1: Models, engine: DeviceEngine
+) -> None:
+    """Of 512x2048 pixels FLUX's shift is e^1.15, as of 1024² (4,096 tokens); of 256² e^0.5."""
+    model = pipeline_recipes(sd1.pipeline)[0]
+    for node, inputs, patch in (
+        ("ModelSamplingSD3", {"shift": 2.0}, FlowSampling(2.0)),
+        ("ModelSamplingAuraFlow", {"shift": 2.0}, FlowSampling(2.0, multiplier=1.0)),
+        (
+            "ModelSamplingFlux",
+            {"width": 512, "height": 2048},
+            FlowSampling(math.exp(1.15), 10_000, 1.0),
+        ),
+        (
+            "ModelSamplingFlux",
+            {"width": 256, "height": 256},
+            FlowSampling(math.exp(0.5), 10_000, 1.0),
+        ),
+    ):
+        nodes = {
+            "patch": NodeCall(node, {"model": model, **inputs}),
+            "out": sampler(sd1, Link("patch", 0)),
+        }
+        picture = run(engine, nodes)
+        assert torch.isfinite(picture).all()
+        assert torch.equal(picture, painted(engine, sd1, patch))
+    assert difference(painted(engine, sd1, FlowSampling(2.0)), painted(engine, sd1)) > 1e-3
+    wrong = {
+        "patch": NodeCall("ModelSamplingSD3", {"model": model, "shift": 0.0}),
+        "out": sampler(sd1, Link("patch", 0)),
+    }
+    with pytest.raises(KatzError, match="shift: expected a number above 0, got 0"):
+        run(engine, wrong)
+
+
 def test_what_is_not_supported_is_refused_by_name(sd1: Models, engine: DeviceEngine) -> None:
     for node, inputs, message in (
         (
             "ModelSamplingDiscrete",
             {"sampling": "img_to_img"},
             "'img_to_img' is not supported; choose eps, v_prediction, lcm or x0",
+        ),
+        (
+            "ModelSamplingAuraFlow",
+            {"sampling": "img_to_img_velocity"},
+            "'img_to_img_velocity' is not supported; choose flow",
         ),
         (
             "ModelSamplingContinuousEDM",

@@ -104,7 +104,7 @@ def test_bit_equal_to_the_loop_of_the_pipelines(
     assert [set(step.sigma.tolist()) for step in steps] == [
         {evaluation.sigma} for evaluation in process.evaluations
     ]
-    assert evaluations_of(spec(name, config, strength)) == process.evaluations
+    assert evaluations_of(spec(name, config, strength), TABLE) == process.evaluations
 
 
 def test_the_whole_picture_of_a_real_pipeline() -> None:
@@ -161,7 +161,7 @@ def four_levels() -> dict[str, tuple[str, ...]]:
 
 
 def test_a_second_evaluation_belongs_to_the_same_step() -> None:
-    listed = evaluations_of(spec("HeunDiscreteScheduler", {}))
+    listed = evaluations_of(spec("HeunDiscreteScheduler", {}), TABLE)
     assert [e.step for e in listed] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7]
 
 
@@ -189,7 +189,7 @@ def test_sigmas_are_those_of_the_noise_table() -> None:
     """
     for name in ("DDIMScheduler", "EulerDiscreteScheduler"):
         for evaluation, step in zip(
-            evaluations_of(spec(name, {})), run(start(spec(name, {})))[1], strict=True
+            evaluations_of(spec(name, {}), TABLE), run(start(spec(name, {})))[1], strict=True
         ):
             assert evaluation.sigma == pytest.approx(
                 float(TABLE.sigma_at(step.timestep[:1].float())), rel=2e-2
@@ -230,6 +230,6 @@ def test_no_strength_leaves_the_latent_and_wrong_input_is_named() -> None:
     process = start(spec("EulerDiscreteScheduler", {}, strength=0.0))
     assert process.next_step() is None and torch.equal(process.result, ORIGINAL)
     with pytest.raises(InputError, match="NoSuchScheduler"):
-        evaluations_of(spec("NoSuchScheduler", {}))
+        evaluations_of(spec("NoSuchScheduler", {}), TABLE)
     with pytest.raises(InputError, match="strength"):
-        evaluations_of(spec("EulerDiscreteScheduler", {}, strength=1.5))
+        evaluations_of(spec("EulerDiscreteScheduler", {}, strength=1.5), TABLE)

@@ -190,7 +190,7 @@ def test_samplers_with_options() -> None:
     for name in ("SamplerEulerAncestral", "SamplerDPMPP_2M_SDE", "SamplerDPMPP_3M_SDE"):
         choice = call(name, eta=0.25)
         assert choice.name in SAMPLERS and ("eta", 0.25) in choice.options
-        solver_of(choice, (2.0, 1.0))  # has these options
+        solver_of(choice, (2.0, 1.0), TABLE.path)  # has these options
 
 
 @pytest.mark.parametrize("node", ["KSampler", "KSamplerAdvanced", "KSamplerSelect", "StepBegin"])

@@ -66,7 +66,7 @@ def test_the_list_of_evaluations_is_what_is_asked(sampler: str) -> None:
     assert [s.sigma.tolist() for s in steps] == [
         [e.sigma] * len(EMPTY) for e in process.evaluations
     ]
-    assert evaluations_of(spec(sampler)) == process.evaluations
+    assert evaluations_of(spec(sampler), TABLE) == process.evaluations
     assert len(steps) == EVALUATIONS.get(sampler.removesuffix("_gpu"), 6)
 
 
@@ -170,7 +170,7 @@ def test_options_of_a_sampler_are_part_of_the_request() -> None:
     )
     assert not torch.equal(run(start(spec("euler_ancestral")))[0], run(start(calm))[0])
     with pytest.raises(InputError, match="no option 'eta'"):
-        evaluations_of(replace(spec("euler"), options=(("eta", 0.0),)))
+        evaluations_of(replace(spec("euler"), options=(("eta", 0.0),)), TABLE)
 
 
 def test_a_name_of_the_graphics_card_gives_the_bits_of_the_plain_one() -> None:

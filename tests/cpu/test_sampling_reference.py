@@ -15,6 +15,7 @@ from gaussian_data import fresh_noise, solve
 from torch import Tensor
 
 from katz_graph.sampling.names import SamplerChoice
+from katz_graph.sampling.path import VarianceExploding
 from katz_graph.sampling.samplers import solver_of
 
 torch.set_num_threads(1)
@@ -32,7 +33,8 @@ def denoiser(x: Tensor, sigma: Tensor) -> Tensor:
 
 def ours(name: str, sigmas: Tensor, noise: Any = None, **options: float | str) -> Tensor:
     sigmas = sigmas.double()
-    sampler = solver_of(SamplerChoice(name, tuple(options.items())), tuple(sigmas.tolist())).sampler
+    choice = SamplerChoice(name, tuple(options.items()))
+    sampler = solver_of(choice, tuple(sigmas.tolist()), VarianceExploding(14.6)).sampler
     return solve(sampler, START * sigmas[0], sigmas, denoiser, noise)
 
 

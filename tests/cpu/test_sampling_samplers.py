@@ -19,19 +19,20 @@ from katz_graph.sampling.names import (
     require_sampler,
 )
 from katz_graph.sampling.noise import BrownianNoise
-from katz_graph.sampling.samplers import Solver, evaluations, solver_of
-from katz_graph.sampling.solvers.solving import Sampler
+from katz_graph.sampling.path import VarianceExploding
+from katz_graph.sampling.samplers import OnPath, Solver, evaluations, solver_of
 
 torch.set_num_threads(1)
 DOUBLE = torch.float64
 LEVELS = (4.0, 2.0, 1.0)
+EXPLODING = VarianceExploding(sigma_max=14.6)
 
 
 def solver(name: str, **options: float | str) -> Solver:
-    return solver_of(SamplerChoice(name, tuple(options.items())), LEVELS)
+    return solver_of(SamplerChoice(name, tuple(options.items())), LEVELS, EXPLODING)
 
 
-def of(name: str, **options: float | str) -> Sampler:
+def of(name: str, **options: float | str) -> OnPath:
     return solver(name, **options).sampler
 
 
@@ -425,7 +426,7 @@ def test_what_a_sampler_cannot_take_is_said(
     choice: SamplerChoice, sigmas: tuple[float, ...], expected: str
 ) -> None:
     with pytest.raises(InputError, match=expected):
-        solver_of(choice, sigmas)
+        solver_of(choice, sigmas, EXPLODING)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ import torch
 from katz_graph.errors import InputError
 from katz_graph.ir.values import Step
 from katz_graph.sampling.areas import LatentMask, fit_mask
-from katz_graph.sampling.noise import AncestralNoise, initial_noise, noised
+from katz_graph.sampling.noise import AncestralNoise, initial_noise
+from katz_graph.sampling.path import VarianceExploding
 from katz_graph.sampling.prediction import scale_model_input, to_denoised
 
 SHAPE = (3, 4, 6, 5)
+TRAINED = VarianceExploding(14.6146)
 
 
 def test_the_seed_alone_decides_the_noise() -> None:
@@ -54,12 +56,12 @@ def test_ancestral_noise_continues_one_generator_of_the_next_seed() -> None:
 
 def test_the_start_from_the_top_has_unit_variance_for_the_model() -> None:
     noise, latent = initial_noise((1, 4, 8, 8), 0), torch.full((1, 4, 8, 8), 0.25)
-    top = noised(torch.zeros_like(noise), noise, 14.6146, 14.6146)
+    top = TRAINED.started(torch.zeros_like(noise), noise, 14.6146)
     torch.testing.assert_close(scale_model_input(top, 14.6146), noise)
-    rounded = noised(torch.zeros_like(noise), noise, 14.6146 * (1 - 5e-6), 14.6146)
+    rounded = TRAINED.started(torch.zeros_like(noise), noise, 14.6146 * (1 - 5e-6))
     torch.testing.assert_close(scale_model_input(rounded, 14.6146), noise, rtol=1e-5, atol=1e-5)
-    assert torch.equal(noised(latent, noise, 3.0, 14.6146), latent + noise * 3)
-    assert torch.equal(noised(latent, noise, 20.0, 14.6146), latent + noise * math.sqrt(401))
+    assert torch.equal(TRAINED.started(latent, noise, 3.0), latent + noise * 3)
+    assert torch.equal(TRAINED.started(latent, noise, 20.0), latent + noise * math.sqrt(401))
 
 
 def test_the_noise_of_a_zero_terminal_snr_start_is_scaled_in_float32() -> None:
@@ -68,7 +70,8 @@ def test_the_noise_of_a_zero_terminal_snr_start_is_scaled_in_float32() -> None:
     sigma = 4518.763671875
     ones = torch.ones(1, 4, 2, 2)
     assert torch.equal(
-        noised(torch.zeros_like(ones), ones, sigma, sigma), ones * math.sqrt(20419228)
+        VarianceExploding(sigma).started(torch.zeros_like(ones), ones, sigma),
+        ones * math.sqrt(20419228),
     )
     assert not torch.equal(ones * math.sqrt(20419228), ones * math.sqrt(1 + sigma**2))
 
@@ -130,7 +133,7 @@ def test_the_kept_part_is_the_original_for_the_model_and_after_it() -> None:
     latent, noise, x = (initial_noise(SHAPE, seed) for seed in (1, 2, 3))
     keep_right = torch.ones(6, 5)
     keep_right[:, 3:] = 0
-    mask = LatentMask(keep_right, latent, noise)
+    mask = LatentMask(keep_right, latent, noise, TRAINED)
     before, after = mask.before(x, 2.5), mask.after(x)
     assert torch.equal(before[..., 3:], (latent + noise * 2.5)[..., 3:]) and torch.equal(
         before[..., :3], x[..., :3]

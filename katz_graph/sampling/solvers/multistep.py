@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from katz_graph.ir.values import Query
+from katz_graph.sampling.path import Path
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 Clock = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -38,7 +39,7 @@ HIGHEST_ORDER = 3
 Variant = Literal["bh1", "bh2"]
 
 
-def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 4) -> Solving:
+def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: int = 4) -> Solving:
     """Applies the linear multistep method with coefficients for unequal steps: the slope is the
     polynomial in σ through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary
     Differential Equations I", III.5); to 0 the prediction.
@@ -50,7 +51,7 @@ def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 4) -> Sol
     )
 
 
-def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 3) -> Solving:
+def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: int = 3) -> Solving:
     """Applies tAB-DEIS: the slope is the polynomial through the last `order` slopes in the time of
     the variance preserving process (Zhang and Chen 2023, "Fast Sampling of Diffusion Models with
     Exponential Integrator", equations 14 and 15); to 0 the prediction.
@@ -62,7 +63,7 @@ def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 3) -> So
     )
 
 
-def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Applies Adams-Bashforth of order 4 with the coefficients of equal steps on unequal ones,
     after 1, 2 and 3 slopes of lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et
     al. 2022); to 0 the prediction.
@@ -75,7 +76,7 @@ def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def gradient_estimation(
-    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, gamma: float = 2.0
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, gamma: float = 2.0
 ) -> Solving:
     """Steps by Euler along γ d + (1 - γ) d_before; to 0 the prediction (Permenter and Yuan 2024,
     "Interpreting and Improving Diffusion Models from an Optimization Perspective", algorithm 2).
@@ -88,7 +89,7 @@ def gradient_estimation(
     return (yield from _multistep(x, sigmas, 2, weights))
 
 
-def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """x' = σ'/σ x - (e^-h - 1) D, h = log σ - log σ', D extrapolated from the last two predictions,
     in the first step and in the one to 0 just the last (Lu et al. 2022, "DPM-Solver++", algorithm
     2).
@@ -157,7 +158,9 @@ def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
     return [float((target - start) / 2 * np.sum(masses * basis)) for basis in bases]
 
 
-def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = "bh1") -> Solving:
+def uni_pc(
+    x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, variant: Variant = "bh1"
+) -> Solving:
     """Runs UniPC-3 for data prediction, multistep, of lower order in the first steps and the last,
     no corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3 and
     appendix; B(h) = h or e^h - 1).

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from katz_graph.ir.values import Query
+from katz_graph.sampling.path import Path
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 
-def euler(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def euler(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """x' = x + (σ' - σ) d with d = (x - denoised) / σ (Karras et al. 2022, algorithm 1). DDIM
     without noise is the same.
     """
@@ -21,7 +22,7 @@ def euler(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
     return x
 
 
-def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Steps by Euler, then again with the mean of the slopes at both ends; plain Euler to 0 (Karras
     et al. 2022, algorithm 1).
     """
@@ -37,7 +38,7 @@ def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
     return x
 
 
-def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Steps along the weighed slopes at σ_i, σ_i+1 and σ_i+2, reached by Euler steps.
 
     σ_i+k weighs σ_i+k / (n σ_0) of n slopes and σ_i the rest, so that the look ahead fades as the
@@ -62,7 +63,7 @@ def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
     return x
 
 
-def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Steps with the slope at the step's middle in log σ; plain Euler to 0 (Lu et al. 2022,
     "DPM-Solver", algorithm 1 with r = 1/2, in sigma space, to first order in the half step).
     """
@@ -84,14 +85,14 @@ def middle_level(sigma: Tensor, sigma_next: Tensor) -> Tensor:
     return torch.lerp(sigma.log(), sigma_next.log(), 0.5).exp()
 
 
-def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Runs DPM-Solver-fast (Lu et al. 2022, "DPM-Solver", section 3.4): N evaluations in steps of
     order 3 that are equal in log σ, from the first level to the last positive one, the rest of N as
     steps of order 2 and 1. Of the given levels only these two ends and N count.
     """
     budget = len(sigmas) - 1
     if budget < 2:  # both ends are one
-        return (yield from euler(x, sigmas, noise))
+        return (yield from euler(x, sigmas, noise, path))
     last = sigmas[-1] if sigmas[-1] > 0 else sigmas[-2]
     levels = torch.linspace(float(sigmas[0].log()), float(last.log()), budget // 3 + 2).exp()
     rest = [2, 1] if budget % 3 == 0 else [budget % 3]

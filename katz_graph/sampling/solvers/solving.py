@@ -1,15 +1,16 @@
-"""Defines the form of all solvers as generator functions, and the two quantities of a step in sigma
-space.
+"""Defines the form of all solvers as generator functions, the slope that they follow, and how one
+of the variance exploding path runs on any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import wraps
 
-import torch
 from torch import Tensor
 
 from katz_graph.ir.values import Query
+from katz_graph.sampling.path import Path
 
 NoiseSource = Callable[[Tensor, Tensor], Tensor]
 """Maps (sigma, next sigma) to unit noise of x's shape for that interval."""
@@ -19,24 +20,53 @@ Solving = Generator[Query, Tensor, Tensor]
 one request's state at once.
 """
 
-Sampler = Callable[[Tensor, Tensor, NoiseSource], Solving]
-"""Maps (x, sigmas [N + 1], noise) to a generator that asks for evaluations, the same for every x,
-and returns the final x.
+Sampler = Callable[[Tensor, Tensor, NoiseSource, Path], Solving]
+"""Maps (x, sigmas [N + 1], noise, path) to a generator that asks for evaluations, the same for
+every x, and returns the final x.
 """
 
 
 def slope(x: Tensor, sigma: Tensor, denoised: Tensor) -> Tensor:
-    """Returns dx/dσ of the probability flow (Karras et al. 2022, equation 3)."""
+    """Returns dx/dσ of the probability flow (Karras et al. 2022, equation 3); so it is on every
+    path whose picture's share is linear in σ.
+    """
     return (x - denoised) / sigma
 
 
-def ancestral_split(sigma: Tensor, sigma_next: Tensor, eta: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Returns (σ_down, σ_up) with σ_down² + σ_up² = σ'² and σ_up = η σ' sqrt(1 - σ'²/σ²), at most
-    σ' (Song et al. 2021, "Denoising Diffusion Implicit Models", equation 16, in sigma space).
+def in_relative_levels(solver: Callable[..., Solving]) -> Callable[..., Solving]:
+    """Makes a solver that is written for the variance exploding path one of any path: in x / α and
+    σ / α every path is that one (Karras et al. 2022, appendix B.2, on the scaling s(t)). Noise is
+    drawn between the path's own levels.
     """
-    if not eta:
-        return sigma_next, torch.zeros_like(sigma_next)
-    up = torch.minimum(
-        sigma_next, eta * (sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2) ** 0.5
-    )
-    return (sigma_next**2 - up**2) ** 0.5, up
+
+    @wraps(solver)
+    def solving(
+        x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, **options: float | str
+    ) -> Solving:
+        if not len(sigmas):
+            return x
+        sigmas = path.below_noise(sigmas)
+        relative = path.relative(sigmas)
+        known = dict(zip(relative.tolist(), sigmas, strict=True))
+
+        def own(level: Tensor) -> Tensor:
+            sigma = known.get(level.item())
+            return path.level(level) if sigma is None else sigma
+
+        inner = solver(
+            x / path.alpha(sigmas[0]),
+            relative,
+            lambda level, level_next: noise(own(level), own(level_next)),
+            path,
+            **options,
+        )
+        try:
+            query = next(inner)
+            while True:
+                sigma = own(query.sigma)
+                query = inner.send((yield Query(query.x * path.alpha(sigma), sigma, query.step)))
+        except StopIteration as finished:
+            end: Tensor = finished.value
+            return end * path.alpha(sigmas[-1])
+
+    return solving

@@ -4,6 +4,7 @@ noise up to it, the others solve the reverse stochastic equation along one Brown
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Literal
 
@@ -12,12 +13,19 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import Query
+from katz_graph.sampling.path import Path, VarianceExploding, ancestral_split
 from katz_graph.sampling.solvers.single_step import middle_level
-from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_split, slope
+from katz_graph.sampling.solvers.solving import NoiseSource, Solving, in_relative_levels, slope
 
 
 def euler_ancestral(
-    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+    x: Tensor,
+    sigmas: Tensor,
+    noise: NoiseSource,
+    path: Path,
+    *,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
 ) -> Solving:
     """Steps by Euler to σ_down, then adds noise of σ_up (Song et al. 2021, "Denoising Diffusion
     Implicit Models", equation 12, in sigma space).
@@ -26,26 +34,34 @@ def euler_ancestral(
         denoised = yield Query(x, sigma, step)
         if sigma_next == 0:
             return denoised
-        down, up = ancestral_split(sigma, sigma_next, eta)
-        x = x + slope(x, sigma, denoised) * (down - sigma)
-        x = x + noise(sigma, sigma_next) * s_noise * up
+        ancestral = path.ancestral(sigma, sigma_next, eta)
+        x = x + slope(x, sigma, denoised) * (ancestral.down - sigma)
+        x = x * ancestral.kept + noise(sigma, sigma_next) * s_noise * ancestral.up
     return x
 
 
-def ddpm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def ddpm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Draws from q(x_t-1 | x_t, x_0 = denoised): mean and variance of Ho et al. 2020, equations 6
-    and 7, where sigma space makes them those of an ancestral Euler step.
+    and 7, where sigma space makes them those of an ancestral Euler step; the same arithmetic on
+    every path, as in ComfyUI.
     """
-    return euler_ancestral(x, sigmas, noise)
+    return euler_ancestral(x, sigmas, noise, VarianceExploding(math.inf))
 
 
 def dpm_2_ancestral(
-    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+    x: Tensor,
+    sigmas: Tensor,
+    noise: NoiseSource,
+    path: Path,
+    *,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
 ) -> Solving:
     """Steps by dpm_2 to σ_down, then adds noise of σ_up; Euler where σ_down is 0."""
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
-        down, up = ancestral_split(sigma, sigma_next, eta)
+        ancestral = path.ancestral(sigma, sigma_next, eta)
+        down = ancestral.down
         if down == 0:
             x = denoised
         else:
@@ -54,44 +70,57 @@ def dpm_2_ancestral(
             denoised = yield Query(halfway, middle, step)
             x = x + slope(halfway, middle, denoised) * (down - sigma)
         if sigma_next > 0:
-            x = x + noise(sigma, sigma_next) * s_noise * up
+            x = x * ancestral.kept + noise(sigma, sigma_next) * s_noise * ancestral.up
     return x
 
 
 def dpmpp_2s_ancestral(
-    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+    x: Tensor,
+    sigmas: Tensor,
+    noise: NoiseSource,
+    path: Path,
+    *,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
 ) -> Solving:
     """Steps by DPM-Solver++(2S) with r = 1/2 to σ_down (Lu et al. 2022, "DPM-Solver++", algorithm
     1), then adds noise of σ_up; returns the prediction where σ_down is 0.
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
-        down, up = ancestral_split(sigma, sigma_next, eta)
+        ancestral = path.ancestral(sigma, sigma_next, eta)
+        down = ancestral.down
         if down == 0:
             x = denoised
         else:
-            middle = middle_level(sigma, down)
+            middle = path.halfway(sigma, down)
             halfway = torch.lerp(denoised, x, float(middle / sigma))
             denoised = yield Query(halfway, middle, step)
             x = torch.lerp(denoised, x, float(down / sigma))
         if sigma_next > 0:
-            x = x + noise(sigma, sigma_next) * s_noise * up
+            x = x * ancestral.kept + noise(sigma, sigma_next) * s_noise * ancestral.up
     return x
 
 
-def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
+def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Noises the prediction anew to the next level (Luo et al. 2023, "Latent Consistency Models",
     algorithm 3).
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         x = yield Query(x, sigma, step)
         if sigma_next > 0:
-            x = x + noise(sigma, sigma_next) * sigma_next
+            x = path.noised(x, noise(sigma, sigma_next), sigma_next)
     return x
 
 
 def res_multistep(
-    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 0.0, s_noise: float = 1.0
+    x: Tensor,
+    sigmas: Tensor,
+    noise: NoiseSource,
+    path: Path,
+    *,
+    eta: float = 0.0,
+    s_noise: float = 1.0,
 ) -> Solving:
     """Integrates exponentially to second order, the prediction linear in log σ through the last
     two, the older one told apart by how far noise had set the run back; the first step and those to
@@ -120,10 +149,12 @@ def res_multistep(
     return x
 
 
+@in_relative_levels
 def dpmpp_sde(
     x: Tensor,
     sigmas: Tensor,
     noise: NoiseSource,
+    path: Path,
     *,
     eta: float = 1.0,
     s_noise: float = 1.0,
@@ -161,10 +192,12 @@ def dpmpp_sde(
     return x
 
 
+@in_relative_levels
 def dpmpp_2m_sde(
     x: Tensor,
     sigmas: Tensor,
     noise: NoiseSource,
+    path: Path,
     *,
     eta: float = 1.0,
     s_noise: float = 1.0,
@@ -203,8 +236,15 @@ def dpmpp_2m_sde(
     return x
 
 
+@in_relative_levels
 def dpmpp_3m_sde(
-    x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0
+    x: Tensor,
+    sigmas: Tensor,
+    noise: NoiseSource,
+    path: Path,
+    *,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
 ) -> Solving:
     """Steps as dpmpp_2m_sde, with the first and second differences of the last three predictions
     (Crowson, k-diffusion, after Lu et al. 2022, "DPM-Solver", appendix B); to 0 the prediction.

@@ -1,0 +1,180 @@
+"""Defines the paths between pictures and noise that models are trained on: x = α(σ) x0 + σ noise.
+
+Solvers ask a path for whatever depends on α, so that none of them knows which one it is on. Must
+not know models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+
+NEAR_NOISE = 0.9999  # stands for the flow's level 1 in the middle of a step; the ecosystem's value
+
+
+@dataclass(frozen=True, slots=True)
+class AncestralStep:
+    """Splits a step into a way down and fresh noise: x' = kept · x(down) + up · noise."""
+
+    down: Tensor  # 0-d: the level solved to
+    kept: Tensor | float  # 0-d
+    up: Tensor  # 0-d
+
+
+class Path(Protocol):
+    """Relates pictures, noise and levels σ, 0-d tensors on the CPU, that fall to 0, the picture."""
+
+    def alpha(self, sigma: Tensor) -> Tensor | float:
+        """Returns the share of the picture at this level."""
+
+    def relative(self, sigma: Tensor) -> Tensor:
+        """Returns σ / α, the level of the variance exploding path with the same signal-to-noise
+        ratio.
+        """
+
+    def level(self, relative: Tensor) -> Tensor:
+        """Returns the σ of σ / α."""
+
+    def below_noise(self, sigmas: Tensor) -> Tensor:
+        """Returns levels [N + 1] whose first has a signal-to-noise ratio above 0."""
+
+    def halfway(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
+        """Returns the level in the middle of two in log(σ / α)."""
+
+    def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
+        """Returns the split of a step whose share of fresh noise is `eta`: 0 none, 1 all that keeps
+        the distribution.
+        """
+
+    def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
+        """Returns the point of the path at this level."""
+
+    def started(self, latent: Tensor, noise: Tensor, sigma: float) -> Tensor:
+        """Returns the point at which a run begins."""
+
+    def finished(self, x: Tensor, sigma: float) -> Tensor:
+        """Returns x [B, C, h, w] of the last level as a latent, which a further run may take."""
+
+    def check(self, sigmas: Sequence[float]) -> None:
+        """Raises InputError for levels that the path has not."""
+
+
+def ancestral_split(sigma: Tensor, sigma_next: Tensor, eta: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Returns (σ_down, σ_up) with σ_down² + σ_up² = σ'² and σ_up = η σ' sqrt(1 - σ'²/σ²), at most
+    σ' (Song et al. 2021, "Denoising Diffusion Implicit Models", equation 16, in sigma space).
+    """
+    if not eta:
+        return sigma_next, torch.zeros_like(sigma_next)
+    up = torch.minimum(
+        sigma_next, eta * (sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2) ** 0.5
+    )
+    return (sigma_next**2 - up**2) ** 0.5, up
+
+
+@dataclass(frozen=True, slots=True)
+class VarianceExploding:
+    """Keeps the picture whole and adds noise: x = x0 + σ noise (Karras et al. 2022, table 1,
+    "VE").
+
+    `sigma_max`: the highest level of the model's table; from there on a run begins with the full
+    variance of 1 + σ², as pure noise has in the model's own scale.
+    """
+
+    sigma_max: float
+
+    def alpha(self, sigma: Tensor) -> float:
+        return 1.0
+
+    def relative(self, sigma: Tensor) -> Tensor:
+        return sigma
+
+    def level(self, relative: Tensor) -> Tensor:
+        return relative
+
+    def below_noise(self, sigmas: Tensor) -> Tensor:
+        return sigmas
+
+    def halfway(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
+        return torch.lerp(sigma.log(), sigma_next.log(), 0.5).exp()
+
+    def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
+        down, up = ancestral_split(sigma, sigma_next, eta)
+        return AncestralStep(down, 1.0, up)
+
+    def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
+        return latent + noise * sigma
+
+    def started(self, latent: Tensor, noise: Tensor, sigma: float) -> Tensor:
+        if sigma > self.sigma_max or math.isclose(sigma, self.sigma_max, rel_tol=1e-5):
+            # In float32 as the levels are: at the top of a zero-terminal-SNR table one bit of it is
+            # half a thousandth of the latent.
+            return latent + noise * (1 + torch.tensor(sigma, dtype=torch.float32).square()).sqrt()
+        return self.noised(latent, noise, sigma)
+
+    def finished(self, x: Tensor, sigma: float) -> Tensor:
+        return x
+
+    def check(self, sigmas: Sequence[float]) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Goes straight from picture to noise: x = (1 - σ) x0 + σ noise, the model predicts noise - x0
+    (Liu et al. 2022, "Flow Straight and Fast"; Lipman et al. 2022, "Flow Matching").
+
+    `highest`: the level that stands for 1, pure noise, where a logarithm of the signal is taken.
+    """
+
+    highest: float
+
+    def alpha(self, sigma: Tensor) -> Tensor:
+        return 1 - sigma
+
+    def relative(self, sigma: Tensor) -> Tensor:
+        return sigma / (1 - sigma)
+
+    def level(self, relative: Tensor) -> Tensor:
+        return relative / (1 + relative)
+
+    def below_noise(self, sigmas: Tensor) -> Tensor:
+        if not len(sigmas) or sigmas[0] < 1:
+            return sigmas
+        return torch.cat([sigmas.new_tensor([self.highest]), sigmas[1:]])
+
+    def halfway(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
+        if sigma >= 1:
+            return torch.full_like(sigma, NEAR_NOISE)
+        return torch.lerp(sigma.logit(), sigma_next.logit(), 0.5).sigmoid()
+
+    def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
+        """σ_down = σ' (1 + η (σ'/σ - 1)); there x is scaled to the picture's share at σ' and noise
+        fills up to σ'.
+        """
+        down = sigma_next * (1 + (sigma_next / sigma - 1) * eta)
+        kept = (1 - sigma_next) / (1 - down)
+        return AncestralStep(down, kept, (sigma_next**2 - (down * kept) ** 2).clamp(min=0) ** 0.5)
+
+    def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
+        return noise * sigma + latent * (1.0 - sigma)
+
+    def started(self, latent: Tensor, noise: Tensor, sigma: float) -> Tensor:
+        return self.noised(latent, noise, sigma)
+
+    def finished(self, x: Tensor, sigma: float) -> Tensor:
+        return x / (1.0 - sigma)
+
+    def check(self, sigmas: Sequence[float]) -> None:
+        if sigmas and (max(sigmas) > 1 or sigmas[-1] == 1):
+            listed = ", ".join(f"{sigma:g}" for sigma in sigmas)
+            raise InputError(
+                "sigmas: this model is a flow, whose levels lie between 1, noise, and 0, the "
+                f"picture, and end below 1; got {listed}"
+            )

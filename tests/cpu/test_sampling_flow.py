@@ -1,0 +1,356 @@
+"""Sampling a flow, x = (1 - σ) x0 + σ noise: its levels beside diffusers' and the formulas, its
+solvers on Gaussian data whose flow is known, and what a run begins and ends with.
+"""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from gaussian_data import MEAN, SPREAD, solve
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import Step, per_row
+from katz_graph.patches import FlowSampling
+from katz_graph.sampling.names import SAMPLER_NAMES, SAMPLERS, SCHEDULER_NAMES, SamplerChoice
+from katz_graph.sampling.noise import initial_noise
+from katz_graph.sampling.noise_table import altered_table, flow_table, noise_table
+from katz_graph.sampling.path import Flow
+from katz_graph.sampling.prediction import to_denoised
+from katz_graph.sampling.process import Process, start_process
+from katz_graph.sampling.samplers import OnPath, Solver, evaluations, solver_of
+from katz_graph.sampling.schedules import schedule, slice_steps
+from katz_graph.sampling.spec import SamplingSpec
+
+torch.set_num_threads(1)
+SD3 = flow_table(3.0)
+AURA = flow_table(3.0, multiplier=1.0)
+FLUX = flow_table(math.exp(1.15), levels=10_000, multiplier=1.0)
+SHAPE = (2, 4, 8, 6)
+ORIGINAL = initial_noise(SHAPE, 99) * 0.6
+# the noise that they add is that of another path, as in ComfyUI: they are given no promise here
+OF_ANOTHER_PATH = ("ddpm", "res_multistep_ancestral")
+
+
+def shifted(time: "float | np.ndarray", shift: float) -> "float | np.ndarray":
+    """σ of a time in [0, 1] (Esser et al. 2024, equation 23), in float64."""
+    return shift * time / (1 + (shift - 1) * time)
+
+
+# Levels
+
+
+def test_the_table_holds_the_shifted_levels_and_the_model_is_told_them() -> None:
+    for table, count, told in ((SD3, 1000, 1000.0), (AURA, 1000, 1.0), (FLUX, 10_000, 1.0)):
+        times = np.arange(1, count + 1) / count
+        np.testing.assert_allclose(table.sigmas, shifted(times, table.shift), rtol=1e-5)
+        assert table.sigma_max == 1.0 and table.timestep_at(0.75) == 0.75 * told
+    # FLUX's own formula: e^mu / (e^mu + 1 / t - 1)
+    times = np.linspace(0.01, 1, 50)
+    np.testing.assert_allclose(
+        FLUX.sigma_at(torch.from_numpy(times)), math.e**1.15 / (math.e**1.15 + 1 / times - 1), 1e-6
+    )
+
+
+def test_percents_count_from_pure_noise() -> None:
+    assert [SD3.percent_to_sigma(percent) for percent in (-1.0, 0.0, 1.0, 2.0)] == [1, 1, 0, 0]
+    assert SD3.percent_to_sigma(0.4) == pytest.approx(shifted(0.6, 3.0), rel=1e-6)
+    assert FLUX.percent_to_sigma(0.4) == pytest.approx(shifted(0.6, math.exp(1.15)), rel=1e-6)
+
+
+def test_levels_are_those_of_diffusers_pipelines() -> None:
+    """SD3 is `normal`, FLUX `simple` where its 10,000 levels are a multiple of the steps."""
+    for steps in (1, 4, 20, 28):
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+        scheduler.set_timesteps(steps)
+        np.testing.assert_allclose(schedule("normal", SD3, steps), scheduler.sigmas, atol=5e-7)
+    for steps in (1, 4, 20, 25):
+        scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+        scheduler.set_timesteps(sigmas=np.linspace(1, 1 / steps, steps), mu=1.15)
+        np.testing.assert_allclose(schedule("simple", FLUX, steps), scheduler.sigmas, atol=5e-7)
+
+
+def test_schedules_that_are_equal_in_time_shift_twice() -> None:
+    """The way from level to time does not undo the shift. Pictures depend on it."""
+    times = np.linspace(1, shifted(1e-3, 3.0), 11)
+    np.testing.assert_allclose(
+        schedule("normal", SD3, 11), [*shifted(times, 3.0), 0.0], rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        schedule("sgm_uniform", SD3, 10), [*shifted(times[:-1], 3.0), 0.0], rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("table", "levels"), [(SD3, 1000), (FLUX, 10_000)])
+def test_other_schedules_follow_their_formulas(table: "object", levels: int) -> None:
+    assert table in (SD3, FLUX)
+    known = SD3 if table is SD3 else FLUX
+    low, steps = shifted(1 / levels, known.shift), 10
+    share = np.linspace(0, 1, steps)
+    simple = shifted(1 - np.arange(steps) / steps, known.shift)
+    expected = {
+        "karras": (1 + share * (low ** (1 / 7) - 1)) ** 7,
+        "exponential": low**share,
+        "simple": simple,
+        "kl_optimal": np.tan(share * math.atan(low) + (1 - share) * math.pi / 4),
+        # the second level of the table, then every 1/10 of it
+        "ddim_uniform": shifted((2 + np.arange(steps) * levels / steps) / levels, known.shift)[
+            ::-1
+        ],
+    }
+    # a twentieth of the way grows linearly to 0.025 in 5 steps, then meets 1 with the same slope
+    expected["linear_quadratic"] = 1 - np.array(
+        [0.005 * i + (1 - 0.05) / 25 * max(i - 5, 0) ** 2 for i in range(steps)]
+    )
+    for name, want in expected.items():
+        np.testing.assert_allclose(
+            schedule(name, known, steps), [*want, 0.0], rtol=0, atol=1e-6, err_msg=name
+        )
+
+
+def test_a_scheduler_folder_of_a_flow_gives_its_levels() -> None:
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    table = noise_table(json.loads(scheduler.to_json_string()))
+    assert torch.equal(table.sigmas, SD3.sigmas) and table.parametrisation == "flow_prediction"
+    dynamic = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    with pytest.raises(InputError, match="use_dynamic_shifting is not supported"):
+        noise_table(json.loads(dynamic.to_json_string()))
+
+
+@pytest.mark.parametrize("shift", [0.0, -1.0, math.inf, math.nan])
+def test_a_shift_that_has_no_levels_is_refused(shift: float) -> None:
+    with pytest.raises(InputError, match="shift: expected a number above 0"):
+        altered_table({}, FlowSampling(shift))
+
+
+# Solvers
+
+
+def denoised(x: Tensor, sigma: Tensor) -> Tensor:
+    """E[x0 | x] of Gaussian data."""
+    kept = 1 - sigma
+    return MEAN + kept * SPREAD**2 / (kept**2 * SPREAD**2 + sigma**2) * (x - kept * MEAN)
+
+
+def flowed(x: float, sigma: float, end: float) -> float:
+    """The exact solution: the distance from the mean in deviations stays."""
+
+    def deviation(level: float) -> float:
+        return math.hypot((1 - level) * SPREAD, level)
+
+    return (1 - end) * MEAN + (x - (1 - sigma) * MEAN) * deviation(end) / deviation(sigma)
+
+
+def solver(name: str, **options: float | str) -> Solver:
+    return solver_of(SamplerChoice(name, tuple(options.items())), (1.0, 0.5, 0.2), SD3.path)
+
+
+def of(name: str, **options: float | str) -> OnPath:
+    return solver(name, **options).sampler
+
+
+ORDERS = {
+    "euler": 1,
+    "heun": 2,
+    "dpm_2": 2,
+    "dpmpp_2m": 2,
+    "ipndm": 2,
+    "uni_pc": 2,
+    "res_multistep": 2,
+    "gradient_estimation": 1,
+    "lms": 2,
+    "deis": 2,
+    "euler_ancestral": 1,
+    "dpm_2_ancestral": 2,
+    "dpmpp_2s_ancestral": 2,
+    "dpmpp_sde": 2,
+    "dpmpp_2m_sde": 2,
+    "dpmpp_2m_sde_heun": 2,
+    "dpmpp_3m_sde": 2,
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_solvers_converge_to_the_flow_at_their_order(name: str) -> None:
+    """Without fresh noise."""
+    sampler = of(name, **({} if SAMPLERS[name].noise == "none" else {"eta": 0.0}))
+    x, first, last = 1.7, 0.9, 0.1
+    errors = [
+        float(
+            solve(
+                sampler,
+                torch.tensor(x, dtype=torch.float64),
+                torch.linspace(first, last, steps + 1, dtype=torch.float64),
+                denoised,
+            )
+        )
+        - flowed(x, first, last)
+        for steps in (100, 202, 406)
+    ]
+    observed = [math.log(abs(coarse / fine), 2.01) for coarse, fine in pairwise(errors)]
+    assert observed == pytest.approx([ORDERS[name]] * 2, abs=0.4)
+    assert abs(errors[-1]) < 5e-3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, entry in SAMPLERS.items()
+        if entry.noise != "none" and name not in (*OF_ANOTHER_PATH, "lcm")
+    ],
+)
+def test_fresh_noise_keeps_the_distribution_of_the_data(name: str) -> None:
+    samples, steps = 20_000, 60
+    # from pure noise at 1, which has no logarithm, on at equal distances in log-SNR
+    sigmas = torch.cat([torch.ones(1), torch.linspace(6, -6, steps + 1).sigmoid(), torch.zeros(1)])
+    noise = solver(name).noise_source((samples,), 1, sigmas, "cpu")
+    start = torch.randn(samples, generator=torch.Generator().manual_seed(0))
+    result = solve(of(name), start, sigmas, denoised, noise=noise)
+    # standard errors: 0.0035 of the mean, 0.5 % of the spread; the discretisation of first order
+    # takes about 10 % at 60 steps
+    assert float(result.mean()) == pytest.approx(MEAN, abs=0.015)
+    assert float(result.std()) == pytest.approx(
+        SPREAD, rel=0.15 if name == "euler_ancestral" else 0.03
+    )
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+def test_to_no_noise_the_last_prediction_is_the_picture(sampler: str) -> None:
+    x = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(1))
+    picture = torch.full_like(x, 0.7)
+    sigmas = torch.tensor([1.0, 0.6, 0.2, 0.0])
+    noise = solver(sampler).noise_source(x.shape, 1, sigmas, "cpu")
+    result = solve(of(sampler), x, sigmas, lambda x, sigma: picture, noise)
+    # those that take no step to 0 end at a level close to it
+    near = 0.35 if sampler == "dpm_fast" else 0.01 if sampler.startswith("uni_pc") else 1e-6
+    assert float((result - picture).abs().max()) <= near * 4
+
+
+def test_lcm_noises_the_prediction_to_the_next_level() -> None:
+    x, drawn = torch.tensor([0.5], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64)
+    sigmas = torch.tensor([1.0, 0.25], dtype=torch.float64)
+    result = solve(of("lcm"), x, sigmas, lambda x, sigma: x * 0 + 0.8, lambda a, b: drawn)
+    assert float(result) == pytest.approx(0.75 * 0.8 + 0.25 * 2.0)
+
+
+def test_an_ancestral_step_has_the_noise_and_the_picture_of_its_level() -> None:
+    """The share of the picture is 1 - σ', the variance of the noise σ'², whatever eta."""
+    sigma, sigma_next = torch.tensor([0.8, 0.5], dtype=torch.float64)
+    for eta in (0.0, 0.3, 1.0):
+        step = SD3.path.ancestral(sigma, sigma_next, eta)
+        assert float(step.kept * (1 - step.down)) == pytest.approx(0.5)
+        assert float((step.kept * step.down) ** 2 + step.up**2) == pytest.approx(0.25)
+    assert float(step.down) == pytest.approx(0.5 * 0.5 / 0.8)
+
+
+@pytest.mark.parametrize(
+    ("name", "levels"),
+    [
+        # looks ahead of pure noise, where no logarithm leads
+        ("dpmpp_2s_ancestral", [1.0, 0.9999, 0.5]),
+        # begins at percent 0.0001 of the schedule, and looks halfway in log-SNR
+        ("dpmpp_sde", [shifted(0.9999, 3.0), None, 0.5]),
+        ("dpmpp_2m_sde", [shifted(0.9999, 3.0), 0.5]),
+        ("euler_ancestral", [1.0, 0.5]),
+    ],
+)
+def test_pure_noise_is_replaced_where_a_logarithm_is_taken(
+    name: str, levels: list[float | None]
+) -> None:
+    asked = [one.sigma for one in evaluations(of(name), (1.0, 0.5, 0.0))]
+    halfway = 1 / (1 + math.sqrt(shifted(0.9999, 3.0) / (1 - shifted(0.9999, 3.0))))
+    expected = [1 - halfway if level is None else level for level in levels]
+    assert asked == pytest.approx(expected, rel=1e-4)
+
+
+# Runs
+
+
+def spec(sampler: str = "euler", start: int = 0, end: int = 99, noise: bool = True) -> SamplingSpec:
+    sigmas = slice_steps(schedule("simple", SD3, 6, sampler=sampler), start, end, False)
+    return SamplingSpec(sampler=sampler, sigmas=sigmas, seed=5, add_noise=noise)
+
+
+def velocity(step: Step) -> Tensor:
+    """Some smooth function of what a model gets."""
+    return torch.sin(step.model_input * 2 + per_row(step.timestep / 300, step.x)).roll(1, -1)
+
+
+def run(process: Process) -> tuple[Tensor, list[Step]]:
+    steps = []
+    while (step := process.next_step()) is not None:
+        steps.append(step)
+        process.advance(to_denoised(velocity(step), step, SD3.parametrisation))
+    return process.result, steps
+
+
+def start(spec: SamplingSpec, latent: Tensor) -> Process:
+    return start_process(spec, latent, SD3, "cpu", torch.float32)
+
+
+def test_a_run_is_the_integral_of_the_velocity() -> None:
+    result, steps = run(start(spec(), torch.zeros(SHAPE)))
+    sigmas = schedule("simple", SD3, 6)
+    assert [float(step.timestep[0]) for step in steps] == pytest.approx(
+        [1000 * sigma for sigma in sigmas[:-1]]
+    )
+    x = initial_noise(SHAPE, 5)  # pure noise, of variance 1
+    for step, (sigma, sigma_next) in zip(steps, pairwise(sigmas), strict=True):
+        torch.testing.assert_close(step.model_input, x, rtol=0, atol=1e-5)  # unscaled
+        x = x + velocity(step) * (sigma_next - sigma)
+    torch.testing.assert_close(result, x, rtol=0, atol=1e-5)
+
+
+def test_a_picture_is_mixed_with_noise_not_covered_by_it() -> None:
+    part = spec(start=3)
+    _, steps = run(start(part, ORIGINAL))
+    sigma = part.sigmas[0]
+    torch.testing.assert_close(
+        steps[0].x, (1 - sigma) * ORIGINAL + sigma * initial_noise(SHAPE, 5), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("sampler", ["euler", "dpm_2", "heun"])
+def test_two_runs_that_share_a_level_are_one(sampler: str) -> None:
+    """What ends above 0 is scaled as a latent; the next run mixes it back."""
+    whole, _ = run(start(spec(sampler), ORIGINAL))
+    first, _ = run(start(spec(sampler, end=3), ORIGINAL))
+    second, _ = run(start(spec(sampler, start=3, noise=False), first))
+    torch.testing.assert_close(second, whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+def test_the_kept_part_under_a_mask_is_the_original_on_the_path(sampler: str) -> None:
+    mask = torch.zeros(8, 6)
+    mask[:, :3] = 1
+    part = spec(sampler, start=2)
+    masked = SamplingSpec(sampler=sampler, sigmas=part.sigmas, seed=5, mask=mask)
+    result, steps = run(start(masked, ORIGINAL))
+    kept_noise = initial_noise(
+        SHAPE, 6 if SAMPLERS[sampler.removesuffix("_gpu")].redraws_mask_noise else 5
+    )
+    for step in steps:
+        sigma = float(step.sigma[0])
+        shown = (1 - sigma) * ORIGINAL + sigma * kept_noise
+        torch.testing.assert_close(step.x[..., 3:], shown[..., 3:], rtol=0, atol=1e-6)
+    if sampler not in ("dpm_fast", "uni_pc", "uni_pc_bh2"):  # they stop before 0
+        torch.testing.assert_close(result[..., 3:], ORIGINAL[..., 3:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULER_NAMES)
+@pytest.mark.parametrize("sampler", ["euler", "dpmpp_2m_sde", "dpmpp_2s_ancestral", "uni_pc"])
+def test_every_schedule_gives_finite_pictures(scheduler: str, sampler: str) -> None:
+    request = SamplingSpec(sampler=sampler, sigmas=schedule(scheduler, SD3, 5), seed=1)
+    result, _ = run(start(request, torch.zeros(SHAPE)))
+    assert result.isfinite().all()
+
+
+@pytest.mark.parametrize("sigmas", [(14.6, 3.0, 0.0), (0.2, 0.6, 1.0)])
+def test_levels_that_a_flow_has_not_are_refused_in_one_line(sigmas: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="this model is a flow, whose levels lie between 1"):
+        solver_of(SamplerChoice("euler"), sigmas, Flow(0.9999))
