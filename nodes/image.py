@@ -84,6 +84,25 @@ class PreviewImage(Node, category="image", output=True):
         return _saved(images, context, "temp", "preview")
 
 
+class ImageCompare(Node, category="image", output=True):
+    """Show two pictures beside each other; writes PNG files to a folder of temporary pictures."""
+
+    def run(
+        self, context: Context, image_a: Image | None = None, image_b: Image | None = None
+    ) -> None:
+        from katz_graph.files.images import save_images
+
+        folder = place_folder(context, "temp")
+        shown = {
+            f"{side}_images": announced(
+                context, "temp", save_images(image, folder, f"compare.{side}", context.metadata)
+            )
+            for side, image in (("a", image_a), ("b", image_b))
+            if image is not None
+        }
+        return with_ui(None, **{"a_images": [], "b_images": [], **shown})
+
+
 class SaveImageWebsocket(Node, category="api/image", output=True):
     """Send PNG files to the client that asked for this run, and write none."""
 

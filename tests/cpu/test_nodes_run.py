@@ -135,3 +135,48 @@ def test_lists_of_batches_are_saved_one_by_one(katz: Katz) -> None:
     result = katz("run", write(nodes), "--json")
     assert result.code == 0 and len(result.data["outputs"]) == 5
     assert [line for line in result.err.splitlines() if line.isdigit()] == ["2", "2", "1"]
+
+
+def test_a_switch_evaluates_the_chosen_side_alone(katz: Katz) -> None:
+    for switch, chosen in ((False, "1"), (True, "2")):
+        nodes: dict[str, Any] = {
+            "1": ("EmptyImage", {"width": 24, "height": 8}),
+            "2": ("EmptyImage", {"width": 40, "height": 8}),
+            "3": ("ComfySwitchNode", {"switch": switch, "on_false": ["1", 0], "on_true": ["2", 0]}),
+            "4": ("SaveImage", {"images": ["3", 0]}),
+        }
+        result = katz("run", write(nodes), "--why")
+        ran = [line.split()[1] for line in result.err.splitlines() if line.startswith("node ")]
+        assert ran == [chosen, "3", "4"]
+        made = Path(f"output/ComfyUI_{1 + switch:05}_.png")
+        assert Image.open(made).size == (nodes[chosen][1]["width"], 8)
+
+
+def test_sizes_of_proportions_are_multiples_near_the_megapixels(katz: Katz) -> None:
+    """1024² pixels as 16:9 are 1365.3 x 768; in multiples of 32 they are 1376 x 768. A tenth
+    as 2:3 is 264.4 x 396.6."""
+    for inputs, size in (
+        ({}, (1024, 1024)),
+        ({"aspect_ratio": "16:9 (Widescreen)"}, (1368, 768)),
+        ({"aspect_ratio": "16:9 (Widescreen)", "multiple": 32}, (1376, 768)),
+        ({"aspect_ratio": "2:3 (Portrait Photo)", "megapixels": 0.1, "multiple": 16}, (272, 400)),
+    ):
+        nodes: dict[str, Any] = {
+            "1": ("ResolutionSelector", inputs),
+            "2": ("EmptyImage", {"width": ["1", 0], "height": ["1", 1]}),
+            "3": ("PreviewImage", {"images": ["2", 0]}),
+        }
+        (path,) = katz("run", write(nodes), "--json").data["outputs"]
+        assert Image.open(path).size == size
+
+
+def test_two_pictures_are_shown_beside_each_other(katz: Katz) -> None:
+    nodes: dict[str, Any] = {
+        "1": ("EmptyImage", {"width": 24, "height": 8}),
+        "2": ("ImageCompare", {"image_a": ["1", 0], "image_b": ["1", 0]}),
+    }
+    made = katz("run", write(nodes), "--json").data["outputs"]
+    assert [Path(path).name for path in made] == ["compare.a_00001_.png", "compare.b_00001_.png"]
+    nodes["2"] = ("ImageCompare", {})
+    result = katz("run", write(nodes))
+    assert result.code == 0
