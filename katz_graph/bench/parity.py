@@ -24,7 +24,13 @@ from torch import Tensor
 from katz_graph.bench import parity_reference as reference
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
+from katz_graph.bench.random_models import (
+    LAYERS_PER_BLOCK,
+    Family,
+    make_controlnet,
+    make_lora,
+    make_pipeline,
+)
 from katz_graph.bench.requests import local_engine, region_of, sample, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import InputError
@@ -73,20 +79,22 @@ class Models:
     loras: tuple[Path, ...]
 
 
-def random_models(folder: Path, family: Family) -> Models:
+def random_models(folder: Path, family: Family, layers: int = LAYERS_PER_BLOCK) -> Models:
     """Makes a pipeline, three ControlNets, and two LoRAs of different rank and alpha that share
-    layers, the second with a text-encoder part.
+    layers, the second with a text-encoder part. `layers`: of each block of the UNet.
 
     A folder in which they have been made already is taken as it is.
     """
     controls = tuple(folder / f"{family}-control{number}" for number in range(3))
     loras = (folder / f"{family}-first.safetensors", folder / f"{family}-second.safetensors")
     if not loras[1].exists():
-        make_pipeline(folder / family, family, seed=1)
+        make_pipeline(folder / family, family, seed=1, layers=layers)
         for number, control in enumerate(controls):
-            make_controlnet(control, family, seed=10 + number)
-        make_lora(loras[0], family, rank=4, alpha=2.0, naming="kohya", seed=20, text_encoder=False)
-        make_lora(loras[1], family, rank=8, alpha=8.0, naming="peft", seed=21, text_encoder=True)
+            make_controlnet(control, family, seed=10 + number, layers=layers)
+        first = {"rank": 4, "alpha": 2.0, "naming": "kohya", "seed": 20, "text_encoder": False}
+        second = {"rank": 8, "alpha": 8.0, "naming": "peft", "seed": 21, "text_encoder": True}
+        for path, made in zip(loras, (first, second), strict=True):
+            make_lora(path, family, **made, layers=layers)  # type: ignore[arg-type]
     return Models(family, folder / family, family == "sdxl", controls, loras)
 
 

@@ -45,14 +45,16 @@ SCALING: dict[Family, float] = {"sd1": 0.18215, "sd2": 0.18215, "sdxl": 0.13025}
 ADDED_TIME_WIDTH, POOLED_WIDTH = 8, 40  # SDXL: width per size number, width of the pooled text
 
 
-def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[str, Any]:
+def unet_config(
+    family: Family, channels: tuple[int, ...] = CHANNELS, layers: int = LAYERS_PER_BLOCK
+) -> dict[str, Any]:
     """Returns arguments of a UNet2DConditionModel of this family: three blocks of two layers, as
-    SDXL has them.
+    SDXL has them, or of as many `layers`.
     """
     shared: dict[str, Any] = {
         "sample_size": 8,
         "block_out_channels": channels,
-        "layers_per_block": LAYERS_PER_BLOCK,
+        "layers_per_block": layers,
         "norm_num_groups": GROUPS,
         "cross_attention_dim": sum(encoder["hidden_size"] for encoder in TEXT_ENCODERS[family]),
     }
@@ -87,6 +89,7 @@ def make_pipeline(
     seed: int,
     channels: tuple[int, ...] = CHANNELS,
     extra: int = 0,
+    layers: int = LAYERS_PER_BLOCK,
 ) -> None:
     """Writes a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE
     (factor 8, 4 channels), scheduler.
@@ -97,7 +100,7 @@ def make_pipeline(
     folder = Path(folder)
     second = ("_2",) if family == "sdxl" else ()
     with _seeded(seed):
-        unet = UNet2DConditionModel(**unet_config(family, channels), in_channels=4 + extra)
+        unet = UNet2DConditionModel(**unet_config(family, channels, layers), in_channels=4 + extra)
         if extra:
             nn.init.normal_(unet.conv_in.weight[:, 4:])
         _save(unet, folder / "unet")
@@ -139,7 +142,11 @@ def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHAN
 
 
 def make_controlnet(
-    folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS
+    folder: str | Path,
+    family: Family,
+    seed: int,
+    channels: tuple[int, ...] = CHANNELS,
+    layers: int = LAYERS_PER_BLOCK,
 ) -> None:
     """Writes a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions
     are random.
@@ -147,7 +154,7 @@ def make_controlnet(
     with _seeded(seed):
         taken = {
             name: value
-            for name, value in unet_config(family, channels).items()
+            for name, value in unet_config(family, channels, layers).items()
             if name not in ("sample_size", "up_block_types")
         }
         model = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12))
@@ -170,6 +177,7 @@ def make_lora(
     seed: int,
     text_encoder: bool,
     channels: tuple[int, ...] = CHANNELS,
+    layers: int = LAYERS_PER_BLOCK,
 ) -> None:
     """Writes a LoRA for `make_pipeline`'s UNet (linear layers, 1x1 and 3x3 convolutions) and, if
     asked, its text encoders.
@@ -178,7 +186,7 @@ def make_lora(
     carry it in diffusers' metadata.
     """
     with torch.device("meta"):
-        unet = UNet2DConditionModel(**unet_config(family, channels))
+        unet = UNet2DConditionModel(**unet_config(family, channels, layers))
         encoders = [
             _text_encoder(sizes, projected=bool(index))
             for index, sizes in enumerate(TEXT_ENCODERS[family])
@@ -197,7 +205,7 @@ def make_lora(
         for name, module in modules:
             down, up = factors(module, rank, generator)
             if naming == "kohya":
-                key = _kohya_name(part, name, family)
+                key = _kohya_name(part, name, family, layers)
                 tensors |= {
                     f"{key}.lora_down.weight": down,
                     f"{key}.lora_up.weight": up,
@@ -352,19 +360,20 @@ def _factor_names(part: str, naming: Naming) -> tuple[str, str]:
     )
 
 
-def _kohya_name(part: str, name: str, family: Family) -> str:
+def _kohya_name(part: str, name: str, family: Family, layers: int) -> str:
     if part != "unet":
         prefix = {
             "text_encoder": "lora_te1" if family == "sdxl" else "lora_te",
             "text_encoder_2": "lora_te2",
         }[part]
         return f"{prefix}_text_model_{name.removeprefix('text_model.').replace('.', '_')}"
-    return "lora_unet_" + (_original_name(name) if family == "sdxl" else name).replace(".", "_")
+    original = _original_name(name, layers) if family == "sdxl" else name
+    return "lora_unet_" + original.replace(".", "_")
 
 
-def _original_name(name: str) -> str:
+def _original_name(name: str, layers: int) -> str:
     """Names a module as SDXL's original code does, whose names kohya's trainer uses for SDXL."""
-    stride = LAYERS_PER_BLOCK + 1
+    stride = layers + 1
     inner = {
         "conv1": "in_layers.2",
         "conv2": "out_layers.3",
@@ -383,5 +392,5 @@ def _original_name(name: str) -> str:
         return f"middle_block.{1 if kind == 'attentions' else 2 * layer}.{rest}"
     if side == "up":
         return f"output_blocks.{block * stride + layer}.{place}.{rest}"
-    within = LAYERS_PER_BLOCK if kind == "downsamplers" else layer
+    within = layers if kind == "downsamplers" else layer
     return f"input_blocks.{block * stride + 1 + within}.{place}.{rest}"

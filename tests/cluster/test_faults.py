@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ from katz_graph.ir.region import Region
 from katz_graph.models.stages import stages
 
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
-STEPS = 10
+STEPS = 6
 BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 NOTICED = {signal.SIGKILL: 1.0, signal.SIGSTOP: 2 * WorkerPatience().frozen}  # seconds
 RECOVERED = 5.0  # seconds, with a spare
@@ -320,7 +321,7 @@ class TestThreads:
 
         threads, descriptors = threading.active_count(), open_descriptors(hosts)
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(one, range(20)))
+            list(pool.map(one, range(12)))
         eventually(lambda: not any(host._parts for host in hosts), 5)
         assert [len(host.mailbox) for host in hosts] == [0, 0, 0]
         eventually(lambda: threading.active_count() <= threads, 5)
@@ -345,17 +346,17 @@ def open_descriptors(hosts: list[Host]) -> int:
 
 
 @pytest.mark.slow
-def test_shared_memory_that_cannot_be_had_is_told(region: Region, costs: Path) -> None:
-    """No file, and so no memory file, may be larger than 32 KiB."""
+def test_shared_memory_that_cannot_be_had_is_told(
+    region: Region, costs: Path, fork_server: ForkServer
+) -> None:
+    """No file of the workers, and so no memory file, may be larger than 32 KiB."""
     before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
-    limited = ForkServer(prefix=("prlimit", "--fsize=32768"))
-    launchers = dict.fromkeys((BASE, CONTROL), Spawn(limited, echo=lambda line: None))
-    with (
-        limited,
-        DeviceEngine(
-            [WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers
-        ) as engine,
-    ):
+    launchers = dict.fromkeys((BASE, CONTROL), Spawn(fork_server, echo=lambda line: None))
+    with DeviceEngine(
+        [WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers
+    ) as engine:
+        for pid in filter(None, engine.cluster.pids().values()):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))
         with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
             engine.cluster.run(
                 placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine)

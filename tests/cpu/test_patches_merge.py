@@ -34,7 +34,7 @@ HALF = (("", 0.5, 0.5),)
 def other(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRecipe, ClipRecipe]:
     """Another SD1 model, of other weights."""
     folder = tmp_path_factory.mktemp("other")
-    make_pipeline(folder, "sd1", seed=99)
+    make_pipeline(folder, "sd1", seed=99, layers=1)
     model, clip, _ = pipeline_recipes(folder)
     return model, clip
 
