@@ -193,6 +193,45 @@ test("P0.39 every action stands in the palette and on the sheet", async ({ page 
   await expect(page.getByRole("dialog", { name: "Shortcuts" })).toContainText("Ctrl Enter");
 });
 
+test("P0.39 a key is given to another action, in words where it is taken, and stays after a reload", async ({
+  page,
+}) => {
+  const sheet = page.getByRole("dialog", { name: "Shortcuts" });
+  const give = async (action: string, key: string) => {
+    await page.getByRole("button", { name: "Shortcuts", exact: true }).click();
+    await sheet.getByRole("button", { name: `change the key of ${action}`, exact: false }).click();
+    await page.keyboard.press(key);
+  };
+  const templates = page.getByRole("dialog", { name: "Templates" });
+  const jobs = page.getByRole("complementary", { name: "queue and history" });
+  await give("Templates", "j");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("t");
+  await expect(templates).toHaveCount(0);
+  await page.keyboard.press("j");
+  await expect(templates).toBeVisible();
+  await page.keyboard.press("Escape");
+  // a key that is taken is left to the other action, or taken from it
+  await give("Queue and history", "j");
+  await expect(sheet.getByRole("status")).toContainText("J is the key of “Templates” already");
+  await sheet.getByRole("button", { name: "Use it for “Queue and history”" }).click();
+  await expect(
+    sheet.getByRole("button", { name: "no key, change the key of Templates" }),
+  ).toBeVisible();
+  await page.keyboard.press("Escape");
+  await page.reload();
+  await expect(page.locator("main.canvas")).toBeVisible();
+  await expect(page.getByRole("button", { name: "queue" })).toHaveAttribute("title", /\(J\)/);
+  await page.keyboard.press("j");
+  await expect(jobs).toBeVisible();
+  await expect(templates).toHaveCount(0);
+  await page.getByRole("button", { name: "Shortcuts", exact: true }).click();
+  await sheet.getByRole("button", { name: "Reset all" }).click();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("t");
+  await expect(templates).toBeVisible();
+});
+
 for (const colorScheme of ["dark", "light"] as const)
   test(`P0.40 P0.41 axe finds nothing serious, ${colorScheme}`, async ({ page }) => {
     await page.emulateMedia({ colorScheme });

@@ -15,10 +15,8 @@ import {
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { NODE_TYPE, place } from "../shell/adding";
-import { type Place, removeNodes } from "../document/commands";
-import { removeGroup } from "../document/groups";
-import { removeLinks } from "../document/links";
-import { addReroute, removeReroute } from "../document/reroutes";
+import type { Place } from "../document/commands";
+import { addReroute } from "../document/reroutes";
 import type { Doc } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
 import "./light.css";
@@ -84,37 +82,13 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
 
   const onSelectionChange = useCallback(
     ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
-      useCanvas.setState({ selected: new Set(chosen.map(({ id }) => id)) });
-      setLinks((before) => {
-        const next = new Set(lines.map(({ id }) => id));
-        return next.size === before.size && [...next].every((id) => before.has(id)) ? before : next;
-      });
+      const next = new Set(lines.map(({ id }) => id));
+      useCanvas.setState({ selected: new Set(chosen.map(({ id }) => id)), links: next });
+      setLinks((before) =>
+        next.size === before.size && [...next].every((id) => before.has(id)) ? before : next,
+      );
     },
     [],
-  );
-
-  const onBeforeDelete = useCallback(
-    async ({ nodes: gone, edges: cut }: { nodes: Drawn[]; edges: WireEdge[] }) => {
-      const cards = new Set(gone.flatMap(({ id, type }) => (type === "card" ? [id] : [])));
-      const groups = gone.flatMap((one) => (one.type === "frame" ? [one.data.number] : []));
-      const points = gone.flatMap((one) => (one.type === "point" ? [one.data.reroute.id] : []));
-      change(gone.length > 0 ? "delete" : "cut a link", (now) =>
-        groups
-          .sort((one, other) => other - one)
-          .reduce(
-            removeGroup,
-            removeNodes(
-              points.reduce(
-                removeReroute,
-                removeLinks(now, new Set(cut.map(({ id }) => Number(id)))),
-              ),
-              cards,
-            ),
-          ),
-      );
-      return false; // the document has changed, and what is drawn follows it
-    },
-    [change],
   );
 
   const flow = useReactFlow();
@@ -160,12 +134,11 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
         }
         onNodesChange={onNodesChange}
         onSelectionChange={onSelectionChange}
-        onBeforeDelete={onBeforeDelete}
         {...connecting}
         {...moving}
         connectionRadius={24}
         reconnectRadius={14}
-        deleteKeyCode={["Delete", "Backspace"]}
+        deleteKeyCode={null}
         multiSelectionKeyCode={["Shift", "Control", "Meta"]}
         selectionKeyCode="Shift"
         selectionMode={SelectionMode.Partial}

@@ -1,7 +1,7 @@
 /** The menu at the pointer: the actions that make sense for what was clicked. */
 import { useEffect, useRef } from "react";
 import { ACTIONS } from "../shell/actions";
-import { keyText } from "../shell/keys";
+import { keyText, useKeys } from "../shell/keys";
 import { useCanvas } from "./state";
 
 const ON_NODES = [
@@ -34,6 +34,7 @@ function Open({
 }: {
   readonly menu: { readonly x: number; readonly y: number; readonly what: string };
 }) {
+  const keysOf = useKeys();
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const element = box.current;
@@ -78,7 +79,7 @@ function Open({
                 }}
               >
                 <span>{action.title}</span>
-                <kbd>{keyText(action.keys[0] ?? "")}</kbd>
+                <kbd>{keyText(keysOf(action)[0] ?? "")}</kbd>
               </button>,
             ];
       })}

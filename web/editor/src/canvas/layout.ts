@@ -45,7 +45,6 @@ export function drawnNodes(graph: Doc, before: readonly Drawn[]): Drawn[] {
         type: "boundary",
         data: { boundary },
         position: { x, y },
-        deletable: false,
       };
     }),
     ...nodesOf(graph).map((node) => drawnCard(node, known)),

@@ -23,6 +23,8 @@ interface Menu {
 interface CanvasState {
   /** Nodes and groups. */
   readonly selected: ReadonlySet<string>;
+  /** Links that are selected. */
+  readonly links: ReadonlySet<string>;
   /** Where a node is to be added; null while nobody asks for one. */
   readonly asking: Asking | null;
   readonly menu: Menu | null;
@@ -52,6 +54,7 @@ const nothing = () => {};
 
 export const useCanvas = create<CanvasState>(() => ({
   selected: new Set(),
+  links: new Set(),
   asking: null,
   menu: null,
   connecting: null,

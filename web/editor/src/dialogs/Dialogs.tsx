@@ -2,12 +2,12 @@ import { Connect } from "./Connect";
 import { useState } from "react";
 import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "./Large";
-import { ACTIONS, TOPICS } from "../shell/actions";
-import { keyText } from "../shell/keys";
+import { ACTIONS } from "../shell/actions";
+import { keyText, useKeys } from "../shell/keys";
 import { colour } from "../shell/editing";
 import { Find } from "./Find";
-import { Modal } from "./Modal";
 import { Picker } from "./Picker";
+import { Shortcuts } from "./Shortcuts";
 import { usePage } from "../shell/page";
 import { openTemplate } from "../shell/running";
 import { ConflictChoice, SaveAs } from "./Saving";
@@ -24,7 +24,7 @@ export function Dialogs() {
     <>
       {dialog === "palette" && <Palette />}
       {dialog === "templates" && <Templates />}
-      {dialog === "keys" && <Keys />}
+      {dialog === "keys" && <Shortcuts onClose={close} />}
       {dialog === "connect" && <Connect onClose={close} />}
       {dialog === "find" && <Find />}
       {dialog === "save-as" && <SaveAs />}
@@ -38,6 +38,7 @@ export function Dialogs() {
 
 function Palette() {
   const [query, setQuery] = useState("");
+  const keysOf = useKeys();
   const words = query.toLowerCase();
   const found = ACTIONS.filter(({ title }) => title.toLowerCase().includes(words));
   return (
@@ -45,10 +46,10 @@ function Palette() {
       label="All actions"
       query={query}
       onQuery={setQuery}
-      entries={found.map(({ id, title, keys }) => ({
-        id,
-        title,
-        detail: keys.map(keyText).join(", "),
+      entries={found.map((action) => ({
+        id: action.id,
+        title: action.title,
+        detail: keysOf(action).map(keyText).join(", "),
       }))}
       onClose={close}
       onPick={(id) => {
@@ -112,31 +113,5 @@ function Colours() {
         colour(id);
       }}
     />
-  );
-}
-
-function Keys() {
-  return (
-    <Modal label="Shortcuts" onClose={close}>
-      <div className="sheet">
-        {Object.entries(TOPICS).map(([topic, actions]) => (
-          <table key={topic}>
-            <caption>{topic}</caption>
-            <tbody>
-              {actions.map(({ id, title, keys }) => (
-                <tr key={id}>
-                  <th scope="row">{title}</th>
-                  <td>
-                    {keys.map((key) => (
-                      <kbd key={key}>{keyText(key)}</kbd>
-                    ))}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        ))}
-      </div>
-    </Modal>
   );
 }

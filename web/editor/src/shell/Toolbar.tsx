@@ -16,7 +16,7 @@ import {
 import type { ReactNode } from "react";
 import type { Job } from "../jobs/job";
 import { ACTIONS } from "./actions";
-import { keyText } from "./keys";
+import { keyText, useKeys } from "./keys";
 import type { Session } from "./documents";
 import { useLive } from "./live";
 
@@ -86,9 +86,10 @@ function Button({
   readonly disabled?: boolean;
   readonly prominent?: boolean;
 }) {
+  const keysOf = useKeys();
   const action = ACTIONS.find((one) => one.id === id);
   if (action === undefined) return null;
-  const keys = action.keys.map(keyText).join(", ");
+  const keys = keysOf(action).map(keyText).join(", ");
   return (
     <button
       type="button"

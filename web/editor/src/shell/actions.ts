@@ -22,8 +22,8 @@ export interface Action {
   readonly act: () => void;
   /** Whether it is done from text fields, too. */
   readonly anywhere?: boolean;
-  /** Whether the page leaves the key to the browser, which does the same by its own event. */
-  readonly byBrowser?: boolean;
+  /** The key that is left to the browser, which does the same by an event of its own. */
+  readonly byBrowser?: string;
 }
 
 const STEP = 8;
@@ -84,7 +84,7 @@ const EDITING: readonly Action[] = [
     title: "Paste",
     keys: ["Mod+v"],
     act: () => void editing.paste(),
-    byBrowser: true,
+    byBrowser: "Mod+v",
   },
   { id: "duplicate", title: "Duplicate", keys: ["Mod+d"], act: editing.duplicate },
   {
@@ -92,7 +92,6 @@ const EDITING: readonly Action[] = [
     title: "Delete",
     keys: ["Delete", "Backspace"],
     act: editing.remove,
-    byBrowser: true,
   },
   { id: "rename", title: "Rename", keys: ["F2"], act: editing.rename },
   { id: "mute", title: "Mute", keys: ["Mod+m"], act: () => editing.toggleMode(MUTED, "mute") },

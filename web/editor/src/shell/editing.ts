@@ -12,6 +12,7 @@ import {
   setMode,
 } from "../document/commands";
 import { addGroup, changeGroup, removeGroup } from "../document/groups";
+import { removeLinks } from "../document/links";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
 import { removeReroute } from "../document/reroutes";
 import { activeSession, graphOf, useDocuments } from "./documents";
@@ -81,11 +82,20 @@ export function colour(value: string): void {
 export function remove(): void {
   const chosen = selection();
   if (chosen === null) return;
+  const nodes = new Set(
+    nodesOf(chosen.graph).flatMap(({ id }) => (chosen.nodes.has(id) ? [id] : [])),
+  );
   const points = [...chosen.nodes].filter((id) => id.startsWith(POINT));
-  change("delete", (now) =>
+  const { links } = useCanvas.getState();
+  const things = nodes.size + points.length + chosen.groups.length;
+  if (things + links.size === 0) return;
+  change(things > 0 ? "delete" : "cut a link", (now) =>
     points.reduce(
       (next, id) => removeReroute(next, Number(id.slice(POINT.length))),
-      chosen.groups.reduce(removeGroup, removeNodes(now, chosen.nodes)),
+      chosen.groups.reduce(
+        removeGroup,
+        removeNodes(removeLinks(now, new Set([...links].map(Number))), nodes),
+      ),
     ),
   );
 }

@@ -1,10 +1,14 @@
 /** Holds what a person set for all browsers; the server keeps it. */
 import { create } from "zustand";
-import { textsOf } from "../json";
+import { fieldsOf, textsOf } from "../json";
 import { setSetting, setting } from "../server/settings";
 import { tell } from "./live";
 
+/** Keys by action; an action that is not named has those of its own. */
+export type OwnKeys = Readonly<Record<string, readonly string[]>>;
+
 const FAVOURITES = "katz.favourites";
+const KEYS = "katz.keys";
 const THEME = "katz.theme";
 const USED = "katz.used";
 const USES = 60; // that count
@@ -13,16 +17,19 @@ export type Theme = (typeof THEMES)[number];
 
 interface Settings {
   readonly favourites: readonly string[];
+  readonly keys: OwnKeys;
   readonly theme: Theme;
   /** Node types that were placed, the last first. */
   readonly used: readonly string[];
   readonly toggle: (name: string) => void;
+  readonly setKeys: (keys: OwnKeys) => void;
   readonly setTheme: (theme: Theme) => void;
   readonly use: (name: string) => void;
 }
 
 export const useSettings = create<Settings>((set, get) => ({
   favourites: [],
+  keys: {},
   theme: "system",
   used: [],
   toggle: (name) => {
@@ -30,6 +37,10 @@ export const useSettings = create<Settings>((set, get) => ({
     const next = names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
     set({ favourites: next });
     setSetting(FAVOURITES, next).catch(tell);
+  },
+  setKeys: (keys) => {
+    set({ keys });
+    setSetting(KEYS, keys).catch(tell);
   },
   setTheme: (theme) => {
     set({ theme });
@@ -49,9 +60,17 @@ function show(theme: Theme): void {
 
 export async function loadSettings(): Promise<void> {
   try {
-    const [names, kept, used] = await Promise.all([FAVOURITES, THEME, USED].map(setting));
+    const [names, keys, kept, used] = await Promise.all(
+      [FAVOURITES, KEYS, THEME, USED].map(setting),
+    );
     const theme = THEMES.find((one) => one === kept) ?? "system";
-    useSettings.setState({ favourites: textsOf(names), theme, used: textsOf(used) });
+    const own = Object.entries(fieldsOf(keys)).map(([id, all]) => [id, textsOf(all)] as const);
+    useSettings.setState({
+      favourites: textsOf(names),
+      keys: Object.fromEntries(own),
+      theme,
+      used: textsOf(used),
+    });
     show(theme);
   } catch (error) {
     tell(error);
