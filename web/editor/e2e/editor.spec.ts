@@ -15,6 +15,17 @@ test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are
   await expect(page.getByLabel("queue and history").getByText("completed")).toBeVisible();
 });
 
+test("P0.29 two pictures that are compared stand in the node", async ({ page }) => {
+  const inputs = { image_a: ["1", 0], image_b: ["1", 0] };
+  const prompt = {
+    "1": { class_type: "EmptyImage", inputs: { width: 24, height: 8 } },
+    "2": { class_type: "ImageCompare", inputs },
+  };
+  await openFile(page, "compare.json", JSON.stringify(prompt));
+  await runToEnd(page);
+  await expect(node(page, "2").locator(".result img")).toHaveCount(2);
+});
+
 test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it", async ({
   page,
 }) => {
@@ -197,6 +208,10 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   page,
 }) => {
   const sheet = page.getByRole("dialog", { name: "Shortcuts" });
+  const close = async () => {
+    await page.keyboard.press("Escape");
+    await expect(sheet).toHaveCount(0);
+  };
   const give = async (action: string, key: string) => {
     await page.getByRole("button", { name: "Shortcuts", exact: true }).click();
     await sheet.getByRole("button", { name: `change the key of ${action}`, exact: false }).click();
@@ -205,12 +220,13 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   const templates = page.getByRole("dialog", { name: "Templates" });
   const jobs = page.getByRole("complementary", { name: "queue and history" });
   await give("Templates", "j");
-  await page.keyboard.press("Escape");
+  await close();
   await page.keyboard.press("t");
   await expect(templates).toHaveCount(0);
   await page.keyboard.press("j");
   await expect(templates).toBeVisible();
   await page.keyboard.press("Escape");
+  await expect(templates).toHaveCount(0);
   // a key that is taken is left to the other action, or taken from it
   await give("Queue and history", "j");
   await expect(sheet.getByRole("status")).toContainText("J is the key of “Templates” already");
@@ -218,7 +234,7 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   await expect(
     sheet.getByRole("button", { name: "no key, change the key of Templates" }),
   ).toBeVisible();
-  await page.keyboard.press("Escape");
+  await close();
   await page.reload();
   await expect(page.locator("main.canvas")).toBeVisible();
   await expect(page.getByRole("button", { name: "queue" })).toHaveAttribute("title", /\(J\)/);
@@ -226,8 +242,10 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   await expect(jobs).toBeVisible();
   await expect(templates).toHaveCount(0);
   await page.getByRole("button", { name: "Shortcuts", exact: true }).click();
+  const kept = page.waitForResponse((answer) => answer.url().includes("katz.keys"));
   await sheet.getByRole("button", { name: "Reset all" }).click();
-  await page.keyboard.press("Escape");
+  await kept;
+  await close();
   await page.keyboard.press("t");
   await expect(templates).toBeVisible();
 });

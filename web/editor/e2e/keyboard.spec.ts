@@ -122,6 +122,7 @@ test("P0.11 a link is led through a point that is dragged, saved and taken away 
   await expect(point).toHaveCount(0);
   expect((await downloaded(page)).links).toEqual(start.links);
   await page.mouse.click(place.x, place.y); // the link itself
+  await expect(link).toHaveClass(/selected/);
   await page.keyboard.press("Delete");
   expect((await downloaded(page)).links).toEqual(start.links.slice(1));
 });

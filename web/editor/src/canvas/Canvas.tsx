@@ -4,6 +4,7 @@ import {
   Background,
   ControlButton,
   Controls,
+  type EdgeChange,
   MiniMap,
   type NodeChange,
   ReactFlow,
@@ -80,6 +81,15 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
     setNodes((before) => measured(applyNodeChanges(changes, before)));
   }, []);
 
+  const onEdgesChange = useCallback((changes: EdgeChange<WireEdge>[]) => {
+    setLinks((before) => {
+      const next = new Set(before);
+      for (const change of changes)
+        if (change.type === "select") next[change.selected ? "add" : "delete"](change.id);
+      return next;
+    });
+  }, []);
+
   const onSelectionChange = useCallback(
     ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
       const next = new Set(lines.map(({ id }) => id));
@@ -133,6 +143,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
           )
         }
         onNodesChange={onNodesChange}
+        onEdgesChange={onEdgesChange}
         onSelectionChange={onSelectionChange}
         {...connecting}
         {...moving}

@@ -2,8 +2,7 @@
 import { useEffect, useState } from "react";
 import { isIn, outputsInside } from "../jobs/inside";
 import type { Picture } from "../jobs/job";
-import type { Json } from "../json";
-import { addressOf, pictureOf } from "../server/client";
+import { addressOf, picturesOf } from "../server/client";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 
@@ -17,7 +16,7 @@ export function Results({ job, node }: { readonly job: string; readonly node: st
     return known?.outputs[node] ?? (known && outputsInside(known, node));
   });
   if (preview !== null) return <Preview picture={preview} />;
-  const pictures = ((made?.images ?? []) as readonly Json[]).flatMap((raw) => pictureOf(raw) ?? []);
+  const pictures = picturesOf(made ?? {});
   const addresses = pictures.map((picture) => addressOf(picture));
   const texts = ((made?.text ?? []) as readonly unknown[]).map(String);
   return (

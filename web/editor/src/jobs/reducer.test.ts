@@ -95,6 +95,14 @@ describe("jobs", () => {
     expect(heardAll(NO_JOBS, [snapshot, ...DONE]).byId.j).toEqual(whole);
   });
 
+  test("P0.32 a snapshot that left before a job came is followed by what happens to it", () => {
+    const early = { type: "snapshot", queue: {}, jobs: [] };
+    const done = { type: "event", event: { kind: "ended", job: "j", status: "completed", at: 3 } };
+    const known = heardAll(sent(NO_JOBS, "j", 1), [early, done]);
+    expect(known.byId.j?.status).toBe("completed");
+    expect(heardAll(known, [early]).byId.j).toBeUndefined();
+  });
+
   test("P0.36 spans are those of the sampler, from events, a snapshot and a report alike", () => {
     const told = (name: string) => ({
       node: "5.end",

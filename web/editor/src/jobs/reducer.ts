@@ -1,6 +1,6 @@
 /**
- * Follows jobs by the frames of the native channel: a snapshot replaces all that is known, events
- * add to it. Pure; pictures are bytes here.
+ * Follows jobs by the frames of the native channel: a snapshot replaces all that is known but jobs
+ * that are on their way to the server, events add to it. Pure; pictures are bytes here.
  */
 import { numberFrom, textOf } from "../json";
 import {
@@ -20,8 +20,9 @@ export function reduce(jobs: Jobs, frame: unknown): Jobs {
   switch (told.type) {
     case "snapshot": {
       const found = (told.jobs as readonly unknown[]).map(jobOf);
+      const underway = Object.values(jobs.byId).filter(({ status }) => status === "pending");
       return {
-        byId: Object.fromEntries(found.map((job) => [job.id, job])),
+        byId: Object.fromEntries([...underway, ...found].map((job) => [job.id, job])),
         queue: queueOf(told.queue),
       };
     }

@@ -1,7 +1,6 @@
 /** Lists this client's jobs: what runs, what waits, what has ended. */
 import type { Job } from "../jobs/job";
-import type { Json } from "../json";
-import { addressOf, cancel, pictureOf, steer } from "../server/client";
+import { addressOf, cancel, picturesOf, steer } from "../server/client";
 import { forget, moveToFront, workflowOf } from "../server/jobs";
 import { useDocuments } from "../shell/documents";
 import { forgetJob, tell, useLive } from "../shell/live";
@@ -63,9 +62,7 @@ function Row({
   readonly place: number | undefined;
   readonly name: string;
 }) {
-  const pictures = Object.values(job.outputs).flatMap((made) =>
-    ((made.images ?? []) as readonly Json[]).flatMap((raw) => pictureOf(raw) ?? []),
-  );
+  const pictures = Object.values(job.outputs).flatMap(picturesOf);
   const addresses = pictures.map((picture) => addressOf(picture));
   const busy = job.status === "running" || job.status === "pending";
   const began = new Date(1000 * job.created).toLocaleTimeString();

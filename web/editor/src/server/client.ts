@@ -191,7 +191,16 @@ export interface StoredPicture {
   readonly type: string;
 }
 
-export function pictureOf(raw: Json): StoredPicture | null {
+/** The pictures that a node shows, under `images` or, of a comparison, under `a_images`, `b_images`. */
+export function picturesOf(made: Readonly<Record<string, readonly unknown[]>>): StoredPicture[] {
+  return Object.entries(made).flatMap(([name, all]) =>
+    /(^|_)images$/.test(name)
+      ? (all as readonly Json[]).flatMap((raw) => pictureOf(raw) ?? [])
+      : [],
+  );
+}
+
+function pictureOf(raw: Json): StoredPicture | null {
   if (!isObject(raw) || typeof raw.filename !== "string") return null;
   return {
     filename: raw.filename,
