@@ -53,7 +53,7 @@ def bytes_of(*parts: Any) -> int:
 def pipelines(files: Files, folder: Path) -> list[Path]:
     """Three of equal configuration."""
     for seed in (5, 6):
-        make_pipeline(folder / str(seed), "sd1", seed=seed)
+        make_pipeline(folder / str(seed), "sd1", seed=seed, layers=1)
     return [files.pipeline, folder / "5", folder / "6"]
 
 
