@@ -334,7 +334,7 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(
 ) -> None:
     """Four threads, two models, room for one of them: the pictures of running alone."""
     other = tmp_path / "other"
-    make_pipeline(other, "sd1", seed=5)
+    make_pipeline(other, "sd1", seed=5, layers=1)
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
     regions = [
         sampler_region(Case("x", folder, False, "euler", 3, seed=number, controls=(control,)))

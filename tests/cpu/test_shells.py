@@ -53,7 +53,7 @@ def bytes_of(*parts: Any) -> int:
 def pipelines(files: Files, folder: Path) -> list[Path]:
     """Three of equal configuration."""
     for seed in (5, 6):
-        make_pipeline(folder / str(seed), "sd1", seed=seed)
+        make_pipeline(folder / str(seed), "sd1", seed=seed, layers=1)
     return [files.pipeline, folder / "5", folder / "6"]
 
 
@@ -80,24 +80,38 @@ def places(module: Any) -> list[int]:
     return [weight.data_ptr() for weight in weights(module).values()]
 
 
+Kind = tuple[Path, Path, tuple[tuple[Path, float], ...]]
+"""A pipeline, a ControlNet, and LoRAs with their strengths."""
+
+
+def asked(sd1: Files, kind: Kind) -> Region:
+    pipeline, control, loras = kind
+    controls = (ControlCase(control, 0.8, 0.0, 1.0),)
+    return sampler_region(case(sd1, pipeline=pipeline, controls=controls, loras=loras, steps=2))
+
+
+@pytest.fixture(scope="module")
+def expected(
+    sd1: Files, tmp_path_factory: pytest.TempPathFactory, costs: Path
+) -> dict[Kind, torch.Tensor]:
+    """What each kind of request gives with room for all of them."""
+    folders = pipelines(sd1, tmp_path_factory.mktemp("pipelines"))
+    loras = ((), ((sd1.loras[1], 0.7),))
+    with local_engine(batching=True, cache=costs) as engine:
+        return {
+            kind: sample(engine, asked(sd1, kind))
+            for kind in itertools.product(folders, sd1.controls, loras)
+        }
+
+
 @pytest.mark.parametrize(
     ("room", "switches"), [("one of each", 24), ("two networks", 8), ("two ControlNets", 8)]
 )
 def test_switching_checkpoints_and_controlnets_records_nothing_anew(
-    sd1: Files, tmp_path: Path, costs: Path, room: str, switches: int
+    sd1: Files, expected: dict[Kind, torch.Tensor], costs: Path, room: str, switches: int
 ) -> None:
     """Also with LoRAs in the weights that go, whose originals must not come back."""
-    kinds = list(
-        itertools.product(pipelines(sd1, tmp_path), sd1.controls, ((), ((sd1.loras[1], 0.7),)))
-    )
-
-    def asked(kind: Any) -> Region:
-        pipeline, control, loras = kind
-        controls = (ControlCase(control, 0.8, 0.0, 1.0),)
-        return sampler_region(case(sd1, pipeline=pipeline, controls=controls, loras=loras, steps=2))
-
-    with local_engine(batching=True, cache=costs) as engine:
-        expected = {kind: sample(engine, asked(kind)) for kind in kinds}
+    kinds = list(expected)
     network, clip, _ = pipeline_recipes(sd1.pipeline)
     control = controlnet_recipe(sd1.controls[0]).control_net
     parts = [network.network, clip.encoders[0].encoder, control]
@@ -111,7 +125,7 @@ def test_switching_checkpoints_and_controlnets_records_nothing_anew(
                 settled, fills = _looks(engine), residents.use.fills
                 modules = {id(one.module) for one in residents._here.values()}
             kind = chance.choice(kinds)
-            assert torch.equal(sample(engine, asked(kind)), expected[kind]), number
+            assert torch.equal(sample(engine, asked(sd1, kind)), expected[kind]), number
         assert _looks(engine) == settled and residents.use.fills >= fills + switches
         assert {id(one.module) for one in residents._here.values()} == modules
         assert compute.use.drops == 0 and compute.use.eager.keys() <= {NOT_DECLARED}
