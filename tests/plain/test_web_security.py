@@ -364,6 +364,24 @@ def test_a_page_takes_the_token_from_its_address_into_a_cookie() -> None:
         401,
     )
     assert guarded(token=TOKEN).get("/", params={"token": "wrong"}).status_code == 401
+
+
+def test_a_page_asks_for_the_token_and_takes_it_in_a_header() -> None:
+    client = guarded(token=TOKEN)
+    asked = client.get("/", headers={"Accept": "text/html,*/*"})
+    assert asked.status_code == 401 and "--token-file" in asked.text
+    assert "sha256-" in asked.headers["content-security-policy"]
+    assert client.get("/queue", headers={"Accept": "text/html"}).json()["error"]
+    wrong = client.post("/", headers={**OWN, "Authorization": "Bearer wrong"})
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    given = client.post("/", headers={**OWN, "Authorization": f"Bearer {TOKEN}"})
+    assert (given.status_code, given.headers["cache-control"]) == (204, "no-store")
+    cookie = given.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie
+    assert client.get("/queue", headers=OWN).status_code == 200
+
+
+def test_the_token_of_an_https_page_is_sent_by_https_only() -> None:
     assert (
         "secure"
         in guarded("https://localhost", token=TOKEN)

@@ -3,12 +3,25 @@ import { defineConfig } from "@playwright/test";
 
 const CHROMIUM = ["/usr/bin/chromium-headless-shell", "/usr/bin/chromium"].find(existsSync);
 
+/** What e2e/serve.sh serves with. */
+const TOKEN = {
+  name: "katz_token",
+  value: "token-of-the-tests",
+  domain: "127.0.0.1",
+  path: "/",
+  expires: -1,
+  httpOnly: true,
+  secure: false,
+  sameSite: "Strict",
+} as const;
+
 export default defineConfig({
   testDir: "e2e",
   workers: 1,
   timeout: 60_000,
   reporter: "line",
   use: {
+    storageState: { cookies: [TOKEN], origins: [] },
     baseURL: `http://127.0.0.1:${process.env.KATZ_PORT ?? "8429"}`,
     viewport: { width: 1440, height: 900 },
     launchOptions: { executablePath: CHROMIUM, args: ["--no-sandbox"] },

@@ -7,6 +7,8 @@ Must not know what the routes do.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import re
 import time
 from collections.abc import Iterable
@@ -17,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from katz_graph.web.http.access import COOKIE, Access, body_trouble
@@ -37,6 +39,24 @@ NO_TOKEN = (
     "this server asks for its token: send 'Authorization: Bearer TOKEN', or open its page "
     "with ?token=TOKEN once"
 )
+TOKEN_SCRIPT = """
+const [form] = document.forms;
+form.onsubmit = async (event) => {
+  event.preventDefault();
+  const headers = { Authorization: `Bearer ${form.token.value.trim()}` };
+  const { ok } = await fetch("./", { method: "POST", headers }).catch(() => ({ ok: false }));
+  if (ok) location.reload();
+  else form.querySelector("output").value = "This is not the token.";
+};
+"""
+TOKEN_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="dark light">
+<title>Katz Graph</title></head><body><main><h1>Katz Graph</h1><form><p>This server asks for its
+token. It stands in the file that the server was started with (--token-file), or in its KATZ_TOKEN;
+who started the server knows it.</p><label>Token <input type="password" name="token"
+autocomplete="current-password" autofocus required></label> <button>Open</button>
+<p><output></output></p></form></main><script>{script}</script></body></html>
+"""
 ASKING = {
     "Allow": "GET, HEAD, POST, DELETE, PATCH, OPTIONS",
     "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE, PATCH",
@@ -144,11 +164,15 @@ class Security:
         if not OPEN.fullmatch(scope["path"]) and not self._access.holds(
             headers, scope["query_string"] if page else b""
         ):
+            if page and "text/html" in headers.get("accept", ""):
+                return _asking_for_token()
             answer = refuse(request, HTTPStatus.UNAUTHORIZED, NO_TOKEN, "unauthorized")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
         if page and self._access.token is not None and b"token=" in scope["query_string"]:
             return self._remembering(scope)
+        if scope["path"] == PAGE and scope["method"] == "POST" and self._access.token is not None:
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers=self._cookie(scope))
         if scope["method"] not in READING:
             return self._body_refused(request, headers)
         return None
@@ -182,9 +206,7 @@ class Security:
         return None
 
     def _remembering(self, scope: Scope) -> Response:
-        """Moves the token from the address, where histories and logs would keep it, into a cookie
-        that only this server sees.
-        """
+        """Moves the token from the address, where histories and logs would keep it, into a cookie."""
         rest = urlencode(
             [
                 (key, value)
@@ -192,6 +214,13 @@ class Security:
                 if key != "token"
             ]
         )
+        location = f"{PAGE}?{rest}" if rest else PAGE
+        return Response(
+            status_code=HTTPStatus.SEE_OTHER, headers={"Location": location, **self._cookie(scope)}
+        )
+
+    def _cookie(self, scope: Scope) -> dict[str, str]:
+        """Returns headers that leave the token in a cookie that only this server sees."""
         cookie: SimpleCookie = SimpleCookie()
         cookie[COOKIE] = self._access.token or ""
         cookie[COOKIE].update(
@@ -202,12 +231,7 @@ class Security:
                 "secure": scope["scheme"] == "https",
             }
         )
-        headers = {
-            "Location": f"{PAGE}?{rest}" if rest else PAGE,
-            "Set-Cookie": cookie[COOKIE].OutputString(),
-            "Cache-Control": "no-store",
-        }
-        return Response(status_code=HTTPStatus.SEE_OTHER, headers=headers)
+        return {"Set-Cookie": cookie[COOKIE].OutputString(), "Cache-Control": "no-store"}
 
     def _denial(self, scope: Scope, headers: Headers) -> Response | None:
         trouble = self._access.foreign(scope["scheme"], headers)
@@ -218,6 +242,20 @@ class Security:
                 {"error": NO_TOKEN}, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
             )
         return None
+
+
+def _asking_for_token() -> Response:
+    """Answers a person's browser with a form that sends the token as clients do, in a header."""
+    digest = base64.b64encode(hashlib.sha256(TOKEN_SCRIPT.encode()).digest()).decode()
+    return HTMLResponse(
+        TOKEN_PAGE.format(script=TOKEN_SCRIPT),
+        HTTPStatus.UNAUTHORIZED,
+        {
+            "WWW-Authenticate": "Bearer",
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": page_policy((f"sha256-{digest}",)),
+        },
+    )
 
 
 def body_limit(path: str, limits: Limits) -> int:

@@ -140,3 +140,40 @@ test("P0.30 P0.33 the gallery has pictures newest first; a job of the history op
   await history.getByRole("button", { name: "Forget" }).first().click();
   await expect(history.locator("ol > li")).toHaveCount(before - 1);
 });
+
+test("P0.41 the token is asked for in words, at the first visit and in between, and nothing is lost", async ({
+  page,
+  troubles,
+}) => {
+  await openTemplate(page, "Text to image");
+  await node(page, "5").getByLabel("steps").fill("7");
+  await node(page, "5").getByLabel("steps").press("Enter");
+  await page.context().clearCookies();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("w");
+  const form = page.getByRole("form", { name: "token" });
+  await expect(form).toContainText("--token-file");
+  const give = async (token: string) => {
+    await page.getByLabel("Token", { exact: true }).fill(token);
+    await page.keyboard.press("Enter");
+  };
+  await give("wrong");
+  await expect(form.getByRole("status")).toHaveText("This is not the token.");
+  await give("token-of-the-tests");
+  await expect(form).toHaveCount(0);
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("7");
+  await page.keyboard.press("Control+Enter");
+  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
+  expect(await page.evaluate(() => document.cookie)).not.toContain("token");
+  // a browser that has never given it gets a page that asks
+  await page.context().clearCookies();
+  await page.reload();
+  await expect(page.locator("main.canvas")).toHaveCount(0);
+  await give("wrong");
+  await expect(page.getByText("This is not the token.")).toBeVisible();
+  await give("token-of-the-tests");
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("7");
+  expect(page.url()).not.toContain("token");
+  expect(troubles.every((line) => line.includes("401"))).toBe(true);
+  troubles.length = 0;
+});

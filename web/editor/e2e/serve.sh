@@ -5,7 +5,7 @@ options=${KATZ_OPTIONS---devices cpu*2 --allow stale-controlnet --link 1}
 katz=$1
 shift
 folder=$(mktemp -d)
-"$katz" serve --port "$KATZ_PORT" $options --data "$folder/data" --input "$folder/in" --output "$folder/out" > "$folder/log" 2>&1 &
+KATZ_TOKEN=token-of-the-tests "$katz" serve --port "$KATZ_PORT" $options --data "$folder/data" --input "$folder/in" --output "$folder/out" > "$folder/log" 2>&1 &
 server=$!
 trap 'kill $server; wait $server 2> /dev/null; rm -rf "$folder"' EXIT
 for _ in $(seq 300); do

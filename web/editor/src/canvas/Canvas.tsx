@@ -92,14 +92,20 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
 
   const onSelectionChange = useCallback(
     ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
-      const next = new Set(lines.map(({ id }) => id));
-      useCanvas.setState({ selected: new Set(chosen.map(({ id }) => id)), links: next });
-      setLinks((before) =>
-        next.size === before.size && [...next].every((id) => before.has(id)) ? before : next,
-      );
+      useCanvas.setState({
+        selected: new Set(chosen.map(({ id }) => id)),
+        links: new Set(lines.map(({ id }) => id)),
+      });
     },
     [],
   );
+
+  const onEdgesChange = useCallback((changes: EdgeChange<WireEdge>[]) => {
+    const chosen = changes.filter((one) => one.type === "select");
+    const gone = new Set(chosen.flatMap(({ id, selected }) => (selected ? [] : [id])));
+    const more = chosen.flatMap(({ id, selected }) => (selected ? [id] : []));
+    setLinks((before) => new Set([...[...before].filter((id) => !gone.has(id)), ...more]));
+  }, []);
 
   const flow = useReactFlow();
   const far = useStore((store) => store.transform[2] < FAR) && nodes.length > MANY;

@@ -80,6 +80,11 @@ function refusal(answer: Json, status: number): string {
   return `the server answered ${status}`;
 }
 
+/** Gives the server its token; it leaves it in a cookie that scripts cannot read. */
+export async function giveToken(token: string): Promise<void> {
+  await asked("./", { method: "POST", headers: { Authorization: `Bearer ${token.trim()}` } });
+}
+
 export function posted(path: string, body: Json, more: RequestInit = {}): Promise<Json> {
   return asked(path, {
     method: "POST",

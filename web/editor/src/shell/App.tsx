@@ -20,6 +20,7 @@ import { usePage } from "./page";
 import { plansOf, usePlanning, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { loadSettings } from "./settings";
+import { Token } from "../panels/Token";
 import { Start } from "../panels/Start";
 import { Tabs } from "./Tabs";
 import { Trail } from "./Trail";
@@ -99,6 +100,7 @@ export function App() {
         )}
       </div>
       <Notice />
+      <Token />
       <Announcer />
       <Dialogs />
     </div>

@@ -4,7 +4,7 @@ import { type Catalog, catalogOf } from "../catalog/catalog";
 import { type Job, type Jobs, NO_JOBS } from "../jobs/job";
 import { reduce, reported, sent } from "../jobs/reducer";
 import { Channel, type ChannelState } from "../server/channel";
-import { objectInfo } from "../server/client";
+import { asked, objectInfo, Refused } from "../server/client";
 import { report } from "../server/jobs";
 import { activeSession, useDocuments } from "./documents";
 
@@ -13,6 +13,8 @@ interface Live {
   readonly jobs: Jobs;
   readonly line: ChannelState;
   readonly notice: string;
+  /** Whether the server asks for a token that this browser has not given. */
+  readonly locked: boolean;
 }
 
 export const useLive = create<Live>(() => ({
@@ -20,6 +22,7 @@ export const useLive = create<Live>(() => ({
   jobs: NO_JOBS,
   line: "connecting",
   notice: "",
+  locked: false,
 }));
 
 const CLIENT = "katz.client";
@@ -44,6 +47,7 @@ export function connect(): Channel {
     (line) => {
       useLive.setState({ line });
       if (line === "connected") void refreshCatalog();
+      if (line === "lost") void checkToken();
     },
   );
 }
@@ -68,8 +72,18 @@ export function forgetJob(job: string): void {
   });
 }
 
+const isLocked = (what: unknown) => what instanceof Refused && what.status === UNAUTHORIZED;
+const UNAUTHORIZED = 401;
+
+/** Asks what everybody with the token may: others may be refused for the user's name. */
+export async function checkToken(): Promise<void> {
+  const locked = await asked("users").then(() => false, isLocked);
+  useLive.setState({ locked });
+}
+
 /** Shows a line until it is put away, or another one comes. */
 export function tell(what: unknown): void {
+  if (isLocked(what)) void checkToken();
   useLive.setState({ notice: what instanceof Error ? what.message : String(what) });
 }
 

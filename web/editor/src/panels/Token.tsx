@@ -1,0 +1,37 @@
+/** Asks for the server's token over the page, which stays as it is meanwhile. */
+import { useState } from "react";
+import { giveToken } from "../server/client";
+import { useLive } from "../shell/live";
+import { loadSettings } from "../shell/settings";
+
+export function Token() {
+  const locked = useLive((live) => live.locked);
+  const [words, setWords] = useState("");
+  if (!locked) return null;
+  return (
+    <form
+      className="notice token"
+      aria-label="token"
+      onSubmit={(event) => {
+        event.preventDefault();
+        giveToken(String(new FormData(event.currentTarget).get("token"))).then(
+          () => {
+            setWords("");
+            useLive.setState({ locked: false, notice: "" });
+            void loadSettings();
+          },
+          () => setWords("This is not the token."),
+        );
+      }}
+    >
+      <p>
+        The server asks for its token. It stands in the file that the server was started with
+        (--token-file), or in its KATZ_TOKEN. What you do here stays. <b role="status">{words}</b>
+      </p>
+      <label>
+        Token <input name="token" type="password" autoComplete="current-password" required />
+      </label>
+      <button type="submit">Go on</button>
+    </form>
+  );
+}
