@@ -81,15 +81,6 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
     setNodes((before) => measured(applyNodeChanges(changes, before)));
   }, []);
 
-  const onEdgesChange = useCallback((changes: EdgeChange<WireEdge>[]) => {
-    setLinks((before) => {
-      const next = new Set(before);
-      for (const change of changes)
-        if (change.type === "select") next[change.selected ? "add" : "delete"](change.id);
-      return next;
-    });
-  }, []);
-
   const onSelectionChange = useCallback(
     ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
       useCanvas.setState({
