@@ -22,6 +22,7 @@ test("P0.29 two pictures that are compared stand in the node", async ({ page }) 
     "2": { class_type: "ImageCompare", inputs },
   };
   await openFile(page, "compare.json", JSON.stringify(prompt));
+  await expect(node(page, "2")).toBeVisible();
   await runToEnd(page);
   await expect(node(page, "2").locator(".result img")).toHaveCount(2);
 });
