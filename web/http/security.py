@@ -206,7 +206,7 @@ class Security:
         return None
 
     def _remembering(self, scope: Scope) -> Response:
-        """Moves the token from the address, where histories and logs would keep it, into a cookie."""
+        """Moves the token from the address, which histories and logs keep, into a cookie."""
         rest = urlencode(
             [
                 (key, value)
