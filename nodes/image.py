@@ -29,10 +29,15 @@ def _content(context: Context, name: str) -> str:
 
 def _saved(images: Image, context: Context, place: Place, prefix: str) -> Image:
     """Returns the pictures themselves, once they are written."""
+    return with_ui(images, images=_written(images, context, place, prefix))
+
+
+def _written(images: Image, context: Context, place: Place, prefix: str) -> list[dict[str, str]]:
+    """Writes pictures, and returns them as clients name them."""
     from katz_graph.files.images import save_images
 
     paths = save_images(images, place_folder(context, place), prefix, context.metadata)
-    return with_ui(images, images=announced(context, place, paths))
+    return announced(context, place, paths)
 
 
 class LoadImage(Node, category="image"):
@@ -90,17 +95,13 @@ class ImageCompare(Node, category="image", output=True):
     def run(
         self, context: Context, image_a: Image | None = None, image_b: Image | None = None
     ) -> None:
-        from katz_graph.files.images import save_images
-
-        folder = place_folder(context, "temp")
         shown = {
-            f"{side}_images": announced(
-                context, "temp", save_images(image, folder, f"compare.{side}", context.metadata)
-            )
+            f"{side}_images": []
+            if image is None
+            else _written(image, context, "temp", f"compare.{side}")
             for side, image in (("a", image_a), ("b", image_b))
-            if image is not None
         }
-        return with_ui(None, **{"a_images": [], "b_images": [], **shown})
+        return with_ui(None, **shown)
 
 
 class SaveImageWebsocket(Node, category="api/image", output=True):

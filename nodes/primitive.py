@@ -1,12 +1,9 @@
-"""Gives plain values as nodes, so that several inputs can share one; one of two values; the size of
-a picture of some proportions; and any value as text.
-"""
+"""Gives plain values as nodes, so that several inputs can share one; and any value as text."""
 
 from __future__ import annotations
 
 import json
-import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -16,16 +13,6 @@ from katz_graph.ui_results import with_ui
 from katz_graph.wires import Anything
 
 LARGEST = 2**63 - 1
-PROPORTIONS = {
-    "1:1 (Square)": (1, 1),
-    "2:3 (Portrait Photo)": (2, 3),
-    "3:2 (Photo)": (3, 2),
-    "3:4 (Portrait Standard)": (3, 4),
-    "4:3 (Standard)": (4, 3),
-    "9:16 (Portrait Widescreen)": (9, 16),
-    "16:9 (Widescreen)": (16, 9),
-    "21:9 (Ultrawide)": (21, 9),
-}
 
 
 class PrimitiveInt(Node, category="utils/primitive", title="Int"):
@@ -71,38 +58,6 @@ class PrimitiveStringMultiline(Node, category="utils/primitive", title="String (
 
     def run(self) -> str:
         return self.value
-
-
-class ComfySwitchNode(
-    Node, category="utils/logic", title="Switch on Boolean", lazy=("on_false", "on_true")
-):
-    """One of two values; only the chosen side is evaluated. A missing side is nothing."""
-
-    switch: bool = False
-
-    def needs(self, **available: object) -> tuple[str, ...]:
-        return ("on_true",) if self.switch else ("on_false",)
-
-    def run(self, on_false: Anything = None, on_true: Anything = None) -> Anything:
-        return on_true if self.switch else on_false
-
-
-class ResolutionSelector(Node, category="utils", names=("width", "height")):
-    """Width and height of these proportions and about so many megapixels (of 1024² pixels), both
-    multiples of `multiple`.
-    """
-
-    aspect_ratio: Literal[tuple(PROPORTIONS)] = "1:1 (Square)"  # type: ignore[valid-type]
-    megapixels: Annotated[float, Field(ge=0.1, le=16.0), Widget(step=0.1)] = 1.0
-    multiple: Annotated[int, Field(ge=8, le=128), Widget(step=4)] = 8
-
-    def run(self) -> tuple[int, int]:
-        width, height = PROPORTIONS[self.aspect_ratio]
-        unit = math.sqrt(self.megapixels * 1024**2 / (width * height)) / self.multiple
-        return (
-            max(round(width * unit), 1) * self.multiple,
-            max(round(height * unit), 1) * self.multiple,
-        )
 
 
 class PreviewAny(Node, category="utils", output=True, title="Preview as Text"):

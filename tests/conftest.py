@@ -46,23 +46,23 @@ def costs(shared_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def sd1(shared_folder: Path) -> Models:
-    return made_once(shared_folder, "sd1")
+    return made_once(shared_folder, "sd1", layers=1)
 
 
 @pytest.fixture(scope="session")
 def sdxl(shared_folder: Path) -> Models:
-    return made_once(shared_folder, "sdxl")
+    return made_once(shared_folder, "sdxl", layers=2)
 
 
-def made_once(folder: Path, family: str) -> Models:
-    """A pipeline, ControlNets and LoRAs of random weights, one layer a block: half the time of two,
-    which tests of the models themselves and `katz bench parity` have. Drawn by whichever test
-    process comes first.
+def made_once(folder: Path, family: str, layers: int) -> Models:
+    """A pipeline, ControlNets and LoRAs of random weights, with so many layers a block: one takes
+    half the time of two, which is enough for one of the families. Drawn by whichever test process
+    comes first.
     """
     from katz_graph.bench.parity import random_models
 
     with FileLock(folder / f"{family}.lock"):
-        return random_models(folder / family, family, layers=1)  # type: ignore[arg-type]
+        return random_models(folder / family, family, layers)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class Step:
     x: Tensor  # [B, C, h, w], float32 on the path; under a mask, with its kept part replaced
     model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained
     sigma: Tensor  # [B] float64: the noise level
-    timestep: Tensor  # [B] float64: whole in our samplers; diffusers schedulers may give fractions
+    timestep: Tensor  # [B] float64: what the model is told; a fraction on flows
 
     @classmethod
     def of(cls, x: Tensor, model_input: Tensor, sigma: float, timestep: float) -> Self:

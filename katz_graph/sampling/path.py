@@ -66,6 +66,11 @@ class Path(Protocol):
         """Raises InputError for levels that the path has not."""
 
 
+def middle_level(sigma: Tensor, sigma_next: Tensor) -> Tensor:
+    """Returns the level halfway in log σ."""
+    return torch.lerp(sigma.log(), sigma_next.log(), 0.5).exp()
+
+
 def ancestral_split(sigma: Tensor, sigma_next: Tensor, eta: float = 1.0) -> tuple[Tensor, Tensor]:
     """Returns (σ_down, σ_up) with σ_down² + σ_up² = σ'² and σ_up = η σ' sqrt(1 - σ'²/σ²), at most
     σ' (Song et al. 2021, "Denoising Diffusion Implicit Models", equation 16, in sigma space).
@@ -102,7 +107,7 @@ class VarianceExploding:
         return sigmas
 
     def halfway(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
-        return torch.lerp(sigma.log(), sigma_next.log(), 0.5).exp()
+        return middle_level(sigma, sigma_next)
 
     def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
         down, up = ancestral_split(sigma, sigma_next, eta)
@@ -123,6 +128,10 @@ class VarianceExploding:
 
     def check(self, sigmas: Sequence[float]) -> None:
         pass
+
+
+EXPLODING = VarianceExploding(math.inf)
+"""Is what a solver computes on, where no run begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,6 @@ class SamplingProcess:
         self._result: Tensor | None = None
 
         latent = to_device(latent.float(), device)
-        self._last_level = spec.sigmas[-1] if spec.sigmas else 0.0
         if not spec.sigmas:
             self._result = latent
             return
@@ -109,6 +108,7 @@ class SamplingProcess:
         self._solving = solver.sampler(
             x, sigmas, solver.noise_source(latent.shape, spec.seed, sigmas, device)
         )
+        self._end = spec.sigmas[-1]
         self._resume(None)
 
     def next_step(self) -> Step | None:
@@ -143,7 +143,7 @@ class SamplingProcess:
             query = next(self._solving) if denoised is None else self._solving.send(denoised)
         except StopIteration as finished:
             self._step = None
-            self._result = self._table.path.finished(finished.value, self._last_level)
+            self._result = self._table.path.finished(finished.value, self._end)
             return
         sigma = float(query.sigma)
         x = self._mask.before(query.x, sigma) if self._mask else query.x

@@ -20,9 +20,9 @@ from katz_graph.ir.values import Evaluation
 from katz_graph.sampling.names import SAMPLERS, SamplerChoice, SamplerEntry, require_sampler
 from katz_graph.sampling.noise import AncestralNoise, BrownianNoise
 from katz_graph.sampling.path import Path
-from katz_graph.sampling.solvers.solving import NoiseSource, Solving
+from katz_graph.sampling.solvers.solving import NoiseSource, Sampler, Solving
 
-OnPath = Callable[[Tensor, Tensor, NoiseSource], Solving]
+BoundSampler = Callable[[Tensor, Tensor, NoiseSource], Solving]
 """Maps (x, sigmas [N + 1], noise) as a `Sampler` does, its options and its path given."""
 
 
@@ -30,7 +30,7 @@ OnPath = Callable[[Tensor, Tensor, NoiseSource], Solving]
 class Solver:
     """Holds a sampler with its options on a path, and its entry in the list."""
 
-    sampler: OnPath
+    sampler: BoundSampler
     entry: SamplerEntry
 
     def noise_source(
@@ -52,7 +52,7 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float], path: Path) -> Sol
     """
     require_sampler(choice.name)
     entry = SAMPLERS[choice.name.removesuffix("_gpu")]
-    sampler: Callable[..., Solving] = resolve_name(f"katz_graph.sampling.solvers.{entry.function}")
+    sampler: Sampler = resolve_name(f"katz_graph.sampling.solvers.{entry.function}")
     parameters = inspect.signature(sampler).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for name, _ in choice.options:
@@ -66,7 +66,7 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float], path: Path) -> Sol
     return Solver(partial(sampler, path=path, **{**entry.options, **dict(choice.options)}), entry)
 
 
-def evaluations(sampler: OnPath, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
+def evaluations(sampler: BoundSampler, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
     """Lists the evaluations of a sampler by driving it with scalars: no sampler decides by
     values.
     """

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from katz_graph.sampling.samplers import OnPath
+from katz_graph.sampling.samplers import BoundSampler
 from katz_graph.sampling.solvers.solving import NoiseSource
 
 MEAN, SPREAD = 0.3, 0.5
@@ -36,7 +36,7 @@ def fresh_noise(x: Tensor, seed: int = 0) -> NoiseSource:
 
 
 def solve(
-    sampler: OnPath,
+    sampler: BoundSampler,
     x: Tensor,
     sigmas: Tensor,
     denoiser: Denoiser = gaussian_denoiser,

@@ -154,7 +154,8 @@ def test_a_switch_evaluates_the_chosen_side_alone(katz: Katz) -> None:
 
 def test_sizes_of_proportions_are_multiples_near_the_megapixels(katz: Katz) -> None:
     """1024² pixels as 16:9 are 1365.3 x 768; in multiples of 32 they are 1376 x 768. A tenth
-    as 2:3 is 264.4 x 396.6."""
+    as 2:3 is 264.4 x 396.6.
+    """
     for inputs, size in (
         ({}, (1024, 1024)),
         ({"aspect_ratio": "16:9 (Widescreen)"}, (1368, 768)),
@@ -178,5 +179,4 @@ def test_two_pictures_are_shown_beside_each_other(katz: Katz) -> None:
     made = katz("run", write(nodes), "--json").data["outputs"]
     assert [Path(path).name for path in made] == ["compare.a_00001_.png", "compare.b_00001_.png"]
     nodes["2"] = ("ImageCompare", {})
-    result = katz("run", write(nodes))
-    assert result.code == 0
+    assert katz("run", write(nodes)).code == 0

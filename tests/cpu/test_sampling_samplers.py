@@ -20,7 +20,7 @@ from katz_graph.sampling.names import (
 )
 from katz_graph.sampling.noise import BrownianNoise
 from katz_graph.sampling.path import VarianceExploding
-from katz_graph.sampling.samplers import OnPath, Solver, evaluations, solver_of
+from katz_graph.sampling.samplers import BoundSampler, Solver, evaluations, solver_of
 
 torch.set_num_threads(1)
 DOUBLE = torch.float64
@@ -32,7 +32,7 @@ def solver(name: str, **options: float | str) -> Solver:
     return solver_of(SamplerChoice(name, tuple(options.items())), LEVELS, EXPLODING)
 
 
-def of(name: str, **options: float | str) -> OnPath:
+def of(name: str, **options: float | str) -> BoundSampler:
     return solver(name, **options).sampler
 
 

@@ -7,11 +7,8 @@ Must not know what the routes do.
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import re
 import time
-from collections.abc import Iterable
 from http import HTTPStatus
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -19,11 +16,13 @@ from urllib.parse import parse_qsl, urlencode
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from katz_graph.web.http.access import COOKIE, Access, body_trouble
+from katz_graph.web.http.content_policy import POLICY
 from katz_graph.web.http.responses import Refusal, json_answer, refuse
+from katz_graph.web.http.token_page import asking_for_token
 from katz_graph.web.options import Limits, ServeOptions
 
 UPLOADS = re.compile(r"(/api)?/upload/\w+")
@@ -39,24 +38,6 @@ NO_TOKEN = (
     "this server asks for its token: send 'Authorization: Bearer TOKEN', or open its page "
     "with ?token=TOKEN once"
 )
-TOKEN_SCRIPT = """
-const [form] = document.forms;
-form.onsubmit = async (event) => {
-  event.preventDefault();
-  const headers = { Authorization: `Bearer ${form.token.value.trim()}` };
-  const { ok } = await fetch("./", { method: "POST", headers }).catch(() => ({ ok: false }));
-  if (ok) location.reload();
-  else form.querySelector("output").value = "This is not the token.";
-};
-"""
-TOKEN_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="dark light">
-<title>Katz Graph</title></head><body><main><h1>Katz Graph</h1><form><p>This server asks for its
-token. It stands in the file that the server was started with (--token-file), or in its KATZ_TOKEN;
-who started the server knows it.</p><label>Token <input type="password" name="token"
-autocomplete="current-password" autofocus required></label> <button>Open</button>
-<p><output></output></p></form></main><script>{script}</script></body></html>
-"""
 ASKING = {
     "Allow": "GET, HEAD, POST, DELETE, PATCH, OPTIONS",
     "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE, PATCH",
@@ -71,47 +52,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-
-
-def page_policy(script_hashes: Iterable[str] = ()) -> str:
-    """Builds the Content-Security-Policy of pages. `script_hashes`: `sha256-...` of inline
-    scripts.
-    """
-    scripts = " ".join(f"'{digest}'" for digest in script_hashes)
-    return "; ".join(
-        (
-            "default-src 'self'",
-            f"script-src 'self' 'wasm-unsafe-eval' {scripts}".rstrip(),
-            "style-src 'self' 'unsafe-inline'",
-            "img-src 'self' data: blob:",
-            "media-src 'self' data: blob:",
-            "font-src 'self' data:",
-            "connect-src 'self' data: blob:",
-            "worker-src 'self' blob:",
-            "object-src 'none'",
-            "base-uri 'self'",
-            "form-action 'self'",
-            "frame-ancestors 'none'",
-        )
-    )
-
-
-POLICY = page_policy()
-EDITOR_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob: data:",
-        "connect-src 'self'",
-        "worker-src 'self'",
-        "font-src 'self'",
-        "form-action 'none'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-"""Is the Content-Security-Policy of our own pages, which have no inline script or style."""
 
 
 class Security:
@@ -165,7 +105,7 @@ class Security:
             headers, scope["query_string"] if page else b""
         ):
             if page and "text/html" in headers.get("accept", ""):
-                return _asking_for_token()
+                return asking_for_token()
             answer = refuse(request, HTTPStatus.UNAUTHORIZED, NO_TOKEN, "unauthorized")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
@@ -242,20 +182,6 @@ class Security:
                 {"error": NO_TOKEN}, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
             )
         return None
-
-
-def _asking_for_token() -> Response:
-    """Answers a person's browser with a form that sends the token as clients do, in a header."""
-    digest = base64.b64encode(hashlib.sha256(TOKEN_SCRIPT.encode()).digest()).decode()
-    return HTMLResponse(
-        TOKEN_PAGE.format(script=TOKEN_SCRIPT),
-        HTTPStatus.UNAUTHORIZED,
-        {
-            "WWW-Authenticate": "Bearer",
-            "Cache-Control": "no-store",
-            "Content-Security-Policy": page_policy((f"sha256-{digest}",)),
-        },
-    )
 
 
 def body_limit(path: str, limits: Limits) -> int:

@@ -5,12 +5,9 @@ files lie in a folder, a plain page, packs' scripts, and the workflows that come
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import html
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -25,8 +22,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from katz_graph.formats.shipped import INDEX, TEMPLATES, Template, listing
+from katz_graph.web.http.content_policy import EDITOR_POLICY, page_policy
 from katz_graph.web.http.responses import json_answer
-from katz_graph.web.http.security import EDITOR_POLICY, page_policy
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
@@ -43,7 +40,6 @@ TYPES = {
     ".woff2": "font/woff2",
 }
 # one that stands in the page
-SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Katz Graph</title><meta http-equiv="refresh"
 content="5"></head> <body><h1>Katz Graph</h1> <p>{state}. Running: {running}; waiting:
@@ -93,7 +89,7 @@ class Assets(StaticFiles):
         answer = super().file_response(full_path, stat_result, scope, status_code)
         if Path(full_path).suffix.lower() == ".html":
             answer.headers["content-security-policy"] = self._policy or page_policy(
-                _inline_scripts(Path(full_path).read_bytes())
+                Path(full_path).read_bytes()
             )
         return answer
 
@@ -207,11 +203,3 @@ def _scripts(folders: Mapping[str, str]) -> list[str]:
         for file in sorted(Path(folder).rglob("*.js"))
     )
     return [quote(f"/extensions/{pack}/{name}") for pack, name in found]
-
-
-def _inline_scripts(page: bytes) -> Iterator[str]:
-    """Hashes inline scripts for a Content-Security-Policy (CSP level 3, section 2.3.1). Browsers
-    read line ends as \\n.
-    """
-    for script in SCRIPT.findall(page.replace(b"\r\n", b"\n")):
-        yield f"sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.ir.values import Query
-from katz_graph.sampling.path import Path
+from katz_graph.sampling.path import Path, middle_level
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 
@@ -78,11 +78,6 @@ def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
         denoised = yield Query(halfway, middle, step)
         x = x + slope(halfway, middle, denoised) * (sigma_next - sigma)
     return x
-
-
-def middle_level(sigma: Tensor, sigma_next: Tensor) -> Tensor:
-    """Returns the level halfway in log σ."""
-    return torch.lerp(sigma.log(), sigma_next.log(), 0.5).exp()
 
 
 def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:

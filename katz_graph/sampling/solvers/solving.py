@@ -10,7 +10,7 @@ from functools import wraps
 from torch import Tensor
 
 from katz_graph.ir.values import Query
-from katz_graph.sampling.path import Path
+from katz_graph.sampling.path import EXPLODING, Path
 
 NoiseSource = Callable[[Tensor, Tensor], Tensor]
 """Maps (sigma, next sigma) to unit noise of x's shape for that interval."""
@@ -20,9 +20,9 @@ Solving = Generator[Query, Tensor, Tensor]
 one request's state at once.
 """
 
-Sampler = Callable[[Tensor, Tensor, NoiseSource, Path], Solving]
-"""Maps (x, sigmas [N + 1], noise, path) to a generator that asks for evaluations, the same for
-every x, and returns the final x.
+Sampler = Callable[..., Solving]
+"""Maps (x, sigmas [N + 1], noise: NoiseSource, path: Path, *, options) to a generator that asks for
+evaluations, the same for every x, and returns the final x.
 """
 
 
@@ -33,13 +33,13 @@ def slope(x: Tensor, sigma: Tensor, denoised: Tensor) -> Tensor:
     return (x - denoised) / sigma
 
 
-def in_relative_levels(solver: Callable[..., Solving]) -> Callable[..., Solving]:
-    """Makes a solver that is written for the variance exploding path one of any path: in x / α and
+def in_relative_levels(sampler: Sampler) -> Sampler:
+    """Makes a sampler that is written for the variance exploding path one of any path: in x / α and
     σ / α every path is that one (Karras et al. 2022, appendix B.2, on the scaling s(t)). Noise is
     drawn between the path's own levels.
     """
 
-    @wraps(solver)
+    @wraps(sampler)
     def solving(
         x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, **options: float | str
     ) -> Solving:
@@ -53,11 +53,11 @@ def in_relative_levels(solver: Callable[..., Solving]) -> Callable[..., Solving]
             sigma = known.get(level.item())
             return path.level(level) if sigma is None else sigma
 
-        inner = solver(
+        inner = sampler(
             x / path.alpha(sigmas[0]),
             relative,
             lambda level, level_next: noise(own(level), own(level_next)),
-            path,
+            EXPLODING,
             **options,
         )
         try:

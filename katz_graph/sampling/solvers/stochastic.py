@@ -4,7 +4,6 @@ noise up to it, the others solve the reverse stochastic equation along one Brown
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Literal
 
@@ -13,8 +12,7 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import Query
-from katz_graph.sampling.path import Path, VarianceExploding, ancestral_split
-from katz_graph.sampling.solvers.single_step import middle_level
+from katz_graph.sampling.path import EXPLODING, Path, ancestral_split, middle_level
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, in_relative_levels, slope
 
 
@@ -45,7 +43,7 @@ def ddpm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     and 7, where sigma space makes them those of an ancestral Euler step; the same arithmetic on
     every path, as in ComfyUI.
     """
-    return euler_ancestral(x, sigmas, noise, VarianceExploding(math.inf))
+    return euler_ancestral(x, sigmas, noise, EXPLODING)
 
 
 def dpm_2_ancestral(

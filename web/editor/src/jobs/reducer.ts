@@ -20,7 +20,9 @@ export function reduce(jobs: Jobs, frame: unknown): Jobs {
   switch (told.type) {
     case "snapshot": {
       const found = (told.jobs as readonly unknown[]).map(jobOf);
-      const underway = Object.values(jobs.byId).filter(({ status }) => status === "pending");
+      const underway = Object.values(jobs.byId).filter(
+        ({ id, status }) => status === "pending" && !(id in jobs.queue.places),
+      );
       return {
         byId: Object.fromEntries([...underway, ...found].map((job) => [job.id, job])),
         queue: queueOf(told.queue),

@@ -72,8 +72,8 @@ export function forgetJob(job: string): void {
   });
 }
 
-const isLocked = (what: unknown) => what instanceof Refused && what.status === UNAUTHORIZED;
 const UNAUTHORIZED = 401;
+const isLocked = (what: unknown) => what instanceof Refused && what.status === UNAUTHORIZED;
 
 /** Asks what everybody with the token may: others may be refused for the user's name. */
 export async function checkToken(): Promise<void> {
