@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.patches import Patch
@@ -107,18 +107,24 @@ class LearnedWords:
     file: FileIdentity
 
 
+Pooling = Literal["last", "joined"]
+
+
 @dataclass(frozen=True, slots=True)
 class ClipRecipe:
     """One text encoder (SD1.5, SD2, SDXL's refiner) or two (SDXL), with LoRAs and the textual
     inversions that a prompt names.
 
-    `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own.
+    `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own. `pooling`: the pooled
+    text is that of the last encoder, if it projects, or of all side by side (`joined`, SD3), of
+    which only the last projects its own.
     """
 
     encoders: tuple[TextEncoderRecipe, ...]
     loras: tuple[Lora, ...] = ()
     last_layer: int | None = None
     learned: tuple[LearnedWords, ...] = ()
+    pooling: Pooling = "last"
 
     def with_lora(self, lora: Lora) -> ClipRecipe:
         return replace(self, loras=(*self.loras, lora))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from katz_graph.ir.values import Features as FeatureValues
     from katz_graph.ir.values import Residuals as ResidualValues
     from katz_graph.ir.values import Step as StepValue
+    from katz_graph.ir.values import Tokens as TokenValues
     from katz_graph.recipe import UpscaleModelRecipe
     from katz_graph.sampling.areas import WeightedPrediction as WeightedValue
 
@@ -50,6 +51,7 @@ Image = Annotated["Tensor", Socket("IMAGE")]  # float32 [B, H, W, C], 0..1
 Mask = Annotated["Tensor", Socket("MASK")]  # float32 [B, H, W], 0..1
 Step = Annotated["StepValue", Socket("STEP")]
 Features = Annotated["FeatureValues", Socket("FEATURES")]
+Tokens = Annotated["TokenValues", Socket("TOKENS")]
 Residuals = Annotated["ResidualValues", Socket("RESIDUALS")]
 Sigmas = Annotated["Tensor", Socket("SIGMAS")]  # float32 [N + 1], CPU
 Sampler = Annotated[SamplerChoice, Socket("SAMPLER")]

@@ -61,6 +61,7 @@ _CLASSES: tuple[type, ...] = (
     values.Evaluation,
     values.Step,
     values.Features,
+    values.Tokens,
     values.Residuals,
     values.TextEncoding,
     region.Ref,

@@ -186,7 +186,9 @@ class DeviceModels:
             module = self._module(recipe.encoder, part)
             self._resident(module, clip.loras, part)
             encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
-        return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
+        return text.encode(
+            encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned, clip.pooling
+        )
 
     def decode_latent(
         self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None

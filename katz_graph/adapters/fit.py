@@ -19,7 +19,7 @@ from katz_graph.files.settings import lora_keys
 from katz_graph.files.urls import shown
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.stage_cost import module_on_meta
-from katz_graph.models.family import family_of
+from katz_graph.models.family import families, family_of
 from katz_graph.recipe import (
     ClipRecipe,
     Component,
@@ -54,6 +54,7 @@ def check_fits(lora: LoraFile, part: str, shapes: Shapes) -> Fitted:
     InputError naming the first that does not fit, and both shapes, or that stands for the same
     parameter as another; and when there is something for the part, but no layer of the module.
     """
+    _check_part(lora, part)
     names = parameter_names(tuple(shapes), part)
     fitted: dict[str, Method] = {}
     lacking: dict[str, Method] = {}
@@ -82,6 +83,17 @@ def check_fits(lora: LoraFile, part: str, shapes: Shapes) -> Fitted:
             "for it"
         )
     return Fitted(fitted, tuple(lacking))
+
+
+def _check_part(lora: LoraFile, part: str) -> None:
+    """Raises InputError for a network when the file has layers of another kind of network alone."""
+    networks = {family.network.part: family.network.noun for family in families()}
+    others = [noun for other, noun in networks.items() if other != part and lora.parts.get(other)]
+    if part in networks and not lora.parts[part] and others:
+        raise InputError(
+            f"{lora.path}: made for another architecture: its layers are of a {others[0]}, this "
+            f"model is a {networks[part]}; choose a LoRA made for it"
+        )
 
 
 def fit(lora: LoraFile, part: str, parameters: Mapping[str, Tensor]) -> Mapping[str, Method]:

@@ -99,7 +99,7 @@ def make_pipeline(
     """
     folder = Path(folder)
     second = ("_2",) if family == "sdxl" else ()
-    with _seeded(seed):
+    with seeded(seed):
         unet = UNet2DConditionModel(**unet_config(family, channels, layers), in_channels=4 + extra)
         if extra:
             nn.init.normal_(unet.conv_in.weight[:, 4:])
@@ -124,7 +124,7 @@ def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHAN
         "cross_attention_dim": width,
         "projection_class_embeddings_input_dim": 5 * ADDED_TIME_WIDTH + width,
     }
-    with _seeded(seed):
+    with seeded(seed):
         _save(UNet2DConditionModel(**unet_config("sdxl", channels) | sizes), folder / "unet")
         _save(_vae("sdxl"), folder / "vae")
         _save(
@@ -151,7 +151,7 @@ def make_controlnet(
     """Writes a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions
     are random.
     """
-    with _seeded(seed):
+    with seeded(seed):
         taken = {
             name: value
             for name, value in unet_config(family, channels, layers).items()
@@ -234,7 +234,7 @@ TEXT_TARGETS = re.compile(r"self_attn\.(q|k|v|out)_proj$|mlp\.fc[12]$")
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         yield

@@ -21,6 +21,16 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """The state inside a transformer between two blocks."""
+
+    hidden: Tensor  # [B, N, D]: the picture's, row by row of patches
+    text: Tensor | None  # [B, T, D]; None behind the last block that gives one
+    embedding: Tensor  # [B, D]: of the timestep and the pooled text
+    step: Step  # the evaluation it belongs to
+
+
+@dataclass(frozen=True, slots=True)
 class Residuals:
     """Holds a ControlNet's residuals: one tensor per skip position, and one for the mid block's
     output. Already multiplied by its strength.

@@ -84,15 +84,16 @@ def latent_space(vae: VaeRecipe) -> LatentSpace:
     """
     expect_class(vae.vae, "AutoencoderKL")
     values = config(vae.vae)
-    if values.get("shift_factor") or values.get("latents_mean"):
+    if values.get("latents_mean"):
         raise InputError(
-            f"{vae.vae.folder}: this VAE shifts its latents, expected one of Stable "
-            "Diffusion 1, 2 or XL"
+            f"{vae.vae.folder}: this VAE has a mean for each channel of its latents, expected one "
+            "with a single shift"
         )
     return LatentSpace(
         channels=config_value(vae.vae, "latent_channels", int, DEFAULT_LATENT_SPACE.channels),
         factor=2 ** (len(config_value(vae.vae, "block_out_channels", list)) - 1),
         scale=config_value(vae.vae, "scaling_factor", float, DEFAULT_LATENT_SPACE.scale),
+        shift=float(values.get("shift_factor") or 0.0),
     )
 
 
@@ -112,9 +113,15 @@ def text_width(clip: ClipRecipe) -> int:
 
 
 def pooled_text_width(clip: ClipRecipe) -> int | None:
-    """Returns P of the pooled text [B, P], which the last text encoder gives if it projects."""
-    last = clip.encoders[-1].encoder
-    return config(last).get("projection_dim") if projects(last) else None
+    """Returns P of the pooled text [B, P], which the last text encoder gives if it projects, and
+    all of them where it is joined.
+    """
+    *others, last = (encoder.encoder for encoder in clip.encoders)
+    if not projects(last):
+        return None
+    joined = others if clip.pooling == "joined" else ()
+    widths = [int(config_value(other, "hidden_size", int)) for other in joined]
+    return int(config_value(last, "projection_dim", int)) + sum(widths)
 
 
 def union_types(control: ControlNetRecipe) -> int:

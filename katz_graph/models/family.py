@@ -7,7 +7,7 @@ Must not know any family. Never imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from katz_graph.recipe import (
     ConditioningEntry,
     ControlNetRecipe,
     ModelRecipe,
+    Pooling,
     VaeRecipe,
 )
 
@@ -57,6 +58,12 @@ class Architecture:
     input_channels: int  # more than latent_channels where a mask or a picture is concatenated
     text_width: int  # of the text encoding's hidden state
     pooled_width: int | None  # of the pooled text; None where it takes none
+    # a narrower text is filled up with zeros
+    pads_text: bool = field(default=False, kw_only=True)
+
+    def takes_text(self, width: int) -> bool:
+        """Tells if a text [B, T, width] fits."""
+        return width == self.text_width or (self.pads_text and width < self.text_width)
 
     @property
     def extra_channels(self) -> int:
@@ -70,7 +77,8 @@ class Architecture:
 class Network:
     """Declares the network of a family: its `noun` in messages, its `part` in pipelines and LoRA
     files, and its class in diffusers. `prepare` names a function, as `module:function`, that makes
-    a loaded network or ControlNet ready for its stages.
+    a loaded network or ControlNet ready for its stages; `stack` a module that computes a
+    transformer in parts, as `families.shared.transformer.Stack` has them.
     """
 
     noun: str
@@ -80,6 +88,7 @@ class Network:
     complete: Complete
     predict: Predict
     prepare: str
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +168,7 @@ class LoraNames:
 class ModelFamily:
     """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
     `title`, `short`: its models, in messages. `text_types`: what CLIP loaders call its text
-    encoders, the n-th for n of them.
+    encoders, the n-th for n of them; `text_pooling`: how these give pooled text.
     """
 
     title: str
@@ -171,6 +180,7 @@ class ModelFamily:
     text_types: tuple[str, ...]
     stages: tuple[stages.Stage, ...]
     controls: Controls | None = None
+    text_pooling: Pooling = "last"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -250,7 +260,7 @@ def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
     """Raises InputError, naming both numbers, when the text encoders are for another network."""
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     width, pooled = text_width(clip), pooled_text_width(clip)
-    if (width, pooled) != (wanted.text_width, wanted.pooled_width):
+    if not wanted.takes_text(width) or pooled != wanted.pooled_width:
         raise InputError(
             f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the {noun}: "
             f"they give text of width {width} (pooled {pooled}), "
@@ -264,7 +274,7 @@ def check_pipeline(model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     takes, gives = f"{model.network.folder}: the {noun} takes", "text encoders give"
     width, pooled, channels = text_width(clip), pooled_text_width(clip), latent_space(vae).channels
-    if width != wanted.text_width:
+    if not wanted.takes_text(width):
         raise InputError(
             f"{takes} text of width {wanted.text_width}, the pipeline's {gives} {width}"
         )

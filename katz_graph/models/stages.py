@@ -197,10 +197,13 @@ def stages() -> dict[str, Stage]:
     `register` changes it.
     """
     from katz_graph.models.families.shared.stages import STAGES
+    from katz_graph.models.families.shared.transformer_stages import STAGES as TRANSFORMERS
     from katz_graph.models.family import families
 
     of_families = (one for family in families() for one in family.stages)
-    return _merged((Stage(NODE, uncounted, gives=("prediction",)), *of_families, *STAGES))
+    return _merged(
+        (Stage(NODE, uncounted, gives=("prediction",)), *of_families, *TRANSFORMERS, *STAGES)
+    )
 
 
 def text_arguments(of: Stage) -> dict[str, str]:

@@ -161,6 +161,20 @@ def test_made_for_another_architecture(naming):
     )
 
 
+def test_a_lora_of_another_kind_of_network_is_refused(tmp_path):
+    def renamed(tensors):
+        return {
+            key.replace("unet.", "transformer."): value
+            for key, value in tensors.items()
+            if key.startswith("unet.")
+        }
+
+    refused(
+        changed(tmp_path, lora_file("sd1"), renamed),
+        r"its layers are of a transformer, this model is a UNet",
+    )
+
+
 def test_a_wrong_shape_is_named_with_both_shapes(tmp_path):
     key = "unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k.lora_A.weight"
     path = changed(tmp_path, lora_file("sd1"), lambda tensors: tensors | {key: torch.zeros(3, 77)})
@@ -312,12 +326,12 @@ def rename(old, new):
         (rename("lora_up", "lora_sideways"), "kohya", "not understood"),
         (
             lambda tensors: {
-                key.replace("unet.", "transformer."): value
+                key.replace("unet.", "prior."): value
                 for key, value in tensors.items()
                 if key.startswith("unet.")
             },
             "peft",
-            r"no LoRA for Stable Diffusion .*: transformer\.\S+ is unknown",
+            r"no LoRA for Stable Diffusion .*: prior\.\S+ is unknown",
         ),
         (lambda tensors: {}, "peft", "holds no tensors"),
         (

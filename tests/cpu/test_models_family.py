@@ -96,7 +96,7 @@ def test_the_skips_of_a_block_are_told_without_the_module(family):
             "describes FluxTransformer2DModel",
         ),
         ("unet/config.json", {"out_channels": 16}, "takes 16 latent channels, the VAE has 4"),
-        ("vae/config.json", {"shift_factor": 0.1}, "shifts its latents"),
+        ("vae/config.json", {"latents_mean": [0.1] * 4}, "has a mean for each channel"),
         (
             "vae/config.json",
             {"_class_name": "AutoencoderTiny"},

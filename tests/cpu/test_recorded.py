@@ -23,6 +23,7 @@ from torch import Tensor
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline
+from katz_graph.bench.random_transformers import make_pipeline as make_transformer_pipeline
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
@@ -345,18 +346,29 @@ def test_recordings_keep_within_their_budget(sd1: Models, costs: Path) -> None:
         assert any(TOO_LARGE in reason for reason in compute.use.eager)
 
 
-def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Path) -> None:
+def test_rows_of_two_requests_share_a_call(
+    sd1: Models, sdxl: Models, costs: Path, tmp_path: Path
+) -> None:
     """Every stage of a request merged with the same stage of another one, whose noise level,
     timestep, prompt, strength, guidance, sampler and seed are others, gives each what it gets
     alone.
     """
-    for models in (sd1, sdxl):
-        controls = (ControlCase(models.controls[0], 0.9, 0.0, 1.0),)
-        first = calls_of(case(models, controls=controls), costs)
+    make_transformer_pipeline(tmp_path, "sd35", 1)
+    pipelines = (
+        *((case(models), models.controls[:1]) for models in (sd1, sdxl)),
+        (replace(case(sd1), pipeline=tmp_path, latent=torch.zeros(1, 16, 8, 8)), []),
+    )
+    shared = set()
+    for plain, files in pipelines:
+        one, other = (
+            tuple(ControlCase(file, strength, 0.0, 1.0) for file in files)
+            for strength in (0.9, 0.4)
+        )
+        first = calls_of(replace(plain, controls=one), costs)
         second = calls_of(
-            case(
-                models,
-                controls=(ControlCase(models.controls[0], 0.4, 0.0, 1.0),),
+            replace(
+                plain,
+                controls=other,
                 seed=9,
                 prompt="something else",
                 sampler="dpmpp_2m",
@@ -365,23 +377,20 @@ def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Pat
             ),
             costs,
         )
-        shared = set()
         for stage, module, given, outputs in first:
-            other = next(
+            alike_call = next(
                 (one for one in reversed(second) if alike(one, (stage, module, given, outputs))),
                 None,
             )
-            if other is None or not stage.recorded:
+            if alike_call is None or not stage.recorded:
                 continue
-            together = split(stage.computed(module, merge([given, other[2]])), 2)
-            for alone, part in zip((outputs, other[3]), together, strict=True):
+            together = split(stage.computed(module, merge([given, alike_call[2]])), 2)
+            for alone, part in zip((outputs, alike_call[3]), together, strict=True):
                 for expected, found in zip(tensors_of(alone), tensors_of(part), strict=True):
                     scale = float(expected.max() - expected.min()) or 1.0
                     assert float((expected - found).abs().max()) <= BOUND * scale, stage.name
             shared.add(stage.name)
-        assert shared == {
-            name for name, stage in stages().items() if stage.recorded and stage.module
-        }
+    assert shared == {name for name, stage in stages().items() if stage.recorded and stage.module}
 
 
 def alike(one: Called, other: Called) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from katz_graph.models.families import FAMILIES as LISTED
 from katz_graph.models.families.unet.architecture import SCALES
 from katz_graph.models.family import families
 
@@ -30,7 +31,8 @@ WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
     "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},
     "nodes/sigmas.py": {"sd1", "sdxl"},  # the same
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
-    "nodes/loaders.py": {"sdxl", "unet"},
+    "nodes/loaders.py": {"sd3", "sdxl", "unet"},
+    "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
 }
@@ -41,7 +43,8 @@ def names() -> set[str]:
     declared = {
         name for family in families() for name in (*family.class_names, family.network.part)
     }
-    return {name.lower() for name in (*declared, *SCALES, "refiner")}
+    own = {name.lower() for name in (*declared, *SCALES, *LISTED, "refiner")}
+    return own - {"transformer"}  # which text encoders are too
 
 
 def spelled(file: Path) -> Iterator[str]:

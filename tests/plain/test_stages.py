@@ -19,7 +19,7 @@ from katz_graph.planner.places import parse_places
 from katz_graph.planner.region import stage_of
 
 ROOT = Path(__file__).parents[2]
-NAMED = {"nodes/denoise.py"}  # the nodes that stand for stages
+NAMED = {"nodes/denoise.py", "nodes/transformer.py"}  # the nodes that stand for stages
 # also names of folders, parts of files and arguments
 OTHERWISE = {"controlnet", "text_encoder", "concatenated"}
 

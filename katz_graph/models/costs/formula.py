@@ -18,7 +18,7 @@ from typing import Self
 from katz_graph.ir.device import Work
 
 LEVELS = 5  # resolutions of a UNet, at most
-BATCH, TOKENS = 1009, 1013  # primes, as are all that HEIGHT and WIDTH are halved to
+BATCH, TOKENS = 1009, 1297  # primes, as are all that HEIGHT and WIDTH are halved to
 HEIGHT, WIDTH = 24481, 109441
 
 Terms = Mapping[str, int]
@@ -26,8 +26,12 @@ Terms = Mapping[str, int]
 
 
 def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:
-    """Returns sizes by the names that formulas use; height and width of the latent."""
-    found = {"batch": batch, "tokens": tokens}
+    """Returns sizes by the names that formulas use; height and width of the latent. `joint`: the
+    text's tokens and those of patches of two by two cells, which joint attention reads as one; at
+    PRIMES it is two times a prime.
+    """
+    joint = tokens + -(-height // 2) * -(-width // 2)
+    found = {"batch": batch, "tokens": tokens, "joint": joint}
     for level in range(LEVELS):
         found |= {f"h{level}": height, f"w{level}": width}
         height, width = -(-height // 2), -(-width // 2)

@@ -33,7 +33,6 @@ TEXT_ENCODER = Layout(
 TOKENIZER = Path(__file__).parents[1] / "clip_tokenizer"
 PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encoder, OpenCLIP's
 STRANGERS = {  # what families are called that none of ours is, by the names of their tensors
-    r"(^|\.)joint_blocks\.": "Stable Diffusion 3",
     r"txt_in\.individual_token_refiner": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
     r"(^|\.)(double_blocks|single_transformer_blocks)\.": "Flux",

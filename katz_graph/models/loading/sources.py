@@ -179,9 +179,13 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
             )
         return component(folder / name, kind, called)
 
-    networks = [family.network for family in families()]
-    network = next((one for one in networks if _present(parts, one.part)), networks[0])
-
+    family = next((one for one in families() if _present(parts, one.network.part)), families()[0])
+    network = family.network
+    if _present(parts, "text_encoder_3"):
+        raise InputError(
+            f"{folder}: text_encoder_3 (T5) is not supported yet: set it and tokenizer_3 to "
+            "[null, null] in model_index.json to go without it"
+        )
     suffixes = [suffix for suffix in ("", "_2") if _present(parts, f"text_encoder{suffix}")] or [""]
     encoders = tuple(
         TextEncoderRecipe(
@@ -195,7 +199,7 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         part("scheduler", "scheduler"),
         latent_space(vae),
     )
-    return model, ClipRecipe(encoders), vae
+    return model, ClipRecipe(encoders, pooling=family.text_pooling), vae
 
 
 def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
@@ -207,7 +211,8 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         vae_component(file, training.latent(network).scale, training.vae_overflows(network))
     )
     model = ModelRecipe(network, training.scheduler(file, network), latent_space(vae))
-    return model, ClipRecipe(text_encoders(file)), vae
+    pooling = family_of(network).text_pooling
+    return model, ClipRecipe(text_encoders(file), pooling=pooling), vae
 
 
 def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:

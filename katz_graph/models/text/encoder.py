@@ -21,7 +21,7 @@ from katz_graph.models.loading.identity import check_unchanged
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
 from katz_graph.models.text.tokens import row_length, token_rows
-from katz_graph.recipe import LearnedWords
+from katz_graph.recipe import LearnedWords, Pooling
 
 STAND_IN = 0  # the id in the place of a vector that no token has
 # of SD2's text encoder as it was trained; diffusers' folders leave out the last
@@ -51,14 +51,15 @@ def encode(
     last_layer: int | None = None,
     text_2: str | None = None,
     learned: Sequence[LearnedWords] = (),
+    pooling: Pooling = "last",
 ) -> TextEncoding:
     """Encodes a prompt with one (text encoder, tokenizer), SD1 and SD2, or two, SDXL: [1, 77 ·
     chunks, D], for SDXL with pooled text.
 
     last_layer: -1 is the last layer of the encoder as it was trained, -2 the one before; beyond the
     first it is the last again. None is the family's own. text_2: for the second encoder where it is
-    another text. learned: the textual inversions that the text may name. The pooled text is the
-    first chunk's. InputError for a last_layer that is not negative.
+    another text. learned: the textual inversions that the text may name. pooling: as `ClipRecipe`
+    has it; the pooled text is the first chunk's. InputError for a last_layer that is not negative.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(
@@ -89,7 +90,12 @@ def encode(
         for number, ((module, tokenizer), one) in enumerate(zip(encoders, rows, strict=True))
     ]
     hidden = torch.cat([states for states, _ in encoded], dim=-1)
-    return TextEncoding(hidden, pooled=encoded[-1][1] if projects else None)
+    if not projects:
+        return TextEncoding(hidden)
+    *others, (_, last) = encoded
+    vectors_of = [pooled for _, pooled in others] if pooling == "joined" else []
+    projected = encoders[-1][0].text_projection(last)
+    return TextEncoding(hidden, torch.cat([*vectors_of, projected], dim=-1))
 
 
 def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
@@ -112,9 +118,9 @@ def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
 
 def _encode(
     encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Returns hidden states [1, length · rows, D] with weights applied, and the first row's
-    projected pooled text, if the encoder projects.
+    pooled text [1, D], not projected.
 
     A token's state is weighed against the empty prompt's at its place: (z - z_empty) · w + z_empty.
     """
@@ -136,12 +142,8 @@ def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
     return torch.where(factors == 1.0, hidden, (hidden - empty) * factors + empty)
 
 
-def _run(
-    encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer
-) -> tuple[Tensor, Tensor | None]:
-    """Runs one row through one encoder: hidden states [1, length, D] and, if it projects, pooled
-    text [1, P].
-    """
+def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tuple[Tensor, Tensor]:
+    """Runs one row through one encoder: hidden states [1, length, D] and pooled text [1, D]."""
     module, tokenizer = encoder.module, encoder.tokenizer
     vectors = {
         place: encoder.learned[token[0]][token[1]]
@@ -157,11 +159,12 @@ def _run(
         row_length(tokenizer, module.config.max_position_embeddings) - len(ids)
     )
     with torch.no_grad(), _placed(module, vectors):
-        output = module(to_device(torch.tensor([ids]), module.device), output_hidden_states=True)
+        inner = getattr(module, "text_model", module)  # of an encoder that projects
+        output = inner(to_device(torch.tensor([ids]), module.device), output_hidden_states=True)
         hidden = output.hidden_states[-layer.from_end]
         if layer.normed:
-            hidden = getattr(module, "text_model", module).final_layer_norm(hidden)
-    return hidden, getattr(output, "text_embeds", None)
+            hidden = inner.final_layer_norm(hidden)
+    return hidden, output.pooler_output
 
 
 @contextmanager

@@ -1,0 +1,92 @@
+"""Tells the shape of a transformer of Stable Diffusion 3 or 3.5 from its configuration. Never
+imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from katz_graph.errors import InputError
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.configuration import config, config_value, expect_class
+from katz_graph.models.family import Architecture, Configuration
+from katz_graph.models.loading.configurations import Shapes
+from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
+
+if TYPE_CHECKING:
+    from katz_graph.models.loading.single_file import Contents
+
+TRANSFORMER = "SD3Transformer2DModel"
+LATENT = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)
+SCHEDULER: Configuration = {
+    "_class_name": "FlowMatchEulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "shift": 3.0,
+}
+
+
+@lru_cache(maxsize=256)
+def transformer_architecture(part: Component) -> Architecture:
+    """Returns the shape of a transformer. InputError for another class, or where the picture's and
+    the text's tokens differ in width.
+    """
+    expect_class(part, TRANSFORMER)
+    heads, head_width = (
+        config_value(part, name, int) for name in ("num_attention_heads", "attention_head_dim")
+    )
+    text = config_value(part, "caption_projection_dim", int)
+    if heads * head_width != text:
+        raise InputError(
+            f"{part.folder}: config.json gives {heads} heads of {head_width} and a text of width "
+            f"{text}, expected {heads * head_width}"
+        )
+    channels = config_value(part, "in_channels", int, LATENT.channels)
+    return Architecture(
+        latent_channels=int(config(part).get("out_channels") or channels),
+        input_channels=channels,
+        text_width=config_value(part, "joint_attention_dim", int),
+        pooled_width=config_value(part, "pooled_projection_dim", int),
+        pads_text=True,
+    )
+
+
+def complete(
+    entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
+) -> ConditioningEntry:
+    """Returns the entry as it is. InputError where the picture is larger than the table of
+    positions.
+    """
+    side, patch = (
+        config_value(model.network, name, int, usual)
+        for name, usual in (("pos_embed_max_size", 96), ("patch_size", 2))
+    )
+    sizes = latent["samples"].shape[-2:]
+    if max(sizes) > side * patch:
+        height, width = map(model.latent.pixels, sizes)
+        most = model.latent.pixels(side * patch)
+        raise InputError(
+            f"{model.network.folder}: the picture is {width}x{height} pixels, the transformer "
+            f"takes at most {most}x{most}"
+        )
+    return entry
+
+
+def trained_latent(_: Component) -> LatentSpace:
+    """Returns the space of the latents, which a VAE's file does not tell."""
+    return LATENT
+
+
+def scheduler_component(file: Contents, _: Component) -> Component:
+    """Makes a component in place of a scheduler's folder."""
+    return Component(file.path, (file.identity,), json.dumps(SCHEDULER))
+
+
+def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
+    """Refuses single files. InputError always."""
+    raise InputError(
+        "a Stable Diffusion 3 transformer in a single file, expected a pipeline's folder in "
+        "diffusers' layout"
+    )

@@ -1,0 +1,58 @@
+"""Declares the family of Stable Diffusion 3 and 3.5. Never imports torch."""
+
+from __future__ import annotations
+
+from katz_graph.models.families.sd3.architecture import (
+    SCHEDULER,
+    TRANSFORMER,
+    complete,
+    scheduler_component,
+    trained_latent,
+    transformer_architecture,
+    transformer_configuration,
+)
+from katz_graph.models.families.shared import transformer_region as region
+from katz_graph.models.family import Files, Layout, LoraNames, ModelFamily, Network, Training
+
+FOLDER = "katz_graph.models.families.sd3"
+FAMILY = ModelFamily(
+    title="Stable Diffusion 3 or 3.5",
+    short="SD3 and SD3.5",
+    network=Network(
+        noun="transformer",
+        part="transformer",
+        class_name=TRANSFORMER,
+        architecture=transformer_architecture,
+        complete=complete,
+        predict=region.predict,
+        prepare="katz_graph.models.prepare:prepare",
+        stack=f"{FOLDER}.stack",
+    ),
+    files=Files(
+        network=Layout(
+            prefixes=("model.diffusion_model.", ""),
+            names=("joint_blocks.0.context_block.attn.qkv.weight",),
+            configure=transformer_configuration,
+        ),
+        text_encoders={
+            "text_encoders.clip_l.transformer.": False,
+            "text_encoders.clip_g.transformer.": True,
+        },
+        convert=f"{FOLDER}.naming:converted",
+    ),
+    training=Training(
+        latent=trained_latent,
+        vae_overflows=lambda _: False,
+        noise=SCHEDULER,
+        scheduler=scheduler_component,
+    ),
+    lora=LoraNames(
+        prefix="lora_transformer_",
+        roots=("transformer_blocks", "context_embedder", "time_text_embed", "proj_out"),
+        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
+        others=f"{FOLDER}.naming:other_names",
+    ),
+    text_types=(),
+    text_pooling="joined",
+    stages=(),
+)

@@ -1,0 +1,79 @@
+"""Declares the stages of transformers, whatever their family. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from katz_graph.ir.device import Work
+from katz_graph.models.configuration import config
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.stages import Extent, Stage, uncounted
+
+COMPUTE = "katz_graph.models.families.shared.transformer"
+NOUN = "transformer"
+
+
+def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
+    """Makes the count of a stage that runs a range of a network's blocks."""
+
+    def count(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
+        batch, _, height, width = extent.shape
+        last = inputs.get("last_block", -1)
+        return counts.work(
+            config(inputs["model"].network),
+            name,
+            batch,
+            height,
+            width,
+            extent.tokens,
+            inputs.get("first_block", 0),
+            None if last == -1 else last,
+            extent.value_bytes,
+        )
+
+    return count
+
+
+def _part(part: str, colour: str, **declared: Any) -> Stage:
+    """Declares one of the stages that make up a transformer."""
+    name = f"{NOUN}_{part}"
+    return Stage(
+        name,
+        _work(name),
+        compute=f"{COMPUTE}:{part}",
+        example=f"{COMPUTE}:{part}_example",
+        module="model",
+        costed=True,
+        holds_weights=True,
+        placeable=True,
+        group=NOUN,
+        label=f"{NOUN} {part}",
+        colour=colour,
+        **declared,
+    )
+
+
+CONTEXT = Stage(
+    f"{NOUN}_context",
+    _work(f"{NOUN}_context"),
+    compute=f"{COMPUTE}:context",
+    example=f"{COMPUTE}:context_example",
+    module="model",
+    reads_text=True,
+)
+POOLED = Stage(
+    f"{NOUN}_pooled", uncounted, compute=f"{COMPUTE}:pooled", module="model", reads_text=True
+)
+STAGES = (
+    _part(
+        "embed",
+        "#4c78a8",
+        gives=("state",),
+        hoists={"text": "text_encoder", "context": CONTEXT.name, "pooled": POOLED.name},
+    ),
+    _part("blocks", "#72b7b2", gives=("hidden",)),
+    _part("head", "#54a24b", bind=f"{COMPUTE}:bind_head", gives=("prediction",)),
+    CONTEXT,
+    POOLED,
+)
