@@ -14,7 +14,7 @@ from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.files.urls import is_url, shown
 from katz_graph.models.configuration import union_types
-from katz_graph.models.family import families, known
+from katz_graph.models.family import known, text_types
 from katz_graph.models.loading.file_cache import FileCache, remote_identity
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
@@ -154,7 +154,7 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
 
 
 class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
-    """SDXL's two text encoders, in whatever order."""
+    """Two text encoders, in whatever order: SDXL's, or the same two as SD3 reads them."""
 
     clip_name1: Annotated[str, FileChoice("clip")]
     clip_name2: Annotated[str, FileChoice("clip")]
@@ -174,7 +174,8 @@ class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
 
     def _recipe(self, context: Context) -> Clip:
         return clip_recipe(
-            [context.folders.resolve("clip", name) for name in (self.clip_name1, self.clip_name2)]
+            [context.folders.resolve("clip", name) for name in (self.clip_name1, self.clip_name2)],
+            text_types(encoders=2)[self.type].text_pooling,
         )
 
 
@@ -308,11 +309,7 @@ def _control_net(context: Context, name: str) -> Path:
 
 
 def _only(node: Node, kind: str, encoders: int) -> None:
-    expected = [
-        family.text_types[encoders - 1]
-        for family in families()
-        if len(family.text_types) >= encoders
-    ]
+    expected = text_types(encoders)
     if kind not in expected:
         runs = known(lambda family: family.short)
         raise InputError(

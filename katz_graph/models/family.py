@@ -129,12 +129,14 @@ class Files:
     """Declares how single files hold models of a family. The first prefix of `network` is that of
     checkpoints; `text_encoders`: the prefixes of theirs -> whether each projects. `convert` names a
     function, as `module:function`, from tensors and configuration to the tensors as the module
-    names them.
+    names them. `unread`: prefixes of parts without which a picture would be another -> what they
+    are.
     """
 
     network: Layout
     text_encoders: Mapping[str, bool]
     convert: str
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class LoraNames:
 class ModelFamily:
     """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
     `title`, `short`: its models, in messages. `text_types`: what CLIP loaders call its text
-    encoders, the n-th for n of them; `text_pooling`: how these give pooled text.
+    encoders, the n-th for n of them (empty: none); `text_pooling`: how these give pooled text.
     """
 
     title: str
@@ -219,6 +221,15 @@ def supported() -> str:
 def a_network() -> str:
     """Lists what the networks are called, for messages."""
     return known(lambda family: f"a {family.network.noun}")
+
+
+def text_types(encoders: int) -> dict[str, ModelFamily]:
+    """Returns what CLIP loaders call so many text encoders -> the family."""
+    return {
+        family.text_types[encoders - 1]: family
+        for family in families()
+        if len(family.text_types) >= encoders and family.text_types[encoders - 1]
+    }
 
 
 def all_controls() -> list[Controls]:

@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import StableDiffusion3Pipeline
+from diffusers import AutoencoderKL, StableDiffusion3Pipeline
+from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+from katz_graph.bench.random_models import seeded
 from katz_graph.bench.random_transformers import (
     Kind,
     make_pipeline,
@@ -33,14 +36,24 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.configuration import pooled_text_width
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.stage_cost import stage_work
+from katz_graph.models.family import check_text, text_types
+from katz_graph.models.loading.convert import blank
+from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
+from katz_graph.models.loading.sources import (
+    clip_recipe,
+    network_recipe,
+    pipeline_recipes,
+    vae_recipe,
+)
 from katz_graph.models.stages import stage
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ConditioningEntry, Lora, Prompt
+from katz_graph.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 
 KINDS: tuple[Kind, ...] = ("sd3", "sd35")
 PROMPTS = "a red circle above sand", "grey, blurred"
@@ -62,7 +75,12 @@ def region(
     folder: Path, latent: Tensor, guidance: float = GUIDANCE, loras: tuple[Lora, ...] = ()
 ) -> Region:
     model, clip, _ = pipeline_recipes(folder)
-    model = replace(model, loras=loras)
+    return region_of(replace(model, loras=loras), clip, latent, guidance)
+
+
+def region_of(
+    model: ModelRecipe, clip: ClipRecipe, latent: Tensor, guidance: float = GUIDANCE
+) -> Region:
     begin = {
         "sampler_name": "euler",
         "scheduler": "normal",
@@ -269,6 +287,141 @@ def test_a_lora_in_peft_s_names_acts_as_its_weights_do(folder: Path, tmp_path: P
     assert (plain - wanted).abs().max() > 1e-2
 
 
+# Files
+
+
+def original(blocks: int, second: int, width: int = 64, norm: int | None = 32) -> dict[str, Tensor]:
+    """Makes the tensors of a small transformer in the original layout, those of the first blocks
+    with a second attention; written from the published files' names and shapes.
+    """
+    draw = torch.Generator().manual_seed(blocks)
+    found: dict[str, Tensor] = {"pos_embed": torch.randn(1, 144, width, generator=draw)}
+
+    def layer(name: str, *shape: int) -> None:
+        found[f"{name}.weight"] = torch.randn(shape, generator=draw)
+        found[f"{name}.bias"] = torch.randn(shape[0], generator=draw)
+
+    layer("x_embedder.proj", width, 16, 2, 2)
+    for name, inputs in (("t_embedder", 256), ("y_embedder", 72)):
+        layer(f"{name}.mlp.0", width, inputs)
+        layer(f"{name}.mlp.2", width, width)
+    layer("context_embedder", width, 96)
+    layer("final_layer.linear", 64, width)
+    layer("final_layer.adaLN_modulation.1", 2 * width, width)
+    for number in range(blocks):
+        for side, first in (("x_block", number < second), ("context_block", False)):
+            read_only = side == "context_block" and number == blocks - 1
+            place = f"joint_blocks.{number}.{side}"
+            vectors = 9 if first else 2 if read_only else 6
+            layer(f"{place}.adaLN_modulation.1", vectors * width, width)
+            for attention in ("attn", "attn2")[: 2 if first else 1]:
+                layer(f"{place}.{attention}.qkv", 3 * width, width)
+                for one in "qk" if norm else "":
+                    name = f"{place}.{attention}.ln_{one}.weight"
+                    found[name] = torch.randn(norm or 0, generator=draw)
+                if not read_only:
+                    layer(f"{place}.{attention}.proj", width, width)
+            if not read_only:
+                layer(f"{place}.mlp.fc1", 4 * width, width)
+                layer(f"{place}.mlp.fc2", width, 4 * width)
+    return found
+
+
+@pytest.mark.parametrize(("blocks", "second", "norm"), [(3, 0, None), (4, 2, 32)])
+def test_a_file_in_the_original_layout_is_what_diffusers_makes_of_it(
+    blocks: int, second: int, norm: int | None, tmp_path: Path
+) -> None:
+    tensors = original(blocks, second, norm=norm)
+    save_file(tensors, tmp_path / "model.safetensors")
+    network = network_recipe(tmp_path / "model.safetensors").network
+    wanted = convert_sd3_transformer_checkpoint_to_diffusers(dict(tensors))
+    module = blank(network)
+    ours = loaded_tensors(network, module)
+    assert ours.keys() == wanted.keys() == module.state_dict().keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in wanted.items())
+    assert {name: value.shape for name, value in module.state_dict().items()} == {
+        name: tensor.shape for name, tensor in wanted.items()
+    }
+
+
+def test_two_text_encoders_in_files_pool_as_the_folder_s_do(folder: Path) -> None:
+    model, clip, _ = pipeline_recipes(folder)
+    paths = [folder / f"text_encoder{suffix}" for suffix in ("_2", "")]
+    own = clip_recipe(paths, text_types(encoders=2)["sd3"].text_pooling)
+    assert [one.encoder for one in own.encoders] == [one.encoder for one in clip.encoders]
+    assert pooled_text_width(own) == 32 + 40
+    check_text(own, model)
+    with pytest.raises(InputError, match="not the two text encoders of one model"):
+        clip_recipe(paths)
+
+
+def test_a_checkpoint_in_one_file_paints_what_its_parts_paint(tmp_path: Path) -> None:
+    parts = {"unet": {name: 0.05 * value for name, value in original(3, 1).items()}}
+    with seeded(1):
+        for role, projection, sizes in (("clip_l", 0, (32, 2)), ("clip_g", 40, (64, 3))):
+            config = CLIPTextConfig(
+                hidden_size=sizes[0],
+                num_hidden_layers=sizes[1],
+                intermediate_size=64,
+                num_attention_heads=1,
+                vocab_size=49408,
+                projection_dim=projection or sizes[0],
+            )
+            kind = CLIPTextModelWithProjection if projection else CLIPTextModel
+            parts[role] = {
+                name if name.startswith("text_") else f"text_model.{name}": value
+                for name, value in kind(config).state_dict().items()
+            }
+        parts["vae"] = vae_of_16_channels().state_dict()
+    prefixes = {
+        "unet": "model.diffusion_model.",
+        "vae": "first_stage_model.",
+        "clip_l": "text_encoders.clip_l.transformer.",
+        "clip_g": "text_encoders.clip_g.transformer.",
+    }
+    whole = tmp_path / "whole.safetensors"
+    save_file(
+        {
+            prefixes[part] + name: value
+            for part, found in parts.items()
+            for name, value in found.items()
+        },
+        whole,
+    )
+    save_file(parts["unet"], tmp_path / "unet.safetensors")
+    latent = torch.zeros(1, 16, 8, 8)
+    model = network_recipe(tmp_path / "unet.safetensors")
+    assert model.latent == LatentSpace(16, 8, 1.5305, 0.0609)
+    with local_engine() as engine:
+        ours = sample(engine, region(whole, latent))
+        apart = sample(engine, region_of(model, pipeline_recipes(whole)[1], latent))
+    assert torch.equal(ours, apart)
+    assert apart.isfinite().all() and apart.std() > 0.1
+
+
+def vae_of_16_channels() -> AutoencoderKL:
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(32,) * 4,
+        layers_per_block=1,
+        latent_channels=16,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+    ).eval()
+
+
+def test_a_vae_of_16_channels_in_a_file_decodes_as_its_module(tmp_path: Path) -> None:
+    vae = vae_of_16_channels()
+    save_file(vae.state_dict(), tmp_path / "ae.safetensors")
+    latent = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(1))
+    with local_engine() as engine, torch.no_grad():
+        recipe = vae_recipe(tmp_path / "ae.safetensors")
+        ours = engine.decode_latent(recipe, latent, bare_context(engine))
+        wanted = (vae.decode(latent).sample.movedim(1, -1) / 2 + 0.5).clamp(0, 1)
+    assert torch.equal(ours, wanted)
+
+
 # Bad input
 
 
@@ -281,12 +434,12 @@ def test_t5_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
         pipeline_recipes(tmp_path)
 
 
-def test_a_single_file_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_t5_in_a_single_file_is_refused_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "sd3.safetensors"
-    name = "joint_blocks.0.context_block.attn.qkv.weight"
-    save_file({f"model.diffusion_model.{name}": torch.zeros(4, 4)}, file)
-    with pytest.raises(InputError, match=f"^{file}: this is a Stable Diffusion 3 transformer in a"):
-        network_recipe(file)
+    whole = {f"model.diffusion_model.{name}": value for name, value in original(2, 1).items()}
+    save_file(whole | {"text_encoders.t5xxl.transformer.shared.weight": torch.zeros(2)}, file)
+    with pytest.raises(InputError, match=f"^{file}: holds T5, which is not read yet"):
+        pipeline_recipes(file)
 
 
 def test_a_picture_larger_than_the_table_of_positions_is_refused(folder: Path) -> None:

@@ -207,7 +207,8 @@ def test_text_encoders_in_files_of_their_own(tmp_path):
     assert same(STORE.text_encoder(encoder.encoder, *CPU), parts("sd1")["text_encoder"])
     assert config(encoder.encoder)["hidden_act"] == "quick_gelu"
     with pytest.raises(
-        InputError, match=r"not SDXL's two text encoders: expected CLIP-L .* and OpenCLIP's bigG"
+        InputError,
+        match=r"not the two text encoders of one model: expected CLIP-L .* and OpenCLIP's bigG",
     ):
         clip_recipe([tmp_path / "l.safetensors", tmp_path / "l.safetensors"])
 

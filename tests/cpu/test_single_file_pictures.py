@@ -175,7 +175,7 @@ def test_what_does_not_belong_is_named(katz: Katz, models: Path) -> None:
         "2": loader("DualCLIPLoader", clip_name1="l.safetensors", clip_name2="sd1.safetensors", type="sdxl"),
     })), "--models", models)  # fmt: skip
     assert result.code == 2
-    assert "not SDXL's two text encoders" in result.err
+    assert "not the two text encoders of one model" in result.err
 
 
 def test_a_checkpoint_of_eight_bits_runs(katz: Katz, models: Path) -> None:

@@ -25,8 +25,6 @@ WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
     "web/routes/models.py": {"unet"},  # the same
     # a tensor's name, by which HunyuanVideo is refused
     "katz_graph/models/loading/single_file.py": {"refiner"},
-    # the message for two text encoder files that are no pair
-    "katz_graph/models/loading/sources.py": {"sdxl"},
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},
     "nodes/sigmas.py": {"sd1", "sdxl"},  # the same

@@ -16,6 +16,7 @@ from katz_graph.errors import InputError
 Shapes = Mapping[str, tuple[int, ...]]
 """Maps the tensors of one module, named without the file's prefix, to their shapes."""
 
+LATENTS = (4, 16)  # channels of latents of one picture
 GROUPS = 32  # of every normalisation
 HEAD_WIDTH = 64  # of text encoders
 PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder that projects
@@ -35,10 +36,9 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
     )
     levels = next(level for level in count() if resnet.format(level, 0) not in shapes)
     latents = shapes["decoder.conv_in.weight"][1]
-    if latents != 4:
+    if latents not in LATENTS:
         raise InputError(
-            f"a VAE with latents of {latents} channels, expected the 4 of Stable "
-            "Diffusion 1, 2 and XL"
+            f"a VAE with latents of {latents} channels, expected {' or '.join(map(str, LATENTS))}"
         )
     return {
         "_class_name": "AutoencoderKL",

@@ -169,6 +169,11 @@ def check_checkpoint(file: Contents) -> None:
         if not there
     ]
     _refuse_others(file, "a checkpoint")
+    for prefix, what in (entry for one in families() for entry in one.files.unread.items()):
+        if file.under(prefix):
+            raise InputError(
+                f"{file.path}: holds {what}, which is not read yet: take the file without it"
+            )
     if len(lacking) == 3:
         raise _other(file, "a checkpoint")
     if lacking:

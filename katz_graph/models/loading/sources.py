@@ -17,6 +17,7 @@ from katz_graph.files.folders import HUB_ID
 from katz_graph.messages import first_line
 from katz_graph.models.configuration import (
     config,
+    config_value,
     expect_class,
     latent_space,
     prediction_type,
@@ -48,6 +49,7 @@ from katz_graph.recipe import (
     ControlNetRecipe,
     MergedComponent,
     ModelRecipe,
+    Pooling,
     TextEncoderRecipe,
     VaeRecipe,
 )
@@ -103,20 +105,22 @@ def network_recipe(source: str | Path, rounding: str | None = None) -> ModelReci
     return ModelRecipe(network, training.scheduler(file, network), training.latent(network))
 
 
-def clip_recipe(sources: Sequence[str | Path]) -> ClipRecipe:
+def clip_recipe(sources: Sequence[str | Path], pooling: Pooling = "last") -> ClipRecipe:
     """Returns the recipe of text encoders: one file, or two in whatever order, of which the one
-    that projects comes last.
+    that projects comes last, the wider one if both do. `pooling`: as the recipe has it.
     """
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
     projecting = [encoder for encoder in encoders if projects(encoder.encoder)]
-    ordered = [encoder for encoder in encoders if encoder not in projecting] + projecting
-    if len(sources) > 1 and (len(ordered) != 2 or len(projecting) != 1):
+    ordered = sorted(encoders, key=lambda one: (one in projecting, _width(one)))
+    # where each gives pooled text, the first may hold a projection that is not used
+    alone = len(projecting) == 1 or (pooling == "joined" and projecting)
+    if len(sources) > 1 and (len(ordered) != 2 or not alone):
         names = " and ".join(str(source) for source in sources)
         raise InputError(
-            f"{names}: not SDXL's two text encoders: expected CLIP-L (of width 768) and OpenCLIP's "
-            "bigG (of width 1280)"
+            f"{names}: not the two text encoders of one model: expected CLIP-L (of width 768) and "
+            "OpenCLIP's bigG (of width 1280)"
         )
-    return ClipRecipe(tuple(ordered))
+    return ClipRecipe(tuple(ordered), pooling=pooling)
 
 
 def vae_recipe(source: str | Path) -> VaeRecipe:
@@ -207,10 +211,10 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     check_checkpoint(file)
     network = network_component(file)
     training = family_of(network).training
-    vae = VaeRecipe(
-        vae_component(file, training.latent(network).scale, training.vae_overflows(network))
-    )
-    model = ModelRecipe(network, training.scheduler(file, network), latent_space(vae))
+    trained = training.latent(network)
+    vae = VaeRecipe(vae_component(file, trained.scale, training.vae_overflows(network)))
+    space = replace(latent_space(vae), shift=trained.shift)
+    model = ModelRecipe(network, training.scheduler(file, network), space)
     pooling = family_of(network).text_pooling
     return model, ClipRecipe(text_encoders(file), pooling=pooling), vae
 
@@ -224,6 +228,10 @@ def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
             encoder, tokenizer_component(config(encoder).get("hidden_act", "quick_gelu"))
         ),
     )
+
+
+def _width(encoder: TextEncoderRecipe) -> int:
+    return int(config_value(encoder.encoder, "hidden_size", int))
 
 
 def _check_network(network: Component) -> None:

@@ -13,7 +13,6 @@ from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.family import Architecture, Configuration
-from katz_graph.models.loading.configurations import Shapes
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
 if TYPE_CHECKING:
@@ -82,11 +81,3 @@ def trained_latent(_: Component) -> LatentSpace:
 def scheduler_component(file: Contents, _: Component) -> Component:
     """Makes a component in place of a scheduler's folder."""
     return Component(file.path, (file.identity,), json.dumps(SCHEDULER))
-
-
-def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Refuses single files. InputError always."""
-    raise InputError(
-        "a Stable Diffusion 3 transformer in a single file, expected a pipeline's folder in "
-        "diffusers' layout"
-    )

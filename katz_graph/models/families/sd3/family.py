@@ -9,8 +9,8 @@ from katz_graph.models.families.sd3.architecture import (
     scheduler_component,
     trained_latent,
     transformer_architecture,
-    transformer_configuration,
 )
+from katz_graph.models.families.sd3.files import transformer_configuration
 from katz_graph.models.families.shared import transformer_region as region
 from katz_graph.models.family import Files, Layout, LoraNames, ModelFamily, Network, Training
 
@@ -38,7 +38,8 @@ FAMILY = ModelFamily(
             "text_encoders.clip_l.transformer.": False,
             "text_encoders.clip_g.transformer.": True,
         },
-        convert=f"{FOLDER}.naming:converted",
+        convert=f"{FOLDER}.files:converted",
+        unread={"text_encoders.t5xxl.": "T5"},
     ),
     training=Training(
         latent=trained_latent,
@@ -52,7 +53,7 @@ FAMILY = ModelFamily(
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
         others=f"{FOLDER}.naming:other_names",
     ),
-    text_types=(),
+    text_types=("", "sd3"),
     text_pooling="joined",
     stages=(),
 )

@@ -10,8 +10,3 @@ def other_names(paths: Collection[str]) -> Mapping[str, str]:
     its own there.
     """
     return {}
-
-
-def converted(tensors: dict[str, object], values: Mapping[str, object]) -> dict[str, object]:
-    """Returns the tensors as they are: folders name them as the module does."""
-    return tensors
