@@ -287,6 +287,20 @@ def test_a_lora_in_peft_s_names_acts_as_its_weights_do(folder: Path, tmp_path: P
     assert (plain - wanted).abs().max() > 1e-2
 
 
+def test_the_first_text_encoder_s_projection_is_not_used(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    for suffix, same in (("", True), ("_2", False)):
+        weights = other / f"text_encoder{suffix}" / "model.safetensors"
+        tensors = load_file(weights)
+        tensors["text_projection.weight"] *= 2
+        save_file(tensors, weights, {"format": "pt"})
+        latent = torch.zeros(1, 16, 8, 8)
+        with local_engine() as engine:
+            made = [sample(engine, region(place, latent)) for place in (folder, other)]
+        assert torch.equal(*made) == same
+
+
 # Files
 
 
