@@ -53,6 +53,7 @@ from katz_graph.models.loading.sources import (
 from katz_graph.models.stages import stage
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.planner.sampling import table_of
 from katz_graph.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 
 KINDS: tuple[Kind, ...] = ("sd3", "sd35")
@@ -411,6 +412,14 @@ def test_a_checkpoint_in_one_file_paints_what_its_parts_paint(tmp_path: Path) ->
         apart = sample(engine, region_of(model, pipeline_recipes(whole)[1], latent))
     assert torch.equal(ours, apart)
     assert apart.isfinite().all() and apart.std() > 0.1
+
+
+def test_a_file_has_the_noise_levels_of_a_folder(folder: Path, tmp_path: Path) -> None:
+    save_file(original(2, 1), tmp_path / "model.safetensors")
+    alone = network_recipe(tmp_path / "model.safetensors"), network_recipe(folder / "transformer")
+    wanted = table_of(pipeline_recipes(folder)[0])
+    for model in alone:
+        assert torch.equal(table_of(model).sigmas, wanted.sigmas)
 
 
 def vae_of_16_channels() -> AutoencoderKL:
