@@ -15,7 +15,8 @@ from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.configuration import latent_space, pooled_text_width, text_width
+from katz_graph.models.configuration import latent_space
+from katz_graph.models.text.kinds import pooled_text_width, text_width
 from katz_graph.models.text.recipe import length, prompts
 from katz_graph.models.text.tokens import prompt_length
 from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe

@@ -107,24 +107,43 @@ class LearnedWords:
     file: FileIdentity
 
 
-Pooling = Literal["last", "joined"]
+Pooling = Literal["last", "joined", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextLayout:
+    """Says how a model reads its text encoders: rows of CLIP's side by side, unless `clip_rows` is
+    false, and behind them those of an encoder of long texts, the narrower filled up with zeros.
+
+    `pooled`: the pooled text is that of the last CLIP encoder, if it projects, or of all side by
+    side, of which the last projects its own (`joined`) or none does (`plain`). Of an encoder of
+    long texts: `least` tokens that a text is filled up to; `template`, written around a text, whose
+    weights do not count then; and which hidden state is read, `from_end` 1 being the last, with the
+    final norm.
+    """
+
+    pooled: Pooling = "last"
+    clip_rows: bool = True
+    least: int = 1
+    template: str = ""
+    from_end: int = 1
+
+
+DEFAULT_LAYOUT = TextLayout()
 
 
 @dataclass(frozen=True, slots=True)
 class ClipRecipe:
-    """One text encoder (SD1.5, SD2, SDXL's refiner) or two (SDXL), with LoRAs and the textual
-    inversions that a prompt names.
+    """The text encoders of a model, with LoRAs and the textual inversions that a prompt names.
 
-    `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own. `pooling`: the pooled
-    text is that of the last encoder, if it projects, or of all side by side (`joined`, SD3), of
-    which only the last projects its own.
+    `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own.
     """
 
     encoders: tuple[TextEncoderRecipe, ...]
     loras: tuple[Lora, ...] = ()
     last_layer: int | None = None
     learned: tuple[LearnedWords, ...] = ()
-    pooling: Pooling = "last"
+    layout: TextLayout = DEFAULT_LAYOUT
 
     def with_lora(self, lora: Lora) -> ClipRecipe:
         return replace(self, loras=(*self.loras, lora))
@@ -176,11 +195,15 @@ class ControlUse:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text for one text encoder or two; `text_2` is for the second, where it is another one."""
+    """A text for all text encoders; `further`: for the second, the third, where they are others."""
 
     clip: ClipRecipe
     text: str
-    text_2: str | None = None
+    further: tuple[str, ...] = ()
+
+    def text_of(self, encoder: int) -> str:
+        """Returns the text for the n-th text encoder."""
+        return self.further[encoder - 1] if 0 < encoder <= len(self.further) else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +312,8 @@ class ConditioningEntry:
     mask: MaskUse | None = None
     sizes: Sizes | None = None
     concatenated: Concatenated | None = None
+    # that a distilled model is told; None is the model's own, "off" none
+    guidance: float | Literal["off"] | None = None
 
     def with_control(self, use: ControlUse) -> ConditioningEntry:
         return replace(self, control=(*self.control, use))

@@ -76,7 +76,7 @@ class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
         sizes = Sizes(
             self.height, self.width, self.crop_h, self.crop_w, self.target_height, self.target_width
         )
-        return (ConditioningEntry(Prompt(clip, self.text_l, self.text_g), sizes=sizes),)
+        return (ConditioningEntry(Prompt(clip, self.text_l, (self.text_g,)), sizes=sizes),)
 
 
 class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -14,7 +15,7 @@ from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.files.urls import is_url, shown
 from katz_graph.models.configuration import union_types
-from katz_graph.models.family import known, text_types
+from katz_graph.models.family import known, text_sets
 from katz_graph.models.loading.file_cache import FileCache, remote_identity
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
@@ -128,9 +129,7 @@ class VAELoader(Node, category="loaders", title="Load VAE"):
 
 
 class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
-    """A text encoder by name, for Stable Diffusion 1, 2 or SDXL's refiner: which, is told from the
-    file.
-    """
+    """A text encoder by name; `type` says which models read it."""
 
     clip_name: Annotated[str, FileChoice("clip")]
     type: Literal[
@@ -145,16 +144,15 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
         return digest(self._recipe(context))
 
     def run(self, context: Context) -> Clip:
-        _only(self, self.type, encoders=1)
         _on_engine_device(self, self.device, context)
         return self._recipe(context)
 
     def _recipe(self, context: Context) -> Clip:
-        return clip_recipe([context.folders.resolve("clip", self.clip_name)])
+        return _clip(self, self.type, (self.clip_name,), context)
 
 
 class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
-    """Two text encoders, in whatever order: SDXL's, or the same two as SD3 reads them."""
+    """Two text encoders, in whatever order, as models of this type read them."""
 
     clip_name1: Annotated[str, FileChoice("clip")]
     clip_name2: Annotated[str, FileChoice("clip")]
@@ -168,15 +166,26 @@ class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
         return digest(self._recipe(context))
 
     def run(self, context: Context) -> Clip:
-        _only(self, self.type, encoders=2)
         _on_engine_device(self, self.device, context)
         return self._recipe(context)
 
     def _recipe(self, context: Context) -> Clip:
-        return clip_recipe(
-            [context.folders.resolve("clip", name) for name in (self.clip_name1, self.clip_name2)],
-            text_types(encoders=2)[self.type].text_pooling,
-        )
+        return _clip(self, self.type, (self.clip_name1, self.clip_name2), context)
+
+
+class TripleCLIPLoader(Node, category="advanced/loaders", title="TripleCLIPLoader"):
+    """Three text encoders, in whatever order: CLIP-L, OpenCLIP's bigG and T5, as SD3 reads them."""
+
+    clip_name1: Annotated[str, FileChoice("clip")]
+    clip_name2: Annotated[str, FileChoice("clip")]
+    clip_name3: Annotated[str, FileChoice("clip")]
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(self.run(context))
+
+    def run(self, context: Context) -> Clip:
+        names = self.clip_name1, self.clip_name2, self.clip_name3
+        return _clip(self, next(iter(text_sets(encoders=3))), names, context)
 
 
 class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer"):
@@ -308,14 +317,18 @@ def _control_net(context: Context, name: str) -> Path:
         forget()
 
 
-def _only(node: Node, kind: str, encoders: int) -> None:
-    expected = text_types(encoders)
+def _clip(node: Node, kind: str, names: Sequence[str], context: Context) -> Clip:
+    """Returns the text encoders of these files, as models of this type read them."""
+    expected = text_sets(len(names))
     if kind not in expected:
         runs = known(lambda family: family.short)
         raise InputError(
             f"{type(node).__name__}, type: {kind} is another family of models; Katz Graph runs "
             f"{runs}: choose {' or '.join(expected)}"
         )
+    family, one = expected[kind]
+    files = [context.folders.resolve("clip", name) for name in names]
+    return clip_recipe(files, one.kinds, family.text_layout)
 
 
 def _on_engine_device(node: Node, device: str, context: Context) -> None:

@@ -24,7 +24,7 @@ class TransformerBlocks(Node, category="denoise", stage="transformer_blocks"):
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
     last_block: Block = -1
 
-    def run(self, model: Model, features: Tokens) -> Tokens:
+    def run(self, model: Model, conditioning: Conditioning, features: Tokens) -> Tokens:
         raise OutsideRegion(self)
 
 

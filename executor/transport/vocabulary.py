@@ -30,6 +30,7 @@ _CLASSES: tuple[type, ...] = (
     latent_space.LatentSpace,
     recipe.ModelRecipe,
     recipe.TextEncoderRecipe,
+    recipe.TextLayout,
     recipe.LearnedWords,
     recipe.ClipRecipe,
     recipe.VaeRecipe,

@@ -97,7 +97,8 @@ class Execution:
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
         self._colours: LinearMap | None = None  # of its previews
-        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape, models.dtype))
+        self._dtype = models.dtype_of(program.region.begin.inputs["model"].network)
+        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape, self._dtype))
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the evaluation that is under way
@@ -106,7 +107,7 @@ class Execution:
         self._computed: Counter[str] = Counter()  # calls of stages, by how
         # the device's clock begins with the request's first unit
         self._spans: SpanRecorder | None = None
-        self._ahead = RunAhead(program, models.stream, context, models.dtype)
+        self._ahead = RunAhead(program, models.stream, context, self._dtype)
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
         self._device = portion.device
         self._instructions = list(program.instructions[portion.device])
@@ -139,7 +140,7 @@ class Execution:
         spec, table = sampling_of(begin)
         latent: Tensor = begin.inputs["latent_image"]["samples"]
         scaled = self._model.latent.normalised(latent.float()) if latent.any() else latent.float()
-        return start_process(spec, scaled, table, self._models.device, self._models.dtype)
+        return start_process(spec, scaled, table, self._models.device, self._dtype)
 
     def _go_on_with(self, present: int) -> None:
         """Takes the operations as they are with these late LoRAs."""

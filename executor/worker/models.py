@@ -44,6 +44,7 @@ from katz_graph.models.loading.store import ModelStore, loadable
 from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
 from katz_graph.models.text.evaluate import evaluate
+from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.recipe import clips
 from katz_graph.recipe import (
     ClipRecipe,
@@ -158,7 +159,7 @@ class DeviceModels:
             yield self._loadable(recipe.network, family_of(recipe.network).network.part)
         else:
             for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
-                self.store.tokenizer(encoder.tokenizer)
+                self.store.tokenizer(encoder)
                 yield self._loadable(encoder.encoder, part)
 
     def drop_control_net(self, recipe: ControlNetRecipe) -> None:
@@ -185,9 +186,13 @@ class DeviceModels:
         for recipe, part in zip(clip.encoders, TEXT_PARTS, strict=False):
             module = self._module(recipe.encoder, part)
             self._resident(module, clip.loras, part)
-            encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
-        return text.encode(
-            encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned, clip.pooling
+            encoders.append((module, self.store.tokenizer(recipe)))
+        encoded = text.encode(
+            encoders, prompt.text, clip.last_layer, prompt.further, clip.learned, clip.layout
+        )
+        vector = encoded.pooled
+        return TextEncoding(
+            encoded.hidden.to(self.dtype), None if vector is None else vector.to(self.dtype)
         )
 
     def decode_latent(
@@ -301,10 +306,19 @@ class DeviceModels:
         """Returns the VAE, in a wider format where its configuration says that float16 overflows:
         on GPUs that compute in it bfloat16, in which a picture keeps 45 dB and more.
         """
-        too_narrow = self.dtype == torch.float16 and overflows(recipe)
+        dtype = self._wide() if overflows(recipe) else self.dtype
+        return self.store.vae_of(recipe.vae, self.device, dtype)
+
+    def dtype_of(self, network: Component) -> torch.dtype:
+        """Returns the number format that a network computes in."""
+        return self._wide() if family_of(network).network.overflows else self.dtype
+
+    def _wide(self) -> torch.dtype:
+        """Returns the number format of what overflows in float16."""
+        if self.dtype != torch.float16:
+            return self.dtype
         gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        wide = torch.bfloat16 if gpu else torch.float32
-        return self.store.vae_of(recipe.vae, self.device, wide if too_narrow else self.dtype)
+        return torch.bfloat16 if gpu else torch.float32
 
     def _network(self, recipe: ModelRecipe) -> Any:
         return self._module(recipe.network, family_of(recipe.network).network.part)
@@ -315,16 +329,18 @@ class DeviceModels:
 
     def _loadable(self, part: Component, target: str) -> Loadable:
         if not isinstance(part, MergedComponent):
-            return (self.store.text_encoder_of if target in TEXT_PARTS else self.store.network_of)(
-                part, self.device, self.dtype
-            )
+            if target not in TEXT_PARTS:
+                return self.store.network_of(part, self.device, self.dtype_of(part))
+            dtype = self._wide() if kind_of(part).overflows else self.dtype
+            return self.store.text_encoder_of(part, self.device, dtype)
         kind = "text encoder" if target in TEXT_PARTS else target
+        dtype = self.dtype if target in TEXT_PARTS else self.dtype_of(part)
         made = loadable(
             f"merged {kind}",
             part,
             self.device,
-            self.dtype,
-            lambda module: fill(module, named_tensors(merged_module(part, target, self.dtype))),
+            dtype,
+            lambda module: fill(module, named_tensors(merged_module(part, target, dtype))),
         )
         return replace(
             made, beside=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0

@@ -28,8 +28,8 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 
 Resident = tuple[tuple[Lora, str], ...]
-"""LoRAs in order, each with the part of its file that is meant: that of the network, `text_encoder`
-or `text_encoder_2`.
+"""LoRAs in order, each with the part of its file that is meant: that of the network, or
+of a text encoder.
 """
 
 BLOCK = 1 << 18  # values that are summed at a time on a processor, so that they stay in its cache

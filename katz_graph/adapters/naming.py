@@ -22,11 +22,12 @@ from diffusers.utils.state_dict_utils import (
 from katz_graph.errors import InputError
 from katz_graph.models.family import families, supported
 
-TEXT_PARTS = ("text_encoder", "text_encoder_2")
+TEXT_PARTS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 KOHYA_TEXT = {
     "lora_te_": "text_encoder",
     "lora_te1_": "text_encoder",
     "lora_te2_": "text_encoder_2",
+    "lora_te3_": "text_encoder_3",
 }
 NAMINGS = "in diffusers, PEFT or kohya naming"
 PARAMETERS = ("weight", "bias")

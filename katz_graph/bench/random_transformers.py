@@ -1,90 +1,175 @@
-"""Makes small pipelines with random weights in the shapes of Stable Diffusion 3 and 3.5; equal
+"""Makes small pipelines with random weights in the shapes of the families of transformers; equal
 arguments give equal weights.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import diffusers
 import torch
-from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel
+import transformers
+from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler
 from torch import nn
-from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.bench.random_models import END, TEXT_ENCODERS, VOCABULARY, seeded, tokenizer
 from katz_graph.models.loading.quiet import quiet
+from katz_graph.models.loading.single_file import SHIPPED, TOKENIZERS
 from katz_graph.models.loading.store import LIBRARIES
+from katz_graph.models.text.kinds import QWEN3, T5, EncoderKind
 
-Kind = Literal["sd3", "sd35"]
+Kind = Literal["sd3", "sd35", "flux", "schnell", "z_image"]
 
 POOLED_WIDTH = 40  # of the second text encoder's projection
 SIZES = TEXT_ENCODERS["sdxl"]
-PADDING = 16  # columns of zeros behind the text encoders' own
+WIDTHS = [sizes["hidden_size"] for sizes in SIZES]
+PADDING = 16  # columns of zeros behind CLIP's text encoders' own
+LONG_WIDTH = sum(WIDTHS) + PADDING  # of T5 and of the language model
+CHAT = (  # as the language model's own tokenizer has it, for one message
+    "{% for said in messages %}<|im_start|>{{ said.role }}\n{{ said.content }}<|im_end|>\n"
+    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
+)
+SHIFT = 1.15  # of FLUX.1's levels, whatever the size of the picture
+VAES: Mapping[str, tuple[float, float]] = {
+    "StableDiffusion3Pipeline": (1.5305, 0.0609),
+    "FluxPipeline": (0.3611, 0.1159),
+    "ZImagePipeline": (0.3611, 0.1159),
+}
+"""Maps pipelines to scale and shift of their latents."""
+PIPELINES: Mapping[Kind, tuple[str, str]] = {
+    "sd3": ("StableDiffusion3Pipeline", "SD3Transformer2DModel"),
+    "sd35": ("StableDiffusion3Pipeline", "SD3Transformer2DModel"),
+    "flux": ("FluxPipeline", "FluxTransformer2DModel"),
+    "schnell": ("FluxPipeline", "FluxTransformer2DModel"),
+    "z_image": ("ZImagePipeline", "ZImageTransformer2DModel"),
+}
 
 
 def transformer_config(kind: Kind, blocks: int = 3) -> dict[str, Any]:
-    """Returns arguments of an SD3Transformer2DModel: two heads, and in 3.5 norms of queries and
-    keys and a second attention in the first two blocks.
+    """Returns arguments of a transformer of two heads; of 3.5 with norms of queries and keys and a
+    second attention in the first two blocks; of FLUX.1 with one single block less than double ones.
     """
+    if kind == "z_image":
+        return {
+            "dim": 32,
+            "n_layers": blocks,
+            "n_refiner_layers": 1,
+            "n_heads": 2,
+            "n_kv_heads": 2,
+            "cap_feat_dim": LONG_WIDTH,
+            "axes_dims": [4, 6, 6],
+        }
+    heads = {"attention_head_dim": 16, "num_attention_heads": 2, "num_layers": blocks}
+    if kind in ("flux", "schnell"):
+        return heads | {
+            "in_channels": 64,
+            "num_single_layers": blocks - 1,
+            "joint_attention_dim": LONG_WIDTH,
+            "pooled_projection_dim": WIDTHS[0],
+            "guidance_embeds": kind == "flux",
+            "axes_dims_rope": [4, 6, 6],
+        }
     later = {"qk_norm": "rms_norm", "dual_attention_layers": (0, 1)} if kind == "sd35" else {}
-    widths = [sizes["hidden_size"] for sizes in SIZES]
-    return {
-        "sample_size": 8,
-        "num_layers": blocks,
-        "attention_head_dim": 16,
-        "num_attention_heads": 2,
-        "caption_projection_dim": 32,
-        "joint_attention_dim": sum(widths) + PADDING,
-        "pooled_projection_dim": widths[0] + POOLED_WIDTH,
-        "pos_embed_max_size": 12,
-    } | later
+    return (
+        heads
+        | {
+            "sample_size": 8,
+            "caption_projection_dim": 32,
+            "joint_attention_dim": LONG_WIDTH,
+            "pooled_projection_dim": WIDTHS[0] + POOLED_WIDTH,
+            "pos_embed_max_size": 12,
+        }
+        | later
+    )
 
 
-def make_transformer(kind: Kind, seed: int, blocks: int = 3) -> SD3Transformer2DModel:
+def make_transformer(kind: Kind, seed: int, blocks: int = 3) -> Any:
     """Makes a transformer whose weights all count."""
+    _, name = PIPELINES[kind]
     with seeded(seed):
-        module = SD3Transformer2DModel(**transformer_config(kind, blocks)).eval()
+        module = getattr(diffusers, name)(**transformer_config(kind, blocks)).eval()
         for parameter in module.parameters():
             nn.init.normal_(parameter, 0.0, 0.1)
     return module.requires_grad_(False)
 
 
-def make_pipeline(folder: str | Path, kind: Kind, seed: int, blocks: int = 3) -> None:
-    """Writes a pipeline in diffusers' folder layout, float32, without T5: transformer, two text
-    encoders, tokenizers, a VAE of 16 channels with a shift, scheduler. The first text encoder's
-    projection changes nothing, as in the published folders.
+def make_pipeline(
+    folder: str | Path, kind: Kind, seed: int, blocks: int = 3, with_t5: bool = False
+) -> None:
+    """Writes a pipeline in diffusers' folder layout, float32: transformer, text encoders,
+    tokenizers, a VAE of 16 channels with a shift, scheduler. `with_t5`: of Stable Diffusion 3,
+    whose first text encoder's projection changes nothing, as in the published folders.
     """
-    folder = Path(folder)
-    with seeded(seed), quiet(*LIBRARIES):
-        make_transformer(kind, seed, blocks).save_pretrained(folder / "transformer")
-        _vae().save_pretrained(folder / "vae")
-        for suffix, sizes, pad in zip(("", "_2"), SIZES, (END, "!"), strict=True):
-            encoder = _text_encoder(sizes, POOLED_WIDTH if suffix else sizes["hidden_size"])
-            if not suffix:
-                nn.init.eye_(encoder.text_projection.weight)
-            encoder.save_pretrained(folder / f"text_encoder{suffix}")
-            tokenizer(pad).save_pretrained(folder / f"tokenizer{suffix}")
-        FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(folder / "scheduler")
-    parts = {
-        "transformer": ["diffusers", "SD3Transformer2DModel"],
+    folder, (pipeline, network) = Path(folder), PIPELINES[kind]
+    parts: dict[str, Any] = {
+        "transformer": ["diffusers", network],
         "vae": ["diffusers", "AutoencoderKL"],
         "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
-        "text_encoder": ["transformers", "CLIPTextModelWithProjection"],
-        "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
-        "text_encoder_3": [None, None],
-        "tokenizer": ["transformers", "CLIPTokenizer"],
-        "tokenizer_2": ["transformers", "CLIPTokenizer"],
-        "tokenizer_3": [None, None],
-        "image_encoder": [None, None],
-        "feature_extractor": [None, None],
     }
-    index = {"_class_name": "StableDiffusion3Pipeline", "_diffusers_version": "0.42.0"} | parts
+    with seeded(seed), quiet(*LIBRARIES):
+        make_transformer(kind, seed, blocks).save_pretrained(folder / "transformer")
+        _vae(*VAES[pipeline]).save_pretrained(folder / "vae")
+        _scheduler(kind).save_pretrained(folder / "scheduler")
+        encoders = _text_encoders(pipeline, with_t5)
+        for suffix, (make, words, tokens) in zip(("", "_2", "_3"), encoders, strict=False):
+            encoder = make()
+            encoder.save_pretrained(folder / f"text_encoder{suffix}")
+            words.save_pretrained(folder / f"tokenizer{suffix}")
+            parts[f"text_encoder{suffix}"] = ["transformers", type(encoder).__name__]
+            parts[f"tokenizer{suffix}"] = ["transformers", tokens]
+    absent = ["image_encoder", "feature_extractor"]
+    if pipeline == "StableDiffusion3Pipeline":
+        absent += ["text_encoder_3", "tokenizer_3"]
+    whole = {name: [None, None] for name in absent} | parts
+    if pipeline == "ZImagePipeline":
+        whole = parts
+    index = {"_class_name": pipeline, "_diffusers_version": "0.42.0"} | whole
     (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _vae() -> AutoencoderKL:
+Encoder = tuple[Callable[[], Any], Any, str]
+"""Makes a text encoder; its tokenizer; what the index calls the tokenizer."""
+
+
+def _text_encoders(pipeline: str, with_t5: bool) -> list[Encoder]:
+    clip = "CLIPTokenizer"
+    t5: Encoder = (_t5, _shipped(T5), "T5TokenizerFast")
+    if pipeline == "ZImagePipeline":
+        return [(_language_model, _shipped(QWEN3), "Qwen2Tokenizer")]
+    if pipeline == "FluxPipeline":
+        return [(lambda: _clip(SIZES[0], None), tokenizer(END), clip), t5]
+
+    def first() -> CLIPTextModelWithProjection:
+        encoder = _clip(SIZES[0], WIDTHS[0])
+        nn.init.eye_(encoder.text_projection.weight)
+        return encoder
+
+    both: list[Encoder] = [
+        (first, tokenizer(END), clip),
+        (lambda: _clip(SIZES[1], POOLED_WIDTH), tokenizer("!"), clip),
+    ]
+    return [*both, t5] if with_t5 else both
+
+
+def _shipped(kind: EncoderKind) -> Any:
+    made = getattr(transformers, kind.tokenizer).from_pretrained(TOKENIZERS / SHIPPED[kind])
+    made.chat_template = CHAT if kind is QWEN3 else None
+    return made
+
+
+def _scheduler(kind: Kind) -> FlowMatchEulerDiscreteScheduler:
+    if kind == "flux":
+        return FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=SHIFT, max_shift=SHIFT, shift=3.0
+        )
+    return FlowMatchEulerDiscreteScheduler(shift=1.0 if kind == "schnell" else 3.0)
+
+
+def _vae(scale: float, shift: float) -> AutoencoderKL:
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
@@ -93,24 +178,52 @@ def _vae() -> AutoencoderKL:
         norm_num_groups=4,
         sample_size=64,
         latent_channels=16,
-        scaling_factor=1.5305,
-        shift_factor=0.0609,
+        scaling_factor=scale,
+        shift_factor=shift,
         force_upcast=False,
         use_quant_conv=False,
         use_post_quant_conv=False,
     )
 
 
-def _text_encoder(sizes: dict[str, Any], projection: int) -> CLIPTextModelWithProjection:
+def _clip(sizes: dict[str, Any], projection: int | None) -> Any:
+    """Makes a text encoder of CLIP, which projects where that has a width."""
     config = CLIPTextConfig(
         **sizes,
         vocab_size=VOCABULARY,
         intermediate_size=2 * sizes["hidden_size"],
         num_attention_heads=4,
         max_position_embeddings=77,
-        projection_dim=projection,
+        projection_dim=projection or sizes["hidden_size"],
         bos_token_id=VOCABULARY - 2,
         eos_token_id=VOCABULARY - 1,
         initializer_factor=4.0,
     )
-    return CLIPTextModelWithProjection(config).to(torch.float32)
+    kind = CLIPTextModelWithProjection if projection else CLIPTextModel
+    return kind(config).to(torch.float32)
+
+
+def _t5() -> Any:
+    config = transformers.T5Config(
+        vocab_size=32128,
+        d_model=LONG_WIDTH,
+        d_kv=16,
+        d_ff=48,
+        num_layers=2,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
+    )
+    return transformers.T5EncoderModel(config).to(torch.float32)
+
+
+def _language_model() -> Any:
+    config = transformers.Qwen3Config(
+        vocab_size=151936,
+        hidden_size=LONG_WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+    )
+    return transformers.Qwen3Model(config).to(torch.float32)

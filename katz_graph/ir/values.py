@@ -1,4 +1,4 @@
-"""Defines what UNet stages and samplers pass on. Plain tensors, so that they can be sent."""
+"""Defines what stages and samplers pass on. Plain tensors, so that they can be sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tokens:
 
     hidden: Tensor  # [B, N, D]: the picture's, row by row of patches
     text: Tensor | None  # [B, T, D]; None behind the last block that gives one
-    embedding: Tensor  # [B, D]: of the timestep and the pooled text
+    embedding: Tensor  # [B, E]: of the timestep and the pooled text
     step: Step  # the evaluation it belongs to
 
 
@@ -42,13 +42,14 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class TextEncoding:
-    """Holds a prompt as a UNet takes it."""
+    """Holds a prompt as a network takes it."""
 
-    hidden: Tensor  # [B, 77·chunks, D]
+    hidden: Tensor  # [B, T, D]; of CLIP alone T is 77·chunks
     pooled: Tensor | None = None  # [B, P], SDXL
     # [B, 7], SDXL: original height and width, crop top and left, target height and width, aesthetic
     # score
     sizes: Tensor | None = None
+    guidance: Tensor | None = None  # [B]: that a distilled model is told
 
 
 Parametrisation = Literal[

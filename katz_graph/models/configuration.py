@@ -15,7 +15,6 @@ from katz_graph.errors import InputError
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.models.loading.identity import content_hash, read_json, resolve
 from katz_graph.recipe import (
-    ClipRecipe,
     Component,
     ControlNetRecipe,
     FileIdentity,
@@ -100,28 +99,6 @@ def latent_space(vae: VaeRecipe) -> LatentSpace:
 def overflows(vae: VaeRecipe) -> bool:
     """Returns true if a VAE is known to overflow in float16."""
     return bool(config(vae.vae).get("force_upcast", False))
-
-
-def projects(encoder: Component) -> bool:
-    """Returns true if a text encoder gives pooled text too."""
-    return "CLIPTextModelWithProjection" in (config(encoder).get("architectures") or ())
-
-
-def text_width(clip: ClipRecipe) -> int:
-    """Returns D of the text encoding [B, T, D]: that of all encoders side by side."""
-    return int(sum(config_value(encoder.encoder, "hidden_size", int) for encoder in clip.encoders))
-
-
-def pooled_text_width(clip: ClipRecipe) -> int | None:
-    """Returns P of the pooled text [B, P], which the last text encoder gives if it projects, and
-    all of them where it is joined.
-    """
-    *others, last = (encoder.encoder for encoder in clip.encoders)
-    if not projects(last):
-        return None
-    joined = others if clip.pooling == "joined" else ()
-    widths = [int(config_value(other, "hidden_size", int)) for other in joined]
-    return int(config_value(last, "projection_dim", int)) + sum(widths)
 
 
 def union_types(control: ControlNetRecipe) -> int:

@@ -6,6 +6,7 @@ Must not know any family. Never imports torch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,22 +17,18 @@ from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models import stages
-from katz_graph.models.configuration import (
-    config,
-    expect_class,
-    latent_space,
-    pooled_text_width,
-    text_width,
-)
+from katz_graph.models.configuration import config, expect_class, latent_space
 from katz_graph.models.loading.configurations import Shapes
+from katz_graph.models.text.kinds import EncoderKind, pooled_text_width, text_width
 from katz_graph.recipe import (
+    DEFAULT_LAYOUT,
     ClipRecipe,
     Component,
     Conditioning,
     ConditioningEntry,
     ControlNetRecipe,
     ModelRecipe,
-    Pooling,
+    TextLayout,
     VaeRecipe,
 )
 
@@ -78,7 +75,10 @@ class Network:
     """Declares the network of a family: its `noun` in messages, its `part` in pipelines and LoRA
     files, and its class in diffusers. `prepare` names a function, as `module:function`, that makes
     a loaded network or ControlNet ready for its stages; `stack` a module that computes a
-    transformer in parts, as `families.shared.transformer.Stack` has them.
+    transformer in parts, as `families.shared.transformer.Stack` has them; `channels` a function
+    that makes the input channels beside the latent, from what the conditioning says of them, their
+    number, a latent of the same size and its space. `overflows`: float16 is too narrow for it.
+    `fills_to`: tokens are filled up to multiples of so many.
     """
 
     noun: str
@@ -89,6 +89,9 @@ class Network:
     predict: Predict
     prepare: str
     stack: str = ""
+    channels: str = ""
+    overflows: bool = False
+    fills_to: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,29 +130,36 @@ class Controls:
 @dataclass(frozen=True, slots=True)
 class Files:
     """Declares how single files hold models of a family. The first prefix of `network` is that of
-    checkpoints; `text_encoders`: the prefixes of theirs -> whether each projects. `convert` names a
-    function, as `module:function`, from tensors and configuration to the tensors as the module
-    names them. `unread`: prefixes of parts without which a picture would be another -> what they
-    are.
+    checkpoints; `text_encoders`: the prefixes of theirs, in order -> what each is. `convert` names
+    a function, as `module:function`, from tensors and configuration to the tensors as the module
+    names them.
     """
 
     network: Layout
-    text_encoders: Mapping[str, bool]
+    text_encoders: Mapping[str, EncoderKind]
     convert: str
-    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """Declares what a network was trained with, for files that do not say it. `latent`: the space
     of its latents, and if half precision does not suffice for its VAE. `noise`: the configuration
-    of a scheduler, of a network whose folder has none; `scheduler` tells it from a single file.
+    of a scheduler, of a network without one beside it; `scheduler` makes it of a single file that
+    may say more, None where it cannot.
+    `multiplier`: times the noise level is what a flow is told.
     """
 
     latent: Callable[[Component], LatentSpace]
     vae_overflows: Callable[[Component], bool]
-    noise: Configuration
-    scheduler: Callable[[Contents, Component], Component]
+    noise: Callable[[Component], Configuration]
+    scheduler: Callable[[Contents, Component], Component] | None = None
+    multiplier: float = 1000.0
+
+    def scheduler_of(self, network: Component, file: Contents | None = None) -> Component:
+        """Returns a component in place of a scheduler's folder."""
+        if file is not None and self.scheduler is not None:
+            return self.scheduler(file, network)
+        return Component(network.folder, network.files, json.dumps(self.noise(network)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +177,20 @@ class LoraNames:
 
 
 @dataclass(frozen=True, slots=True)
+class TextSet:
+    """Declares text encoders that make a set: `type`, what CLIP loaders call it, and the names of
+    their kinds, in order.
+    """
+
+    type: str
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFamily:
     """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
-    `title`, `short`: its models, in messages. `text_types`: what CLIP loaders call its text
-    encoders, the n-th for n of them (empty: none); `text_pooling`: how these give pooled text.
+    `title`, `short`: its models, in messages. `text_sets`: the sets of text encoders that it may
+    have; `text_layout`: how it reads them.
     """
 
     title: str
@@ -179,10 +199,10 @@ class ModelFamily:
     files: Files
     training: Training
     lora: LoraNames
-    text_types: tuple[str, ...]
+    text_sets: tuple[TextSet, ...]
     stages: tuple[stages.Stage, ...]
     controls: Controls | None = None
-    text_pooling: Pooling = "last"
+    text_layout: TextLayout = DEFAULT_LAYOUT
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -223,12 +243,13 @@ def a_network() -> str:
     return known(lambda family: f"a {family.network.noun}")
 
 
-def text_types(encoders: int) -> dict[str, ModelFamily]:
-    """Returns what CLIP loaders call so many text encoders -> the family."""
+def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
+    """Returns what CLIP loaders call so many text encoders -> the family, and the set."""
     return {
-        family.text_types[encoders - 1]: family
+        one.type: (family, one)
         for family in families()
-        if len(family.text_types) >= encoders and family.text_types[encoders - 1]
+        for one in family.text_sets
+        if len(one.kinds) == encoders
     }
 
 

@@ -244,3 +244,13 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
     ) / angle.sin()
     arc = direction * (length_first * (1 - weight) + length_second * weight)
     return torch.where(cosine.abs() > PARALLEL, first * (1 - weight) + second * weight, arc)
+
+
+def fitted(latent: Tensor, like: Tensor) -> Tensor:
+    """Resizes a latent to another one's size: bilinear, cropped around the centre, repeated to its
+    batch.
+    """
+    latent = latent.to(like)
+    if latent.shape[-2:] != like.shape[-2:]:
+        latent = resample(latent, like.shape[-1], like.shape[-2], "bilinear", "center")
+    return repeated(latent, len(like))

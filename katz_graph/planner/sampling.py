@@ -14,6 +14,7 @@ from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import Operation
 from katz_graph.ir.values import Evaluation
 from katz_graph.models.configuration import scheduler_config
+from katz_graph.models.family import family_of
 from katz_graph.models.stages import Loop
 from katz_graph.patches import FreeU, OpaquePatch, sampling_patch
 from katz_graph.planner.passes.variants import Decide
@@ -32,7 +33,7 @@ def table_of(model: ModelRecipe) -> NoiseTable:
     """Returns a model's noise levels and parametrisation: as trained, or as a patch says."""
     patch = sampling_patch(model.patches)
     return (
-        noise_table(scheduler_config(model))
+        noise_table(scheduler_config(model), family_of(model.network).training.multiplier)
         if patch is None
         else altered_table(scheduler_config(model), patch)
     )

@@ -32,6 +32,7 @@ PARAMETRISATIONS: Mapping[str, Parametrisation] = {
 # of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
 DISTILLED_TIMESTEPS = 50
 LEAST_PICTURE = 1e-4  # progress whose level stands for a flow's 1; the ecosystem's value
+DYNAMIC_LEVELS = 10_000  # of a flow whose shift depends on the size; the ecosystem's value
 CONTINUOUS_LEVELS = 1000  # that schedules which read a table find in a continuous one
 
 
@@ -83,12 +84,13 @@ class NoiseTable:
         return float(self.sigma_at(torch.tensor((1.0 - percent) * (len(self.sigmas) - 1))))
 
 
-def noise_table(config: Mapping[str, Any]) -> NoiseTable:
+def noise_table(config: Mapping[str, Any], multiplier: float = 1000.0) -> NoiseTable:
     """Returns the table of a diffusers scheduler's configuration; defaults are Stable Diffusion
-    1.5's. InputError for a configuration that is not supported.
+    1.5's. `multiplier`: times the noise level is what a flow's model is told. InputError for a
+    configuration that is not supported.
     """
     if config.get("_class_name") == FLOW_SCHEDULER:
-        return _flow_of(config)
+        return _flow_of(config, multiplier)
     alphas_cumprod = torch.cumprod(1 - _betas(config), dim=0)
     if config.get("rescale_betas_zero_snr"):
         alphas_cumprod = _rescale_to_zero_terminal_snr(alphas_cumprod)
@@ -221,13 +223,15 @@ def flow_table(shift: float = 1.0, levels: int = 1000, multiplier: float = 1000.
     return FlowTable(sigmas, sigmas.log(), "flow_prediction", shift, multiplier)
 
 
-def _flow_of(config: Mapping[str, Any]) -> FlowTable:
+def _flow_of(config: Mapping[str, Any], multiplier: float) -> FlowTable:
+    """A shift that depends on the picture's size is that of the largest, whatever the size is,
+    unless a patch says another; as in the ecosystem.
+    """
     if config.get("use_dynamic_shifting"):
-        raise InputError(
-            "scheduler configuration: use_dynamic_shifting is not supported; expected a fixed shift"
-        )
+        shift = math.exp(float(config.get("max_shift", 1.15)))
+        return flow_table(shift, DYNAMIC_LEVELS, multiplier)
     levels = int(config.get("num_train_timesteps", 1000))
-    return flow_table(float(config.get("shift", 1.0)), levels)
+    return flow_table(float(config.get("shift", 1.0)), levels, multiplier)
 
 
 def _shifted(time: Tensor, shift: float) -> Tensor:

@@ -115,11 +115,10 @@ FAMILY = ModelFamily(
     training=Training(
         lambda _: LatentSpace(4, 8, 0.5),
         lambda _: False,
-        {"prediction_type": "epsilon"},
-        lambda file, network: network,
+        lambda _: {"prediction_type": "epsilon"},
     ),
     lora=LoraNames("lora_made_up_", (), "builtins:dict", "builtins:dict"),
-    text_types=(),
+    text_sets=(),
     stages=(PREDICT, STRONGER),
 )
 

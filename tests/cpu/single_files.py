@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.loading.single_file import TOKENIZER
+from katz_graph.models.loading.single_file import TOKENIZERS
 from katz_graph.models.loading.store import LIBRARIES
 
 KINDS = ("sd1", "sd2", "sdxl", "refiner")
@@ -161,7 +161,7 @@ def pipeline_folder(kind: str, in_channels: int = 4) -> Path:
                 tokenizer = name.replace("text_encoder", "tokenizer")
                 pad = "!" if module.config.hidden_act == "gelu" else "<|endoftext|>"
                 CLIPTokenizer.from_pretrained(
-                    TOKENIZER, pad_token=pad, model_max_length=77
+                    TOKENIZERS / "clip_tokenizer", pad_token=pad, model_max_length=77
                 ).save_pretrained(place / tokenizer)
                 index[tokenizer] = ["transformers", "CLIPTokenizer"]
         EulerDiscreteScheduler(

@@ -20,7 +20,7 @@ NAMES = {"sd1": ("emb_params",), "sd2": ("<own-token>",), "sdxl": ("clip_l", "cl
 
 def encoders(clip):
     return [
-        (STORE.text_encoder(one.encoder, "cpu", torch.float32), STORE.tokenizer(one.tokenizer))
+        (STORE.text_encoder(one.encoder, "cpu", torch.float32), STORE.tokenizer(one))
         for one in clip.encoders
     ]
 

@@ -344,7 +344,9 @@ return (clip.encode_from_tokens_scheduled(tokens),)
     (entry,) = workshop.outputs(
         body, {"clip": "CLIP"}, "CONDITIONING", {"out": node("Change", clip=["ckpt", 1])}
     )["out"]
-    assert entry.encoding.text.startswith("a very long style") and entry.encoding.text_2 == "a cat"
+    assert entry.encoding.text.startswith("a very long style") and entry.encoding.further == (
+        "a cat",
+    )
 
 
 def test_tokens_that_a_pack_made_up_are_refused(workshop: Workshop) -> None:

@@ -50,9 +50,7 @@ def test_loaded_once_and_frozen(family):
         store.network(recipes(family)[0].network, torch.device("cpu"), torch.float32) is modules[0]
     )
     assert store.network(model.network, "cpu", torch.float16) is not modules[0]
-    assert store.tokenizer(clip.encoders[0].tokenizer) is store.tokenizer(
-        clip.encoders[0].tokenizer
-    )
+    assert store.tokenizer(clip.encoders[0]) is store.tokenizer(clip.encoders[0])
     assert store.vae(vae.vae, "cpu", torch.float16) is modules[1]
 
 
@@ -138,7 +136,7 @@ def test_a_tokenizer_that_is_none(tmp_path):
         path.write_text("{}")
     _, clip, _ = pipeline_recipes(tmp_path / "model")
     with pytest.raises(InputError, match="cannot be loaded as CLIPTokenizer"):
-        ModelStore().tokenizer(clip.encoders[0].tokenizer)
+        ModelStore().tokenizer(clip.encoders[0])
 
 
 def weights_of(module):

@@ -20,7 +20,7 @@ STORE = ModelStore()
 def encoders(family, dtype=torch.float32):
     _, clip, _ = recipes(family)
     return [
-        (STORE.text_encoder(one.encoder, "cpu", dtype), STORE.tokenizer(one.tokenizer))
+        (STORE.text_encoder(one.encoder, "cpu", dtype), STORE.tokenizer(one))
         for one in clip.encoders
     ]
 

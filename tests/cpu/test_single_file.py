@@ -85,8 +85,7 @@ def test_prompts_are_encoded_alike(kind):
     for source in (checkpoint(kind), pipeline_folder(kind)):
         _, clip, _ = pipeline_recipes(source)
         encoders = [
-            (STORE.text_encoder(one.encoder, *CPU), load_tokenizer(one.tokenizer))
-            for one in clip.encoders
+            (STORE.text_encoder(one.encoder, *CPU), load_tokenizer(one)) for one in clip.encoders
         ]
         encodings.append(
             text.encode(encoders, "a photo of an (astronaut:1.2) riding a horse on mars")
@@ -103,7 +102,7 @@ def test_the_shipped_vocabulary_is_clips():
     of encoder pad differently.
     """
     _, clip, _ = pipeline_recipes(checkpoint("sdxl"))
-    first, second = (load_tokenizer(one.tokenizer) for one in clip.encoders)
+    first, second = (load_tokenizer(one) for one in clip.encoders)
     expected = [49406, 320, 1125, 539, 550, 18376, 6765, 320, 4558, 525, 7496, 49407]
     for tokenizer, pad in ((first, 49407), (second, 0)):
         prompt = "a photo of an astronaut riding a horse on mars"

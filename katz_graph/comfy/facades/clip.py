@@ -15,7 +15,7 @@ from katz_graph.scope import current
 if TYPE_CHECKING:
     from torch import Tensor
 
-NAMES = {1: ("l",), 2: ("l", "g")}  # what the encoders' rows are called
+SECOND = "g"  # what the rows of a model's second CLIP encoder are called
 
 
 class TokenRows(list[Any]):
@@ -100,7 +100,14 @@ class ClipFacade:
         refuse(f"comfy.sd.CLIP.{name}")
 
     def _names(self) -> tuple[str, ...]:
-        return NAMES[len(self.recipe.encoders)]
+        """Returns what the encoders' rows are called."""
+        from katz_graph.models.text.kinds import CLIP, kind_of
+
+        kinds = [kind_of(one.encoder) for one in self.recipe.encoders]
+        return tuple(
+            (SECOND if number else CLIP.packs) if kind.rows else kind.packs
+            for number, kind in enumerate(kinds)
+        )
 
     def _prompt(self, tokens: Any) -> Prompt:
         rows = [tokens.get(name) for name in self._names()] if isinstance(tokens, dict) else [None]
@@ -110,7 +117,8 @@ class ClipFacade:
                 "the pack changed the tokens of a text; only tokens as `clip.tokenize` gives them "
                 "can be encoded"
             )
-        return Prompt(self._learned(*texts), texts[0], texts[-1] if texts[-1] != texts[0] else None)
+        others = () if len(set(texts)) == 1 else tuple(texts[1:])
+        return Prompt(self._learned(*texts), texts[0], others)
 
     def _learned(self, *texts: str) -> ClipRecipe:
         """Returns the recipe with the textual inversions that the texts name."""
@@ -122,24 +130,27 @@ class ClipFacade:
 
 def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple[Any, ...]]]]:
     """Makes each encoder's rows of (token, weight); `with_words` adds a third number, always 0."""
-    from katz_graph.models.configuration import config
+    from katz_graph.models.text.kinds import kind_of, positions_of, width_of
     from katz_graph.models.text.prompt import weighted_segments
     from katz_graph.models.text.textual_inversion import vectors
-    from katz_graph.models.text.tokens import load_tokenizer, row_length, token_rows
+    from katz_graph.models.text.tokens import load_tokenizer, row_length, sequence, token_rows
 
     ending = (0,) if with_words else ()
     found = []
     for number, encoder in enumerate(clip.encoders):
-        tokenizer, values = load_tokenizer(encoder.tokenizer), config(encoder.encoder)
-        positions = values.get("max_position_embeddings", 77)
-        learned = vectors(clip.learned, number, values["hidden_size"])
+        tokenizer, positions = load_tokenizer(encoder), positions_of(encoder.encoder)
+        if not kind_of(encoder.encoder).rows:
+            whole = [(*token, *ending) for token in sequence(tokenizer, text, clip.layout)]
+            found.append([whole])
+            continue
+        learned = vectors(clip.learned, number, width_of(encoder.encoder))
         start, end, filler = (
             (token, 1.0, *ending)
             for token in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
         )
         rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
-        whole = [[start, *((*token, *ending) for token in row), end] for row in rows]
+        ended = [[start, *((*token, *ending) for token in row), end] for row in rows]
         found.append(
-            [row + [filler] * (row_length(tokenizer, positions) - len(row)) for row in whole]
+            [row + [filler] * (row_length(tokenizer, positions) - len(row)) for row in ended]
         )
     return found

@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 from katz_graph.ir.device import Work
 from katz_graph.models.costs.formula import Formula, sizes
+from katz_graph.models.family import family_of_class
 from katz_graph.models.stages import stage as declared
+from katz_graph.models.text.kinds import kind_named
 from katz_graph.recipe import digest
 
-COUNTING = 1  # another number when our stages compute otherwise, or formulas are written otherwise
-ROW = 77  # tokens of a text encoder's longest row
+COUNTING = 2  # another number when our stages compute otherwise, or formulas are written otherwise
+ROW = 77  # tokens of the longest row of CLIP's text encoders
+LONG = 32  # long texts are counted as the next whole number of so many tokens
 
 
 class FormulaStore(Protocol):
@@ -60,11 +63,15 @@ class Counts:
         value_bytes: int = 4,
     ) -> Work:
         """Returns what `stage_cost.stage_work` would count; not for VAEs."""
-        row = 0
+        row, filled = 0, _fills_to(config)
+        tokens = tokens if filled == 1 else max(1, -(-tokens // filled)) * filled
         # a row is never longer, so its length is not a size but a part of the stage
         if declared(stage).encodes_text:
-            row, batch = min(ROW, tokens), batch * -(-tokens // ROW)
-        elif _is_tiny(config, height, width):
+            if kind_named(config).rows:
+                row, batch = min(ROW, tokens), batch * -(-tokens // ROW)
+            else:
+                row = -(-tokens // LONG) * LONG
+        elif _is_tiny(config, height, width) or filled > 1:
             from katz_graph.models.costs.stage_cost import stage_work
 
             return stage_work(
@@ -114,6 +121,12 @@ def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
     """
     resolutions = len(config.get("block_out_channels", (0,)))
     return min(height, width) <= 1 << (resolutions - 1)
+
+
+def _fills_to(config: Mapping[str, Any]) -> int:
+    """Returns what numbers of tokens are filled up to multiples of."""
+    family = family_of_class(config.get("_class_name"))
+    return 1 if family is None else family.network.fills_to
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,6 @@ from typing import Any
 import diffusers
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,8 +33,10 @@ from katz_graph.models.costs.formula import (
     terms,
 )
 from katz_graph.models.family import family_of_class
+from katz_graph.models.loading.convert import text_module
 from katz_graph.models.stages import Sized
 from katz_graph.models.stages import stage as declared
+from katz_graph.models.text.kinds import kind_named
 
 
 def stage_work(
@@ -180,13 +181,7 @@ def module_on_meta(config: str) -> Any:
     values = json.loads(config)
     with torch.device("meta"):
         if "_class_name" not in values:
-            projected = values.get("architectures") == ["CLIPTextModelWithProjection"]
-            model = (
-                transformers.CLIPTextModelWithProjection
-                if projected
-                else transformers.CLIPTextModel
-            )
-            return model(transformers.CLIPTextConfig(**values)).float().eval()
+            return text_module(values, kind_named(values)).float().eval()
         module = getattr(diffusers, values["_class_name"]).from_config(values).float().eval()
     family = family_of_class(values["_class_name"])
     return module if family is None else family.prepared(module)
@@ -206,7 +201,8 @@ class FusedAttention(TorchFunctionMode):
     ) -> Any:
         if function is not F.scaled_dot_product_attention:
             return function(*args, **(kwargs or {}))
-        query, key, value = args  # [B, heads, T, width]
+        given = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
+        query, key, value = given["query"], given["key"], given["value"]  # [B, heads, T, width]
         self.flops.append(
             2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
         )

@@ -21,7 +21,7 @@ GROUPS = 32  # of every normalisation
 HEAD_WIDTH = 64  # of text encoders
 PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder that projects
 OPEN_CLIP_WIDTHS = (1024, PROJECTING_WIDTH)  # ViT-H and ViT-bigG
-VOCABULARY = 49408
+VOCABULARY, T5_VOCABULARY = 49408, 32128
 
 
 def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) -> dict[str, Any]:
@@ -108,6 +108,57 @@ def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[s
         "eos_token_id": VOCABULARY - 1,
         "pad_token_id": 1,
         "layer_norm_eps": 1e-5,
+    }
+
+
+def t5_configuration(shapes: Shapes) -> dict[str, Any]:
+    """Derives that of a T5EncoderModel of T5 1.1, whose feed-forward layers are gated."""
+    vocabulary, width = shapes["shared.weight"]
+    if vocabulary != T5_VOCABULARY:
+        raise InputError(
+            f"a T5 with a vocabulary of {vocabulary:,} tokens (mT5 or UMT5), expected T5 1.1's "
+            f"{T5_VOCABULARY:,}"
+        )
+    first = "encoder.block.0.layer.{}."
+    buckets, heads = shapes[first.format(0) + "SelfAttention.relative_attention_bias.weight"]
+    return {
+        "architectures": ["T5EncoderModel"],
+        "model_type": "t5",
+        "vocab_size": vocabulary,
+        "d_model": width,
+        "d_kv": shapes[first.format(0) + "SelfAttention.q.weight"][0] // heads,
+        "d_ff": shapes[first.format(1) + "DenseReluDense.wi_1.weight"][0],
+        "num_layers": how_many(shapes, "encoder.block.{}."),
+        "num_heads": heads,
+        "relative_attention_num_buckets": buckets,
+        "feed_forward_proj": "gated-gelu",
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    }
+
+
+def qwen3_configuration(shapes: Shapes) -> dict[str, Any]:
+    """Derives that of a Qwen3Model."""
+    shapes = {name.removeprefix("model."): shape for name, shape in shapes.items()}
+    vocabulary, width = shapes["embed_tokens.weight"]
+    attention = "layers.0.self_attn."
+    if f"{attention}q_norm.weight" not in shapes:
+        raise InputError("a language model without norms of its queries, expected Qwen3")
+    (head,) = shapes[f"{attention}q_norm.weight"]
+    return {
+        "architectures": ["Qwen3Model"],
+        "model_type": "qwen3",
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": shapes["layers.0.mlp.gate_proj.weight"][0],
+        "num_hidden_layers": how_many(shapes, "layers.{}."),
+        "num_attention_heads": shapes[f"{attention}q_proj.weight"][0] // head,
+        "num_key_value_heads": shapes[f"{attention}k_proj.weight"][0] // head,
+        "head_dim": head,
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "attention_bias": f"{attention}q_proj.bias" in shapes,
     }
 
 

@@ -22,17 +22,17 @@ from katz_graph.errors import InputError
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stages import named
+from katz_graph.models.text.kinds import T5, EncoderKind, kind_of
 from katz_graph.recipe import Component
 
 SHOWN = 3  # mismatches that an error names
-TEXT_ENCODERS = {
-    "CLIPTextModel": transformers.CLIPTextModel,
-    "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection,
-}
 # VAEs of diffusers before 0.17
 OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 MARKS = ("difference",)  # tensors that say something by being there
-FORGOTTEN = re.compile(r"(^|\.)(position_ids|logit_scale)$")  # of no use to a text encoder
+# of no use to a text encoder, or what it has under another name
+FORGOTTEN = re.compile(
+    r"(^|\.)(position_ids|logit_scale|encoder\.embed_tokens\.weight)$|^(decoder|lm_head)\."
+)
 
 
 def blank(part: Component) -> Any:
@@ -44,18 +44,18 @@ def blank(part: Component) -> Any:
         if "_class_name" in values:
             module = getattr(diffusers, values["_class_name"]).from_config(values)
         else:
-            module = TEXT_ENCODERS[text_class(part)](transformers.CLIPTextConfig(**values))
+            module = text_module(values, kind_of(part))
     return module.eval().requires_grad_(False)
 
 
-def text_class(part: Component) -> str:
-    """Returns the class of a text encoder. InputError for one that is not supported."""
-    name: str = (config(part).get("architectures") or ["CLIPTextModel"])[0]
-    if name not in TEXT_ENCODERS:
-        raise InputError(
-            f"{part.folder}: config.json describes {name}, expected {' or '.join(TEXT_ENCODERS)}"
-        )
-    return name
+def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
+    """Makes a text encoder of a configuration, on torch's present device."""
+    settings = getattr(transformers, kind.configuration)(**values)
+    settings.use_cache = False  # of language models, for what they would write
+    module = getattr(transformers, kind.model)(settings)
+    if kind is T5:  # its embedding stands twice in it
+        module.encoder.embed_tokens = module.shared
+    return module
 
 
 def tensors(part: Component, module: Any) -> dict[str, Tensor]:
@@ -67,12 +67,21 @@ def tensors(part: Component, module: Any) -> dict[str, Tensor]:
     """
     read = _tensors(part)
     if module.__module__.startswith("transformers"):
-        found = _text(module, read)
-        (positions,) = {name for name, _ in module.named_buffers()}  # that no file need hold
-        found[positions] = torch.arange(config(part)["max_position_embeddings"])[None]
+        found = _text(module, read) | _text_buffers(module)
     else:
         found = _converted(read, config(part))
     _check(part, type(module).__name__, found, module)
+    return found
+
+
+def _text_buffers(module: Any) -> dict[str, Tensor]:
+    """Computes the buffers of a text encoder, which no file need hold."""
+    found = {}
+    for name, _ in module.named_buffers():
+        if name.endswith("position_ids"):
+            found[name] = torch.arange(module.config.max_position_embeddings)[None]
+        else:  # the frequencies of rotary positions, as they are, and as they were before scaling
+            found[name], _ = module.rotary_emb.compute_default_rope_parameters(module.config)
     return found
 
 
@@ -125,14 +134,16 @@ def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[st
 
 
 def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Renames tensors as the module names them, which may or may not have a level `text_model`."""
+    """Renames tensors as the module names them: files may have a level `text_model` that it has
+    not, or lack one that it has, and language models lie under `model`.
+    """
     projects = hasattr(module, "text_projection")
     if "positional_embedding" in tensors:
         tensors = convert_open_clip_checkpoint(module, tensors, prefix="")
     level = "text_model." if hasattr(module, "text_model") else ""
     renamed = {}
     for name, tensor in tensors.items():
-        bare = name.removeprefix("text_model.")
+        bare = name.removeprefix("text_model.").removeprefix("model.")
         if bare == "text_projection.weight" and projects:
             renamed[bare] = tensor
         elif not bare.startswith("text_projection") and not FORGOTTEN.search(bare):

@@ -23,7 +23,16 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
     blocks prepared for that. What is in the memory is undefined.
     """
     prepare(module)
-    module.to(dtype).to_empty(device=place)
+    computed = [
+        (one, name, buffer.dtype)
+        for one in module.modules()
+        for name, buffer in one.named_buffers(recurse=False)
+        if name in one._non_persistent_buffers_set
+    ]
+    module.to(dtype)
+    for one, name, own in computed:  # what no file holds keeps its number format
+        one.register_buffer(name, one.get_buffer(name).to(own), persistent=False)
+    module.to_empty(device=place)
     # convolutions of GPUs are fastest so, and norms ready
     if uses_kernels(next(module.parameters())):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

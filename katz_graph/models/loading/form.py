@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from katz_graph.models.configuration import config
+from katz_graph.models.text.kinds import EncoderKind, kind_of
 from katz_graph.recipe import Component
 
 # what a configuration says of files, not of the module
@@ -24,7 +25,11 @@ def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashabl
     """
     values = config(part)
     name = values.get("_class_name")
-    told = _of_text(values) if name is None else _of_class(getattr(diffusers, name), values)
+    told = (
+        _of_text(values, kind_of(part))
+        if name is None
+        else _of_class(getattr(diffusers, name), values)
+    )
     return name, json.dumps(told, sort_keys=True, default=str), str(place), dtype
 
 
@@ -33,8 +38,8 @@ def _of_class(model: Any, values: Any) -> dict[str, Any]:
     return {one.name: values.get(one.name, one.default) for one in known}
 
 
-def _of_text(values: Any) -> dict[str, Any]:
-    told = transformers.CLIPTextConfig(**values).to_dict()
+def _of_text(values: Any, kind: EncoderKind) -> dict[str, Any]:
+    told = getattr(transformers, kind.configuration)(**values).to_dict()
     return {
         "architectures": values.get("architectures"),
         **{name: value for name, value in told.items() if name not in OF_FILES},

@@ -9,35 +9,53 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from katz_graph.errors import InputError
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.models.configuration import config
 from katz_graph.models.family import Layout, a_network, all_controls, families, known, supported
-from katz_graph.models.loading.configurations import Shapes, text_configuration, vae_configuration
+from katz_graph.models.loading.configurations import (
+    Shapes,
+    qwen3_configuration,
+    t5_configuration,
+    text_configuration,
+    vae_configuration,
+)
 from katz_graph.models.loading.identity import configuration_identity, file_identity, read_header
+from katz_graph.models.text.kinds import CLIP, QWEN3, T5, EncoderKind, kind_of
 from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 
 VAES = ("first_stage_model.", "vae.", "")
-TEXT_ENCODER = Layout(
-    ("",),
-    (
-        "text_model.encoder.layers.0.mlp.fc1.weight",
-        "encoder.layers.0.mlp.fc1.weight",
-        "transformer.resblocks.0.mlp.c_fc.weight",
-    ),
-    lambda shapes, _: text_configuration(shapes),
+CLIP_NAMES = (
+    "text_model.encoder.layers.0.mlp.fc1.weight",
+    "encoder.layers.0.mlp.fc1.weight",
+    "transformer.resblocks.0.mlp.c_fc.weight",
 )
-TOKENIZER = Path(__file__).parents[1] / "clip_tokenizer"
+TEXT_ENCODERS = {
+    CLIP: Layout(("",), CLIP_NAMES, lambda shapes, _: text_configuration(shapes)),
+    T5: Layout(
+        ("",),
+        ("encoder.block.0.layer.0.SelfAttention.q.weight",),
+        lambda shapes, _: t5_configuration(shapes),
+    ),
+    QWEN3: Layout(
+        ("",),
+        ("model.layers.0.self_attn.q_proj.weight", "layers.0.self_attn.q_proj.weight"),
+        lambda shapes, _: qwen3_configuration(shapes),
+    ),
+}
+"""How files of their own hold text encoders; one of CLIP that projects is told by its width."""
+TOKENIZERS = Path(__file__).parents[1]
+SHIPPED = {T5: "t5_tokenizer", QWEN3: "qwen_tokenizer"}  # folders of whole tokenizers
 PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encoder, OpenCLIP's
 STRANGERS = {  # what families are called that none of ours is, by the names of their tensors
     r"txt_in\.individual_token_refiner": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
-    r"(^|\.)(double_blocks|single_transformer_blocks)\.": "Flux",
+    r"(^|\.)double_stream_modulation_img\.": "FLUX.2",
     r"(^|\.)double_layers\.": "AuraFlow",
-    r"(^|\.)cap_embedder\.": "Lumina 2",
     r"\.time_stack\.": "Stable Video Diffusion",
     r"(^|\.)clip_txt_mapper\.|\.channelwise\.": "Stable Cascade",
     r"(^|\.)mlp_t5\.": "HunyuanDiT",
@@ -68,10 +86,12 @@ KINDS = {
         "put it into models/embeddings, and write embedding:NAME in a prompt",
     ),
     r"vision_model\.": ("CLIP vision encoder", "which is not supported"),
-    r"SelfAttention\.": ("T5 text encoder", "which is for other models: {runs}"),
 }
 PIPELINE_PARTS = {
-    r"(encoder\.layers|transformer\.resblocks)\.0\.": ("text encoder", "load it with CLIPLoader"),
+    r"(encoder\.layers|transformer\.resblocks)\.0\.|SelfAttention\.|\.self_attn\.q_proj\.": (
+        "text encoder",
+        "load it with CLIPLoader",
+    ),
     r"decoder\.conv_in\.weight$": ("VAE", "load it with VAELoader"),
     r"^(conv_first|model\.0|body\.0)\.": ("upscale model", "load it with UpscaleModelLoader"),
 }
@@ -144,17 +164,12 @@ def controlnet_component(file: Contents) -> Component:
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
     """Returns the text encoders of a checkpoint, in order, or the one of a file of its own."""
-    inside = [
-        (prefix, projecting)
-        for prefix, projecting in _text_prefixes().items()
-        if file.under(prefix)
-    ]
+    inside = [(prefix, kind) for prefix, kind in _text_prefixes().items() if file.under(prefix)]
     if inside:
         return tuple(
-            _text_encoder(_configured(file, prefix, _text_layout(projecting)))
-            for prefix, projecting in inside
+            text_encoder(_configured(file, prefix, _text_layout(kind))) for prefix, kind in inside
         )
-    return (_text_encoder(_component(file, [TEXT_ENCODER], "a text encoder")),)
+    return (text_encoder(_component(file, list(TEXT_ENCODERS.values()), "a text encoder")),)
 
 
 def check_checkpoint(file: Contents) -> None:
@@ -169,11 +184,6 @@ def check_checkpoint(file: Contents) -> None:
         if not there
     ]
     _refuse_others(file, "a checkpoint")
-    for prefix, what in (entry for one in families() for entry in one.files.unread.items()):
-        if file.under(prefix):
-            raise InputError(
-                f"{file.path}: holds {what}, which is not read yet: take the file without it"
-            )
     if len(lacking) == 3:
         raise _other(file, "a checkpoint")
     if lacking:
@@ -184,34 +194,31 @@ def check_checkpoint(file: Contents) -> None:
         )
 
 
-def tokenizer_component(hidden_act: str) -> Component:
-    """Returns CLIP's vocabulary, which the package ships; the two kinds of text encoder fill up
-    their rows with different tokens.
-    """
-    files = tuple(configuration_identity(TOKENIZER / name) for name in ("vocab.json", "merges.txt"))
-    return Component(
-        str(TOKENIZER),
-        files,
-        json.dumps({"pad_token": PADDING[hidden_act], "model_max_length": 77}),
-    )
+def text_encoder(encoder: Component) -> TextEncoderRecipe:
+    """Returns a text encoder with its vocabulary, which the package ships."""
+    kind = kind_of(encoder)
+    if kind in SHIPPED:
+        folder = TOKENIZERS / SHIPPED[kind]
+        whole = configuration_identity(folder / "tokenizer.json")
+        return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
+    folder = TOKENIZERS / "clip_tokenizer"
+    files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
+    # the two kinds of CLIP's fill up their rows with different tokens
+    padding = PADDING[config(encoder).get("hidden_act", "quick_gelu")]
+    settings = {"pad_token": padding, "model_max_length": 77}
+    return TextEncoderRecipe(encoder, Component(str(folder), files, json.dumps(settings)))
 
 
-def _text_layout(projecting: bool) -> Layout:
-    return replace(TEXT_ENCODER, configure=lambda shapes, _: text_configuration(shapes, projecting))
+def _text_layout(kind: EncoderKind) -> Layout:
+    if not kind.rows:
+        return TEXT_ENCODERS[kind]
+    return Layout(("",), CLIP_NAMES, lambda shapes, _: text_configuration(shapes, kind.projects))
 
 
-def _text_prefixes() -> dict[str, bool]:
+def _text_prefixes() -> dict[str, EncoderKind]:
     return {
-        prefix: projecting
-        for family in families()
-        for prefix, projecting in family.files.text_encoders.items()
+        prefix: kind for family in families() for prefix, kind in family.files.text_encoders.items()
     }
-
-
-def _text_encoder(encoder: Component) -> TextEncoderRecipe:
-    return TextEncoderRecipe(
-        encoder, tokenizer_component(json.loads(encoder.configuration or "")["hidden_act"])
-    )
 
 
 def _component(

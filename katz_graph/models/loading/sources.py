@@ -6,7 +6,6 @@ Never imports torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +15,12 @@ from katz_graph.errors import InputError
 from katz_graph.files.folders import HUB_ID
 from katz_graph.messages import first_line
 from katz_graph.models.configuration import (
-    config,
-    config_value,
     expect_class,
     latent_space,
     prediction_type,
-    projects,
 )
 from katz_graph.models.family import (
+    ModelFamily,
     a_network,
     all_controls,
     architecture,
@@ -39,18 +36,20 @@ from katz_graph.models.loading.single_file import (
     contents,
     controlnet_component,
     network_component,
+    text_encoder,
     text_encoders,
-    tokenizer_component,
     vae_component,
 )
+from katz_graph.models.text.kinds import KINDS, kind_of, split, width_of
 from katz_graph.recipe import (
+    DEFAULT_LAYOUT,
     ClipRecipe,
     Component,
     ControlNetRecipe,
     MergedComponent,
     ModelRecipe,
-    Pooling,
     TextEncoderRecipe,
+    TextLayout,
     VaeRecipe,
 )
 
@@ -94,33 +93,48 @@ def network_recipe(source: str | Path, rounding: str | None = None) -> ModelReci
         )
         _check_network(network)
         training = family_of(network).training
-        return ModelRecipe(
-            network,
-            Component(network.folder, network.files, json.dumps(training.noise)),
-            training.latent(network),
-        )
+        return ModelRecipe(network, training.scheduler_of(network), training.latent(network))
     file = contents(place)
     network = network_component(file, rounding)
     training = family_of(network).training
-    return ModelRecipe(network, training.scheduler(file, network), training.latent(network))
+    return ModelRecipe(network, training.scheduler_of(network, file), training.latent(network))
 
 
-def clip_recipe(sources: Sequence[str | Path], pooling: Pooling = "last") -> ClipRecipe:
-    """Returns the recipe of text encoders: one file, or two in whatever order, of which the one
-    that projects comes last, the wider one if both do. `pooling`: as the recipe has it.
+def clip_recipe(
+    sources: Sequence[str | Path], kinds: Sequence[str] = (), layout: TextLayout = DEFAULT_LAYOUT
+) -> ClipRecipe:
+    """Returns the recipe of text encoders: one file, or several in whatever order. `kinds`: the
+    names of theirs, in the order in which the model takes them, not told of one file; of two of
+    CLIP the one that projects comes last, the wider one if both do. `layout`: as the recipe has it.
+
+    InputError where they are not such a set.
     """
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
-    projecting = [encoder for encoder in encoders if projects(encoder.encoder)]
-    ordered = sorted(encoders, key=lambda one: (one in projecting, _width(one)))
-    # where each gives pooled text, the first may hold a projection that is not used
-    alone = len(projecting) == 1 or (pooling == "joined" and projecting)
-    if len(sources) > 1 and (len(ordered) != 2 or not alone):
-        names = " and ".join(str(source) for source in sources)
+    names = [kind_of(one.encoder).name for one in encoders]
+    called = " and ".join(str(source) for source in sources)
+    kinds = kinds or (["clip", "clip"] if len(sources) > 1 else names)
+    if sorted(names) != sorted(kinds):
         raise InputError(
-            f"{names}: not the two text encoders of one model: expected CLIP-L (of width 768) and "
+            f"{called}: not the text encoders of one model: expected {_titles(kinds)}, got "
+            f"{_titles(names)}"
+        )
+    encoders.sort(
+        key=lambda one: (
+            kinds.index(kind_of(one.encoder).name),
+            kind_of(one.encoder).projects,
+            width_of(one.encoder),
+        )
+    )
+    clip, _ = split(encoders)
+    projecting = [one for one in clip if kind_of(one).projects]
+    # where each gives pooled text, the first may hold a projection that is not used
+    alone = len(projecting) == 1 or (layout.pooled == "joined" and projecting)
+    if len(sources) > 1 and len(clip) == 2 and not alone:
+        raise InputError(
+            f"{called}: not the two text encoders of one model: expected CLIP-L (of width 768) and "
             "OpenCLIP's bigG (of width 1280)"
         )
-    return ClipRecipe(tuple(ordered), pooling=pooling)
+    return ClipRecipe(tuple(encoders), layout=layout)
 
 
 def vae_recipe(source: str | Path) -> VaeRecipe:
@@ -183,14 +197,11 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
             )
         return component(folder / name, kind, called)
 
-    family = next((one for one in families() if _present(parts, one.network.part)), families()[0])
+    family = _family_in(parts)
     network = family.network
-    if _present(parts, "text_encoder_3"):
-        raise InputError(
-            f"{folder}: text_encoder_3 (T5) is not supported yet: set it and tokenizer_3 to "
-            "[null, null] in model_index.json to go without it"
-        )
-    suffixes = [suffix for suffix in ("", "_2") if _present(parts, f"text_encoder{suffix}")] or [""]
+    suffixes = [
+        suffix for suffix in ("", "_2", "_3") if _present(parts, f"text_encoder{suffix}")
+    ] or [""]
     encoders = tuple(
         TextEncoderRecipe(
             part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")
@@ -203,7 +214,16 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         part("scheduler", "scheduler"),
         latent_space(vae),
     )
-    return model, ClipRecipe(encoders, pooling=family.text_pooling), vae
+    return model, ClipRecipe(encoders, layout=family.text_layout), vae
+
+
+def _family_in(parts: Mapping[str, Any]) -> ModelFamily:
+    """Returns the family of a pipeline's index: by its network's class, else by what the network is
+    called, the first family's where no other is known.
+    """
+    named = [one for one in families() if _present(parts, one.network.part)]
+    of_class = [one for one in named if parts[one.network.part][-1] == one.network.class_name]
+    return (of_class or named or families())[0]
 
 
 def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
@@ -214,24 +234,20 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     trained = training.latent(network)
     vae = VaeRecipe(vae_component(file, trained.scale, training.vae_overflows(network)))
     space = replace(latent_space(vae), shift=trained.shift)
-    model = ModelRecipe(network, training.scheduler(file, network), space)
-    pooling = family_of(network).text_pooling
-    return model, ClipRecipe(text_encoders(file), pooling=pooling), vae
+    model = ModelRecipe(network, training.scheduler_of(network, file), space)
+    layout = family_of(network).text_layout
+    return model, ClipRecipe(text_encoders(file), layout=layout), vae
 
 
 def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
     if not place.is_dir():
         return text_encoders(contents(place))
-    encoder = component(place, "text_encoder")
-    return (
-        TextEncoderRecipe(
-            encoder, tokenizer_component(config(encoder).get("hidden_act", "quick_gelu"))
-        ),
-    )
+    return (text_encoder(component(place, "text_encoder")),)
 
 
-def _width(encoder: TextEncoderRecipe) -> int:
-    return int(config_value(encoder.encoder, "hidden_size", int))
+def _titles(kinds: Sequence[str]) -> str:
+    titles = {kind.name: kind.title for kind in KINDS.values()}
+    return " and ".join(titles[kind] for kind in kinds)
 
 
 def _check_network(network: Component) -> None:

@@ -22,7 +22,7 @@ from katz_graph.host.memory import is_out_of_memory
 from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
 from katz_graph.models.family import families, family_of, family_of_class
-from katz_graph.models.loading.convert import blank, tensors, text_class
+from katz_graph.models.loading.convert import blank, tensors
 from katz_graph.models.loading.fill import fill, rounded, with_memory
 from katz_graph.models.loading.form import form_of
 from katz_graph.models.loading.identity import check_unchanged, count_values
@@ -30,8 +30,9 @@ from katz_graph.models.loading.loadable import Loadable, Shells
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.residents import Residents
+from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer
-from katz_graph.recipe import Component, FileIdentity, MergedComponent
+from katz_graph.recipe import Component, FileIdentity, MergedComponent, TextEncoderRecipe
 
 Result = TypeVar("Result")
 
@@ -109,11 +110,11 @@ class ModelStore:
     def text_encoder_of(
         self, part: Component, device: torch.device | str, dtype: torch.dtype
     ) -> Loadable:
-        text_class(part)
+        kind_of(part)
         return loadable("text encoder", part, device, dtype, partial(fill_from_files, part))
 
-    def tokenizer(self, part: Component) -> Any:
-        return load_tokenizer(part)
+    def tokenizer(self, encoder: TextEncoderRecipe) -> Any:
+        return load_tokenizer(encoder)
 
 
 def loadable(
@@ -222,7 +223,7 @@ def _explained(part: Component, read: Callable[[], Result]) -> Result:
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
             if is_out_of_memory(error):
                 raise
-            called = config(part).get("_class_name") or text_class(part)
+            called = config(part).get("_class_name") or kind_of(part).model
             raise InputError(
                 f"{part.folder}: cannot be loaded as {called}: {first_line(error)}"
             ) from error

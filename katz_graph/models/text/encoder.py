@@ -13,15 +13,19 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from torch.nn.functional import pad
 
 from katz_graph.errors import InputError
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.identity import check_unchanged
+from katz_graph.models.text.kinds import KINDS
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
+from katz_graph.models.text.sequence import encode_sequence
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
 from katz_graph.models.text.tokens import row_length, token_rows
-from katz_graph.recipe import LearnedWords, Pooling
+from katz_graph.models.text.weighing import weigh
+from katz_graph.recipe import DEFAULT_LAYOUT, LearnedWords, TextLayout
 
 STAND_IN = 0  # the id in the place of a vector that no token has
 # of SD2's text encoder as it was trained; diffusers' folders leave out the last
@@ -49,23 +53,51 @@ def encode(
     encoders: Sequence[tuple[Any, Any]],
     text: str,
     last_layer: int | None = None,
-    text_2: str | None = None,
+    further: Sequence[str] = (),
     learned: Sequence[LearnedWords] = (),
-    pooling: Pooling = "last",
+    layout: TextLayout = DEFAULT_LAYOUT,
 ) -> TextEncoding:
-    """Encodes a prompt with one (text encoder, tokenizer), SD1 and SD2, or two, SDXL: [1, 77 ·
-    chunks, D], for SDXL with pooled text.
+    """Encodes a prompt with pairs (text encoder, tokenizer): those of CLIP give [1, 77 · chunks,
+    D], as many chunks as the longest needs, side by side; how the others come in says the layout.
 
-    last_layer: -1 is the last layer of the encoder as it was trained, -2 the one before; beyond the
-    first it is the last again. None is the family's own. text_2: for the second encoder where it is
-    another text. learned: the textual inversions that the text may name. pooling: as `ClipRecipe`
-    has it; the pooled text is the first chunk's. InputError for a last_layer that is not negative.
+    last_layer: of CLIP's: -1 is the last layer of the encoder as it was trained, -2 the one before;
+    beyond the first it is the last again. None is the family's own. further: the texts for the
+    second encoder and those behind it, where they are others. learned: the textual inversions that
+    CLIP's text may name. The pooled text is the first chunk's. InputError for a last_layer that is
+    not negative.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(
             f"stop_at_clip_layer is {last_layer}, expected a negative number: -1 is the last layer"
         )
-    texts = (text, text if text_2 is None else text_2)
+    texts = [text, *further, *[text] * len(encoders)]
+    each = [(*pair, said) for pair, said in zip(encoders, texts, strict=False)]
+    in_rows = [one for one in each if _takes_rows(one[0])]
+    parts, pooled = [], None
+    if in_rows:
+        hidden, pooled = _encode_rows(in_rows, last_layer, learned, layout)
+        parts = [hidden] if layout.clip_rows else []
+    parts += [
+        encode_sequence(module, tokenizer, said, layout)
+        for module, tokenizer, said in each
+        if not _takes_rows(module)
+    ]
+    width = max(part.shape[-1] for part in parts)
+    filled = [pad(part, (0, width - part.shape[-1])) for part in parts]
+    return TextEncoding(filled[0] if len(filled) == 1 else torch.cat(filled, dim=1), pooled)
+
+
+def _takes_rows(module: Any) -> bool:
+    return KINDS[type(module).__name__].rows
+
+
+def _encode_rows(
+    encoders: Sequence[tuple[Any, Any, str]],
+    last_layer: int | None,
+    learned: Sequence[LearnedWords],
+    layout: TextLayout,
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the hidden states of CLIP's encoders side by side, and the pooled text."""
     rows = [
         token_rows(
             tokenizer,
@@ -73,7 +105,7 @@ def encode(
             weighted_segments(said),
             vectors(learned, number, module.config.hidden_size),
         )
-        for number, ((module, tokenizer), said) in enumerate(zip(encoders, texts, strict=False))
+        for number, (module, tokenizer, said) in enumerate(encoders)
     ]
     longest = max(len(one) for one in rows)
     projects = hasattr(encoders[-1][0], "text_projection")  # SDXL, and its refiner
@@ -87,15 +119,15 @@ def encode(
             [*one, *[[]] * (longest - len(one))],
             _layer(module.config, projects, last_layer),
         )
-        for number, ((module, tokenizer), one) in enumerate(zip(encoders, rows, strict=True))
+        for number, ((module, tokenizer, _), one) in enumerate(zip(encoders, rows, strict=True))
     ]
     hidden = torch.cat([states for states, _ in encoded], dim=-1)
-    if not projects:
-        return TextEncoding(hidden)
-    *others, (_, last) = encoded
-    vectors_of = [pooled for _, pooled in others] if pooling == "joined" else []
-    projected = encoders[-1][0].text_projection(last)
-    return TextEncoding(hidden, torch.cat([*vectors_of, projected], dim=-1))
+    *others, last = (pooled for _, pooled in encoded)
+    if projects and layout.pooled != "plain":
+        last = encoders[-1][0].text_projection(last)
+    if layout.pooled == "last":
+        return hidden, last if projects else None
+    return hidden, torch.cat([*others, last], dim=-1)
 
 
 def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
@@ -129,17 +161,10 @@ def _encode(
     if any(weight != 1.0 for row in rows for _, weight in row):
         empty, _ = _run(encoder, [], layer)
         states = [
-            _weigh(hidden, empty, [1.0, *(weight for _, weight in row)])
+            weigh(hidden, empty, [1.0, *(weight for _, weight in row)])
             for hidden, row in zip(states, rows, strict=True)
         ]
     return torch.cat(states, dim=1), pooled
-
-
-def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
-    factors = hidden.new_ones(1, hidden.shape[1], 1)
-    told = torch.tensor(weights, dtype=hidden.dtype)
-    factors[0, : len(weights), 0] = to_device(told, hidden.device)
-    return torch.where(factors == 1.0, hidden, (hidden - empty) * factors + empty)
 
 
 def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tuple[Tensor, Tensor]:

@@ -64,6 +64,13 @@ def weighted_segments(text: str) -> list[tuple[str, float]]:
     return segments
 
 
+def unescaped(text: str) -> str:
+    """Returns a text whose weights do not count, with its escaped parentheses as they are meant."""
+    for escape in ESCAPES:
+        text = text.replace(escape, escape[1])
+    return text
+
+
 def chunks(segments: Sequence[Sequence[Token]], size: int) -> list[list[Token]]:
     """Splits tokens into rows of at most `size`, at least one row. A segment of fewer than 8 tokens
     begins a new row rather than being torn.

@@ -15,9 +15,9 @@ from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.files.folders import PICKLES, WEIGHTS, Folders
 from katz_graph.messages import suggest
-from katz_graph.models.configuration import config
 from katz_graph.models.loading.identity import PICKLE, file_identity
 from katz_graph.models.loading.single_file import contents_of
+from katz_graph.models.text.kinds import kind_of, width_of
 from katz_graph.models.text.prompt import weighted_segments
 from katz_graph.recipe import ClipRecipe, LearnedWords
 
@@ -64,8 +64,8 @@ def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context)
             continue
         words = LearnedWords(name, file_identity(path))
         for number, encoder in enumerate(clip.encoders):
-            width = config(encoder.encoder)["hidden_size"]
-            if tensor_name(words, number, width) is None:
+            width = width_of(encoder.encoder)
+            if kind_of(encoder.encoder).rows and tensor_name(words, number, width) is None:
                 context.warn(
                     f"embedding:{name} has no vectors of width {width} for text encoder "
                     f"{number + 1}, which goes without it: "

@@ -12,11 +12,11 @@ from transformers.utils import logging
 
 from katz_graph.errors import InputError
 from katz_graph.messages import first_line
-from katz_graph.models.configuration import config
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.text.prompt import Token, chunks, weighted_segments
+from katz_graph.models.text.kinds import kind_of, positions_of, width_of
+from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
 from katz_graph.models.text.textual_inversion import pieces, vectors
-from katz_graph.recipe import Component, Prompt
+from katz_graph.recipe import Prompt, TextEncoderRecipe, TextLayout
 
 
 def token_rows(
@@ -51,29 +51,57 @@ def row_length(tokenizer: Any, positions: int) -> int:
 
 
 def prompt_length(prompt: Prompt) -> int:
-    """Returns T of the encoding [1, T, D] of a prompt: whole rows, as many as the encoder with the
-    most needs.
+    """Returns T of the encoding [1, T, D] of a prompt: of CLIP's encoders whole rows, as many as
+    the one with the most needs, and the tokens of long texts behind them.
     """
-    lengths = []
-    texts = (prompt.text, prompt.text if prompt.text_2 is None else prompt.text_2)
-    for number, (encoder, text) in enumerate(zip(prompt.clip.encoders, texts, strict=False)):
-        tokenizer, values = load_tokenizer(encoder.tokenizer), config(encoder.encoder)
-        positions = values.get("max_position_embeddings", 77)
-        learned = vectors(prompt.clip.learned, number, values["hidden_size"])
-        rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
-        lengths.append(len(rows) * row_length(tokenizer, positions))
-    return max(lengths)
+    layout, in_rows, long = prompt.clip.layout, [0], 0
+    for number, encoder in enumerate(prompt.clip.encoders):
+        text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
+        if not kind_of(encoder.encoder).rows:
+            long += len(sequence(tokenizer, text, layout))
+        elif layout.clip_rows:
+            positions = positions_of(encoder.encoder)
+            learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
+            rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
+            in_rows.append(len(rows) * row_length(tokenizer, positions))
+    return max(in_rows) + long
+
+
+def sequence(tokenizer: Any, text: str, layout: TextLayout, least: int = 0) -> list[Token]:
+    """Returns the weighted tokens of a long text, with what ends it and fills it up to `least`, or
+    what the layout has, whatever is more. A textual inversion gives no tokens; with a template
+    there are no weights.
+    """
+    if layout.template:
+        whole = layout.template.format(unescaped(text))
+        tokens: list[Token] = [(token, 1.0) for token in tokenizer(whole, verbose=False).input_ids]
+    else:
+        pieces_of = (
+            (piece, weight)
+            for segment, weight in weighted_segments(text)
+            for piece, is_name in pieces(segment)
+            if piece and not is_name
+        )
+        tokens = [
+            (token, weight)
+            for piece, weight in pieces_of
+            for token in tokenizer(piece, verbose=False).input_ids[:-1]
+        ]
+        tokens.append((tokenizer.eos_token_id, 1.0))
+    missing = max(layout.least, least) - len(tokens)
+    return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
 
 
 @lru_cache(maxsize=16)
-def load_tokenizer(part: Component) -> Any:
-    """Loads a CLIPTokenizer once. InputError when the files are not one."""
+def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
+    """Loads the tokenizer of a text encoder once. InputError when the files are not one."""
+    part, name = encoder.tokenizer, kind_of(encoder.encoder).tokenizer
     with quiet(logging):
         try:
-            return transformers.CLIPTokenizer.from_pretrained(
+            return getattr(transformers, name).from_pretrained(
                 part.folder, local_files_only=True, **json.loads(part.configuration or "{}")
             )
         except Exception as error:  # the tokenizers library raises bare Exception
             raise InputError(
-                f"{part.folder}: cannot be loaded as CLIPTokenizer: {first_line(error)}"
+                f"{part.folder}: cannot be loaded as {name}: {first_line(error)}"
             ) from error

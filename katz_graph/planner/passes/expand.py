@@ -17,6 +17,7 @@ from katz_graph.guidance_spec import Guider
 from katz_graph.ir.region import CROP, SLOTS
 from katz_graph.models.family import family_of
 from katz_graph.planner.passes.conditioning import balanced, combine
+from katz_graph.planner.passes.latent import fit_empty
 from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 
 WHOLE = (0.0, 1.0)
@@ -41,7 +42,8 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     """Returns the region of one sampler: `begin` is the type of its begin node and `begin_inputs`
     what that takes. It gives the latent, and the denoised one that the last step began with.
     """
-    latent, model = begin_inputs["latent_image"], guider.model
+    model = guider.model
+    latent = fit_empty(begin_inputs["latent_image"], model)
     entries = balanced(
         [getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:]
     )
@@ -50,7 +52,8 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
         name: tuple(complete(entry, model, latent, number == 0) for entry in side)
         for number, (name, side) in enumerate(zip(guider.sides, entries, strict=True))
     }
-    nodes: dict[str, NodeCall] = {"begin": NodeCall(begin, {**begin_inputs, "model": model})}
+    given = {**begin_inputs, "latent_image": latent, "model": model}
+    nodes: dict[str, NodeCall] = {"begin": NodeCall(begin, given)}
     prediction = combine(nodes, guider, lambda side: _side(nodes, side, model, sides[side]))
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction})
     return Expansion(Graph(nodes), (Link("end", 0), Link("end", 1)))
@@ -112,7 +115,10 @@ def _branch(
     nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry
 ) -> Link:
     """Adds the network of one conditioning entry, with a ControlNet instance per use."""
-    text = (ConditioningEntry(entry.encoding, sizes=entry.sizes, concatenated=entry.concatenated),)
+    whole = ConditioningEntry(entry.encoding)
+    text = (
+        replace(whole, sizes=entry.sizes, concatenated=entry.concatenated, guidance=entry.guidance),
+    )
     step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}-area", entry.area)
     active = [use for use in entry.control if use.strength != 0.0]
     if len(active) > SLOTS:

@@ -14,7 +14,7 @@ from katz_graph.errors import InputError
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.models.family import architecture
-from katz_graph.models.stages import text_arguments
+from katz_graph.models.stages import stage, text_arguments
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
 from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Picture, digest
@@ -41,18 +41,26 @@ def hoist(program: Program) -> Program:
         inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"))
         model = inputs.get("model") or inputs.get("control_net")
-        text_key = digest((entry.encoding, entry.sizes))[:12]
+        text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
         inputs["text"] = once(
             hoists["text"],
             text_key,
-            {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled},
+            {
+                "encoding": entry.encoding,
+                "sizes": entry.sizes,
+                "guidance": entry.guidance,
+                "pooled": pooled,
+            },
         )
         for name, made_by in text_arguments(stage_of(operation)).items():
-            inputs[name] = once(
-                made_by,
+            key, reads = (
                 f"{text_key}:{digest(model)[:12]}",
                 {"model": model, "text": inputs["text"]},
             )
+            if "cells" in stage(made_by).recipes:  # it depends on the size of what is seen
+                reads["cells"] = part.cells if part else None
+                key = ":".join([key, *map(str, reads["cells"] or ())])
+            inputs[name] = once(made_by, key, reads)
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
             key = ":".join([image.digest[:12], digest(model)[:12], *map(str, cells or ())])

@@ -4,19 +4,16 @@ imports torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
+from katz_graph.models.families.shared.conditioning import check_guidance
 from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
-
-if TYPE_CHECKING:
-    from katz_graph.models.loading.single_file import Contents
 
 TRANSFORMER = "SD3Transformer2DModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)
@@ -56,8 +53,9 @@ def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
     """Returns the entry as it is. InputError where the picture is larger than the table of
-    positions.
+    positions, and for what the family has not.
     """
+    check_guidance(entry, model)
     side, patch = (
         config_value(model.network, name, int, usual)
         for name, usual in (("pos_embed_max_size", 96), ("patch_size", 2))
@@ -76,8 +74,3 @@ def complete(
 def trained_latent(_: Component) -> LatentSpace:
     """Returns the space of the latents, which a VAE's file does not tell."""
     return LATENT
-
-
-def scheduler_component(file: Contents, _: Component) -> Component:
-    """Makes a component in place of a scheduler's folder."""
-    return Component(file.path, (file.identity,), json.dumps(SCHEDULER))

@@ -6,13 +6,22 @@ from katz_graph.models.families.sd3.architecture import (
     SCHEDULER,
     TRANSFORMER,
     complete,
-    scheduler_component,
     trained_latent,
     transformer_architecture,
 )
 from katz_graph.models.families.sd3.files import transformer_configuration
 from katz_graph.models.families.shared import transformer_region as region
-from katz_graph.models.family import Files, Layout, LoraNames, ModelFamily, Network, Training
+from katz_graph.models.family import (
+    Files,
+    Layout,
+    LoraNames,
+    ModelFamily,
+    Network,
+    TextSet,
+    Training,
+)
+from katz_graph.models.text.kinds import CLIP, PROJECTING, T5
+from katz_graph.recipe import TextLayout
 
 FOLDER = "katz_graph.models.families.sd3"
 FAMILY = ModelFamily(
@@ -35,25 +44,24 @@ FAMILY = ModelFamily(
             configure=transformer_configuration,
         ),
         text_encoders={
-            "text_encoders.clip_l.transformer.": False,
-            "text_encoders.clip_g.transformer.": True,
+            "text_encoders.clip_l.transformer.": CLIP,
+            "text_encoders.clip_g.transformer.": PROJECTING,
+            "text_encoders.t5xxl.transformer.": T5,
         },
         convert=f"{FOLDER}.files:converted",
-        unread={"text_encoders.t5xxl.": "T5"},
     ),
     training=Training(
         latent=trained_latent,
         vae_overflows=lambda _: False,
-        noise=SCHEDULER,
-        scheduler=scheduler_component,
+        noise=lambda _: SCHEDULER,
     ),
     lora=LoraNames(
         prefix="lora_transformer_",
         roots=("transformer_blocks", "context_embedder", "time_text_embed", "proj_out"),
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
-        others=f"{FOLDER}.naming:other_names",
+        others=region.OTHER_NAMES,
     ),
-    text_types=("", "sd3"),
-    text_pooling="joined",
+    text_sets=(TextSet("sd3", ("clip", "clip")), TextSet("sd3", ("clip", "clip", "t5"))),
+    text_layout=TextLayout(pooled="joined", least=77),
     stages=(),
 )

@@ -4,7 +4,6 @@ diffusers', where fused rows come apart and two halves change places. Never impo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from math import isqrt
 from typing import Any
@@ -12,40 +11,47 @@ from typing import Any
 from katz_graph.models.families.sd3.architecture import TRANSFORMER
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, how_many
+from katz_graph.models.renaming import Renaming
 
-BLOCK = re.compile(r"joint_blocks\.(\d+)\.(.+)\.(weight|bias)")
-SWAPPED = "adaLN_modulation.1"  # of a layer of two halves: the original has the shift first
-OUTSIDE: Mapping[str, str] = {
-    "x_embedder.proj": "pos_embed.proj",
-    "t_embedder.mlp.0": "time_text_embed.timestep_embedder.linear_1",
-    "t_embedder.mlp.2": "time_text_embed.timestep_embedder.linear_2",
-    "y_embedder.mlp.0": "time_text_embed.text_embedder.linear_1",
-    "y_embedder.mlp.2": "time_text_embed.text_embedder.linear_2",
-    "context_embedder": "context_embedder",
-    "final_layer.adaLN_modulation.1": "norm_out.linear",
-    "final_layer.linear": "proj_out",
-}
-INSIDE: Mapping[str, tuple[str, ...]] = {
-    "x_block.attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
-    "x_block.attn.ln_q": ("attn.norm_q",),
-    "x_block.attn.ln_k": ("attn.norm_k",),
-    "x_block.attn.proj": ("attn.to_out.0",),
-    "x_block.attn2.qkv": ("attn2.to_q", "attn2.to_k", "attn2.to_v"),
-    "x_block.attn2.ln_q": ("attn2.norm_q",),
-    "x_block.attn2.ln_k": ("attn2.norm_k",),
-    "x_block.attn2.proj": ("attn2.to_out.0",),
-    "x_block.adaLN_modulation.1": ("norm1.linear",),
-    "x_block.mlp.fc1": ("ff.net.0.proj",),
-    "x_block.mlp.fc2": ("ff.net.2",),
-    "context_block.attn.qkv": ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
-    "context_block.attn.ln_q": ("attn.norm_added_q",),
-    "context_block.attn.ln_k": ("attn.norm_added_k",),
-    "context_block.attn.proj": ("attn.to_add_out",),
-    "context_block.adaLN_modulation.1": ("norm1_context.linear",),
-    "context_block.mlp.fc1": ("ff_context.net.0.proj",),
-    "context_block.mlp.fc2": ("ff_context.net.2",),
-}
-"""Maps a layer of a block to those that its rows are, in order."""
+RENAMING = Renaming(
+    {
+        "x_embedder.proj": ("pos_embed.proj",),
+        "t_embedder.mlp.0": ("time_text_embed.timestep_embedder.linear_1",),
+        "t_embedder.mlp.2": ("time_text_embed.timestep_embedder.linear_2",),
+        "y_embedder.mlp.0": ("time_text_embed.text_embedder.linear_1",),
+        "y_embedder.mlp.2": ("time_text_embed.text_embedder.linear_2",),
+        "context_embedder": ("context_embedder",),
+        "final_layer.adaLN_modulation.1": ("norm_out.linear",),
+        "final_layer.linear": ("proj_out",),
+    }
+    | {
+        f"joint_blocks.{{}}.{layer}": tuple(f"transformer_blocks.{{}}.{one}" for one in names)
+        for layer, names in {
+            "x_block.attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
+            "x_block.attn.ln_q": ("attn.norm_q",),
+            "x_block.attn.ln_k": ("attn.norm_k",),
+            "x_block.attn.proj": ("attn.to_out.0",),
+            "x_block.attn2.qkv": ("attn2.to_q", "attn2.to_k", "attn2.to_v"),
+            "x_block.attn2.ln_q": ("attn2.norm_q",),
+            "x_block.attn2.ln_k": ("attn2.norm_k",),
+            "x_block.attn2.proj": ("attn2.to_out.0",),
+            "x_block.adaLN_modulation.1": ("norm1.linear",),
+            "x_block.mlp.fc1": ("ff.net.0.proj",),
+            "x_block.mlp.fc2": ("ff.net.2",),
+            "context_block.attn.qkv": ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
+            "context_block.attn.ln_q": ("attn.norm_added_q",),
+            "context_block.attn.ln_k": ("attn.norm_added_k",),
+            "context_block.attn.proj": ("attn.to_add_out",),
+            "context_block.adaLN_modulation.1": ("norm1_context.linear",),
+            "context_block.mlp.fc1": ("ff_context.net.0.proj",),
+            "context_block.mlp.fc2": ("ff_context.net.2",),
+        }.items()
+    },
+    swapped=frozenset({"final_layer.adaLN_modulation.1"}),
+    # the last block's text is only read, by a norm of one shift and one scale
+    swapped_in_last=frozenset({"joint_blocks.{}.context_block.adaLN_modulation.1"}),
+    tensors={"pos_embed": "pos_embed.pos_embed"},
+)
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
@@ -78,27 +84,5 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors as diffusers names them; those that it does so already, or that are
-    unknown, as they are. `values`: the module's configuration.
-    """
-    last = values["num_layers"] - 1
-    found = {}
-    for name, tensor in tensors.items():
-        if name == "pos_embed":
-            found["pos_embed.pos_embed"] = tensor
-            continue
-        path, _, parameter = name.rpartition(".")
-        block = BLOCK.fullmatch(name)
-        if block is None:
-            layers: tuple[str, ...] = (OUTSIDE.get(path, path),)
-            halves = path in OUTSIDE and path.endswith(SWAPPED)
-        else:
-            layer = block[2]
-            inside = INSIDE.get(layer, (layer,))
-            layers = tuple(f"transformer_blocks.{block[1]}.{one}" for one in inside)
-            # the last block's text is only read, by a norm of one shift and one scale
-            halves = layer == f"context_block.{SWAPPED}" and int(block[1]) == last
-        parts = tensor.chunk(len(layers)) if len(layers) > 1 else (tensor,)
-        for layer, part in zip(layers, parts, strict=True):
-            found[f"{layer}.{parameter}"] = part.roll(len(part) // 2, 0) if halves else part
-    return found
+    """Returns the tensors as diffusers names them. `values`: the module's configuration."""
+    return RENAMING.converted(tensors, values["num_layers"])

@@ -1,66 +1,91 @@
-"""Computes a transformer of Stable Diffusion 3 in parts: what does not depend on the step, the
-tokens, one block, and the prediction. On diffusers' modules, bit-equal to their `forward`.
+"""Computes a transformer of Stable Diffusion 3 in parts, on diffusers' modules; each function as
+`families.shared.transformer.Stack` has it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.families.shared.transformer import Fixed, lacks_text
 
-def context(module: Any, hidden: Tensor) -> Tensor:
-    """Returns the text's tokens [B, T, D] of a text [B, T, W], filled up with zeros to the width
-    that the transformer takes.
-    """
-    missing = module.config.joint_attention_dim - hidden.shape[-1]
-    tokens: Tensor = module.context_embedder(pad(hidden, (0, missing)))
+
+def side(module: Any) -> int:
+    return int(module.config.patch_size)
+
+
+def blocks(module: Any) -> Sequence[nn.Module]:
+    return list(module.transformer_blocks)
+
+
+def parts(module: Any) -> Mapping[str, Sequence[nn.Module]]:
+    return {
+        "context": [module.context_embedder],
+        "embed": [module.pos_embed.proj, module.time_text_embed.timestep_embedder],
+        "head": [module.norm_out, module.proj_out],
+    }
+
+
+def context(module: Any, text: TextEncoding) -> Tensor:
+    """Fills a narrower text up with zeros to the width that the transformer takes."""
+    missing = module.config.joint_attention_dim - text.hidden.shape[-1]
+    tokens: Tensor = module.context_embedder(pad(text.hidden, (0, missing)))
     return tokens
 
 
-def pooled(module: Any, vector: Tensor) -> Tensor:
-    """Returns the embedding [B, D] of a pooled text [B, P]."""
-    embedding: Tensor = module.time_text_embed.text_embedder(vector)
-    return embedding
+def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
+    return (module.time_text_embed.text_embedder(text.pooled),)
 
 
-def position(module: Any, rows: int, columns: int) -> Tensor:
+def fixed(module: Any, rows: int, columns: int, tokens: int) -> Fixed:
     """Returns the middle of the table of positions [1, rows · columns, D]."""
-    side = module.pos_embed.pos_embed_max_size
-    table = module.pos_embed.pos_embed.reshape(1, side, side, -1)
-    top, left = (side - rows) // 2, (side - columns) // 2
-    part: Tensor = table[:, top : top + rows, left : left + columns]
-    return part.reshape(1, rows * columns, -1)
+    size = module.pos_embed.pos_embed_max_size
+    table = module.pos_embed.pos_embed.reshape(1, size, size, -1)
+    down, across = (
+        torch.arange(count, device=table.device) + (size - count) // 2 for count in (rows, columns)
+    )
+    part = table.index_select(1, down).index_select(2, across)
+    return (part.reshape(1, rows * columns, -1),)
 
 
-def embed(module: Any, x: Tensor, position: Tensor) -> Tensor:
-    """Returns the picture's tokens [B, N, D] of a model input [B, C, h, w]."""
-    patches: Tensor = module.pos_embed.proj(x).flatten(2).transpose(1, 2)
-    return (patches + position).to(patches.dtype).contiguous()
-
-
-def embedding(module: Any, timestep: Tensor, pooled: Tensor) -> Tensor:
-    """Returns the embedding [B, D] of timesteps [B] and the pooled text's [B, D]."""
+def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
+    (pooled,) = vectors
     time = module.time_text_embed.time_proj(timestep.float())
     result: Tensor = module.time_text_embed.timestep_embedder(time.to(pooled.dtype)) + pooled
     return result
 
 
-def block(
-    module: Any, number: int, hidden: Tensor, text: Tensor | None, embedding: Tensor
+def embed(
+    module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
 ) -> tuple[Tensor, Tensor | None]:
-    """Runs one block: picture's and text's tokens, which end with the last block."""
+    patches: Tensor = module.pos_embed.proj(x).flatten(2).transpose(1, 2)
+    return (patches + fixed[0][:1]).to(patches.dtype).contiguous(), context
+
+
+def block(
+    module: Any,
+    number: int,
+    hidden: Tensor,
+    text: Tensor | None,
+    embedding: Tensor,
+    fixed: Fixed,
+) -> tuple[Tensor, Tensor | None]:
+    """The text's tokens end with the last block."""
+    if text is None:
+        raise lacks_text(number)
     text, hidden = module.transformer_blocks[number](hidden, text, embedding)
     return hidden, text
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    """Returns the prediction [B, C, rows · patch, columns · patch]."""
-    side, channels = module.config.patch_size, module.out_channels
+    patch, channels = module.config.patch_size, module.out_channels
     patches: Tensor = module.proj_out(module.norm_out(hidden, embedding))
-    patches = patches.reshape(len(hidden), rows, columns, side, side, channels)
+    patches = patches.reshape(len(hidden), rows, columns, patch, patch, channels)
     return torch.einsum("nhwpqc->nchpwq", patches).reshape(
-        len(hidden), channels, rows * side, columns * side
+        len(hidden), channels, rows * patch, columns * patch
     )

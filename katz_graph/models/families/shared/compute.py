@@ -22,17 +22,18 @@ from katz_graph.sampling.areas import weigh as weigh_prediction
 from katz_graph.sampling.prediction import latent_dtype
 
 UNPOOLED = (
-    "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode "
-    "the prompt with SDXL's text encoders"
+    "the model needs pooled text, the conditioning has none: encode the prompt with the model's "
+    "own text encoders"
 )
 
 
 def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    batch, _, height, width = loop.shape
+    (batch, _, height, width), guidance = loop.shape, inputs["guidance"]
     return {
         "batch": batch,
         "size": tuple(map(loop.latent.pixels, (height, width))),
         "encoding": inputs["encoding"],
+        "guidance": None if guidance is None else torch.tensor([guidance]),
     }
 
 
@@ -44,12 +45,12 @@ def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -
     elif encoded.pooled is None:
         raise InputError(UNPOOLED)
     encoded = with_sizes(encoded, given["sizes"], *given["size"])
-    every = (encoded.hidden, encoded.pooled, encoded.sizes)
-    hidden, pooled, sizes = (
+    every = (encoded.hidden, encoded.pooled, encoded.sizes, given["guidance"])
+    hidden, pooled, sizes, guidance = (
         None if one is None else repeated(one, given["batch"]) for one in every
     )
     assert hidden is not None  # as it was
-    return (TextEncoding(hidden, pooled, sizes),)
+    return (TextEncoding(hidden, pooled, sizes, guidance),)
 
 
 def bind_weigh(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:

@@ -9,18 +9,16 @@ from typing import Any
 import torch
 
 from katz_graph.models.stages import Example, Sized
+from katz_graph.models.text.kinds import KINDS
+from katz_graph.models.text.sequence import outputs
 
-ROW = 77  # tokens of a text encoder's longest row
+ROW = 77  # tokens of the longest row of CLIP's text encoders
 
 
 def text(module: Any, sizes: Sized) -> Example:
-    ids = torch.zeros(
-        sizes.batch * -(-sizes.tokens // ROW),
-        min(ROW, sizes.tokens),
-        dtype=torch.long,
-        device="meta",
-    )
-    return lambda: [module(ids).last_hidden_state], [module]
+    rows = -(-sizes.tokens // ROW) if KINDS[type(module).__name__].rows else 1
+    ids = torch.zeros(sizes.batch * rows, -(-sizes.tokens // rows), dtype=torch.long, device="meta")
+    return lambda: [outputs(module, ids).last_hidden_state], [module]
 
 
 def vae_decode(module: Any, sizes: Sized) -> Example:

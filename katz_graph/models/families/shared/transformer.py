@@ -4,36 +4,75 @@ cost: with the stack of parts that a family names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.errors import InputError
-from katz_graph.ir.values import Tokens
+from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.families.shared.compute import UNPOOLED
-from katz_graph.models.family import family_of_class
-from katz_graph.models.stages import Example, Loop, Outputs, Sized
+from katz_graph.models.family import Architecture, architecture, family_of, family_of_class
+from katz_graph.models.stages import Example, Loop, Outputs, Sized, named
+from katz_graph.recipe import Component, ModelRecipe
 from katz_graph.sampling.prediction import to_denoised
+
+Fixed = tuple[Tensor, ...]
+"""Holds what the blocks read beside tokens, positions above all: tensors [1, ...], for all rows."""
 
 
 class Stack(Protocol):
-    """Computes a transformer in parts; `families.sd3.stack` says what each takes and gives."""
+    """Computes a transformer in parts, bit-equal to its `forward`; the tokens of a text and of a
+    picture are joined where the family joins them.
+    """
 
-    def context(self, module: Any, hidden: Tensor) -> Tensor: ...
-    def pooled(self, module: Any, vector: Tensor) -> Tensor: ...
-    def position(self, module: Any, rows: int, columns: int) -> Tensor: ...
-    def embed(self, module: Any, x: Tensor, position: Tensor) -> Tensor: ...
-    def embedding(self, module: Any, timestep: Tensor, pooled: Tensor) -> Tensor: ...
+    def side(self, module: Any) -> int:
+        """Returns the cells along one side of a patch."""
+
+    def blocks(self, module: Any) -> Sequence[nn.Module]:
+        """Returns all blocks, in order."""
+
+    def parts(self, module: Any) -> Mapping[str, Sequence[nn.Module]]:
+        """Maps `context`, `embed` and `head` to the modules whose weights they read."""
+
+    def context(self, module: Any, text: TextEncoding) -> Tensor:
+        """Returns the text's tokens [B, T, D]."""
+
+    def vectors(self, module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
+        """Returns what is added to a timestep's embedding, in order: [B, E] each."""
+
+    def fixed(self, module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+        """Returns what blocks read for so many patches, and tokens of a text."""
+
+    def embedding(self, module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
+        """Returns the embedding [B, E] of timesteps [B] float64."""
+
+    def embed(
+        self, module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the first block's tokens: those of a model input [B, C, h, w], whole patches, and
+        of the text, None where the first hold them.
+        """
+
     def block(
-        self, module: Any, number: int, hidden: Tensor, text: Tensor | None, embedding: Tensor
-    ) -> tuple[Tensor, Tensor | None]: ...
+        self,
+        module: Any,
+        number: int,
+        hidden: Tensor,
+        text: Tensor | None,
+        embedding: Tensor,
+        fixed: Fixed,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Runs one block: the picture's and the text's tokens."""
+
     def head(
         self, module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Returns the prediction [B, C, rows · side, columns · side]."""
 
 
 def stack_of(module: Any) -> Stack:
@@ -43,13 +82,44 @@ def stack_of(module: Any) -> Stack:
 
 
 def context(module: Any, given: Mapping[str, Any]) -> Outputs:
-    return (stack_of(module).context(module, given["text"].hidden),)
+    return (stack_of(module).context(module, _typed(module, given["text"])),)
 
 
 def pooled(module: Any, given: Mapping[str, Any]) -> Outputs:
-    if given["text"].pooled is None:
+    text: TextEncoding = given["text"]
+    if given["reads_pooled"] and text.pooled is None:
         raise InputError(UNPOOLED)
-    return (stack_of(module).pooled(module, given["text"].pooled),)
+    return (stack_of(module).vectors(module, _typed(module, text)),)
+
+
+def bind_pooled(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"reads_pooled": architecture(inputs["model"].network).pooled_width is not None}
+
+
+def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"cells": inputs["cells"] or loop.shape[2:]}
+
+
+def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
+    stack = stack_of(module)
+    grid = _grid(stack.side(module), *given["cells"])
+    return (stack.fixed(module, *grid, given["text"].hidden.shape[1]),)
+
+
+def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    """Makes the input channels beside the latent, for the part of it that is seen."""
+    model: ModelRecipe = inputs["model"]
+    make = named(family_of(model.network).network.channels)
+    extra = architecture(model.network).extra_channels
+    whole: Tensor = make(inputs["concatenated"], extra, torch.zeros(loop.shape), model.latent)
+    part = inputs["part"]
+    if part is not None:
+        whole = whole[..., part.top : part.top + part.height, part.left : part.left + part.width]
+    return {"channels": whole}
+
+
+def channels(module: None, given: Mapping[str, Any]) -> Outputs:
+    return (given["channels"],)
 
 
 def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -57,19 +127,21 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
     multiple of the patch, and of the text.
     """
     step, stack = given["step"], stack_of(module)
-    rows, columns = _grid(module, step.x)
-    x = _filled(step.model_input, module.config.patch_size)
-    hidden = stack.embed(module, x, stack.position(module, rows, columns))
+    x = step.model_input
+    if given.get("concatenated") is not None:
+        x = torch.cat([x, given["concatenated"].to(x.dtype)], dim=1)
     embedding = stack.embedding(module, step.timestep, given["pooled"])
-    return (Tokens(hidden, given["context"], embedding, step),)
+    hidden, text = stack.embed(
+        module, _filled(x, stack.side(module)), given["context"], embedding, given["fixed"]
+    )
+    return (Tokens(hidden, text, embedding, step),)
 
 
 def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Runs a range of blocks, -1 as the last one meaning the model's. InputError without a text
-    where the blocks before gave none.
-    """
+    """Runs a range of blocks, -1 as the last one meaning the model's."""
     tokens: Tokens = given["features"]
-    count, stack = len(module.transformer_blocks), stack_of(module)
+    stack = stack_of(module)
+    count = len(stack.blocks(module))
     first, last = given["first_block"], given["last_block"]
     last = count - 1 if last == -1 else last
     if not first <= last < count:
@@ -79,12 +151,7 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
         )
     hidden, text = tokens.hidden, tokens.text
     for number in range(first, last + 1):
-        if text is None:
-            raise InputError(
-                f"TransformerBlocks: block {number} reads the text, which ended with the last "
-                "block: link features from before it"
-            )
-        hidden, text = stack.block(module, number, hidden, text, tokens.embedding)
+        hidden, text = stack.block(module, number, hidden, text, tokens.embedding, given["fixed"])
     return (Tokens(hidden, text, tokens.embedding, tokens.step),)
 
 
@@ -95,16 +162,62 @@ def bind_head(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 def head(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns the prediction: denoised, or raw under a diffusers scheduler."""
     tokens: Tokens = given["features"]
-    x = tokens.step.x
-    whole = stack_of(module).head(module, tokens.hidden, tokens.embedding, *_grid(module, x))
+    stack, x = stack_of(module), tokens.step.x
+    grid = _grid(stack.side(module), *x.shape[-2:])
+    whole = stack.head(module, tokens.hidden, tokens.embedding, *grid)
     raw = whole[..., : x.shape[-2], : x.shape[-1]]
     return (to_denoised(raw, tokens.step, given["parametrisation"]),)
 
 
-def _grid(module: Any, x: Tensor) -> tuple[int, int]:
+def lacks_text(number: int) -> InputError:
+    return InputError(
+        f"TransformerBlocks: block {number} reads the text, which ended with the last block: link "
+        "features from before it"
+    )
+
+
+def grid_ids(rows: int, columns: int, device: Any, first: int = 0) -> Tensor:
+    """Returns the positions of patches [rows · columns, 3] float64: `first`, row, column."""
+    ids = torch.full((rows, columns, 3), first, dtype=torch.float64, device=device)
+    ids[..., 1] = torch.arange(rows, device=device)[:, None]
+    ids[..., 2] = torch.arange(columns, device=device)[None, :]
+    return ids.reshape(rows * columns, 3)
+
+
+def packed(x: Tensor, side: int = 2) -> Tensor:
+    """Returns the patches of [B, C, h, w] as tokens [B, N, C · side²], channel by channel."""
+    batch, channels, height, width = x.shape
+    grid = x.reshape(batch, channels, height // side, side, width // side, side)
+    return grid.permute(0, 2, 4, 1, 3, 5).reshape(
+        batch, (height // side) * (width // side), channels * side**2
+    )
+
+
+def unpacked(tokens: Tensor, rows: int, columns: int, side: int = 2) -> Tensor:
+    """Returns what `packed` took."""
+    batch, _, width = tokens.shape
+    channels = width // side**2
+    grid = tokens.reshape(batch, rows, columns, channels, side, side)
+    return grid.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, rows * side, columns * side)
+
+
+def _typed(module: Any, text: TextEncoding) -> TextEncoding:
+    """Returns a text in the number format of the module, which may be wider than the encoders'."""
+    dtype = module.dtype
+    if text.hidden.dtype == dtype:
+        return text
+    vector = text.pooled
+    return TextEncoding(
+        text.hidden.to(dtype),
+        None if vector is None else vector.to(dtype),
+        text.sizes,
+        text.guidance,
+    )
+
+
+def _grid(side: int, height: int, width: int) -> tuple[int, int]:
     """Returns rows and columns of patches."""
-    side = module.config.patch_size
-    return -(-x.shape[-2] // side), -(-x.shape[-1] // side)
+    return -(-height // side), -(-width // side)
 
 
 def _filled(x: Tensor, side: int) -> Tensor:
@@ -116,64 +229,80 @@ def _filled(x: Tensor, side: int) -> Tensor:
 
 
 def embed_example(module: Any, sizes: Sized) -> Example:
-    stack, tokens = stack_of(module), _tokens(module, sizes)
-    position = torch.empty(1, *tokens.hidden.shape[1:], device="meta")
-    x = torch.empty(
-        sizes.batch, module.config.in_channels, sizes.height, sizes.width, device="meta"
-    )
-    time = torch.empty(sizes.batch, device="meta")
+    stack = stack_of(module)
+    x, text, fixed = _inputs(module, sizes)
+    context, vectors = stack.context(module, text), stack.vectors(module, text)
+    time = torch.empty(sizes.batch, device="meta", dtype=torch.float64)
 
     def call() -> list[Tensor]:
-        hidden = stack.embed(module, _filled(x, module.config.patch_size), position)
-        embedding = stack.embedding(module, time, tokens.embedding)
-        return [hidden, embedding, _text(tokens)]
+        embedding = stack.embedding(module, time, vectors)
+        hidden, words = stack.embed(
+            module, _filled(x, stack.side(module)), context, embedding, fixed
+        )
+        return [hidden, embedding, *([] if words is None else [words])]
 
-    return call, [module.pos_embed.proj, module.time_text_embed.timestep_embedder]
+    return call, stack.parts(module)["embed"]
 
 
 def blocks_example(module: Any, sizes: Sized) -> Example:
-    tokens, stack = _tokens(module, sizes), stack_of(module)
-    count = len(module.transformer_blocks)
-    stop = count if sizes.last_block is None else min(sizes.last_block + 1, count)
+    stack = stack_of(module)
+    tokens, fixed = _tokens(module, sizes)
+    every = stack.blocks(module)
+    stop = len(every) if sizes.last_block is None else min(sizes.last_block + 1, len(every))
     numbers = range(sizes.first_block, stop)
 
     def call() -> list[Tensor]:
         hidden, text = tokens.hidden, tokens.text
         for number in numbers:
-            hidden, text = stack.block(module, number, hidden, text, tokens.embedding)
+            hidden, text = stack.block(module, number, hidden, text, tokens.embedding, fixed)
         return [hidden, tokens.embedding, *([] if text is None else [text])]
 
-    return call, [module.transformer_blocks[number] for number in numbers]
+    return call, every[sizes.first_block : stop]
 
 
 def head_example(module: Any, sizes: Sized) -> Example:
-    tokens, stack = _tokens(module, sizes), stack_of(module)
-    side = module.config.patch_size
-    grid = -(-sizes.height // side), -(-sizes.width // side)
+    stack = stack_of(module)
+    tokens, _ = _tokens(module, sizes)
+    grid = _grid(stack.side(module), sizes.height, sizes.width)
     return (
         lambda: [stack.head(module, tokens.hidden, tokens.embedding, *grid)],
-        [module.norm_out, module.proj_out],
+        stack.parts(module)["head"],
     )
 
 
 def context_example(module: Any, sizes: Sized) -> Example:
-    text = torch.empty(sizes.batch, sizes.tokens, module.config.joint_attention_dim, device="meta")
-    return lambda: [stack_of(module).context(module, text)], [module.context_embedder]
+    stack = stack_of(module)
+    _, text, _ = _inputs(module, sizes)
+    return lambda: [stack.context(module, text)], stack.parts(module)["context"]
 
 
-def _tokens(module: Any, sizes: Sized) -> Tokens:
-    side, width = module.config.patch_size, module.inner_dim
-    grid = -(-sizes.height // side) * -(-sizes.width // side)
-    x = torch.empty(sizes.batch, 1, device="meta")
-    step: Any = x  # no example reads it
-    return Tokens(
-        torch.empty(sizes.batch, grid, width, device="meta"),
-        torch.empty(sizes.batch, sizes.tokens, width, device="meta"),
-        torch.empty(sizes.batch, width, device="meta"),
-        step,
+def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
+    """Returns a model input, a text and what is fixed, without memory."""
+    shape, stack = _shape_of(module), stack_of(module)
+
+    def empty(*size: int) -> Tensor:
+        return torch.empty(sizes.batch, *size, device="meta")
+
+    text = TextEncoding(
+        empty(sizes.tokens, shape.text_width),
+        None if shape.pooled_width is None else empty(shape.pooled_width),
+        guidance=empty(),
     )
+    grid = _grid(stack.side(module), sizes.height, sizes.width)
+    fixed = stack.fixed(module, *grid, sizes.tokens)
+    return empty(shape.input_channels, sizes.height, sizes.width), text, fixed
 
 
-def _text(tokens: Tokens) -> Tensor:
-    assert tokens.text is not None  # as made
-    return tokens.text
+def _shape_of(module: Any) -> Architecture:
+    values = {**module.config, "_class_name": type(module).__name__}
+    return architecture(Component(values["_class_name"], (), json.dumps(values, default=list)))
+
+
+def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
+    stack = stack_of(module)
+    x, text, fixed = _inputs(module, sizes)
+    embedding = stack.embedding(module, x.new_empty(sizes.batch), stack.vectors(module, text))
+    context = stack.context(module, text)
+    hidden, words = stack.embed(module, _filled(x, stack.side(module)), context, embedding, fixed)
+    step: Any = x  # no example reads it
+    return Tokens(hidden, words, embedding, step), fixed

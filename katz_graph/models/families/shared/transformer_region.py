@@ -9,6 +9,8 @@ from katz_graph.graph import Link, NodeCall
 from katz_graph.patches import freeu_patches, unet_wrapper
 from katz_graph.recipe import Conditioning, ModelRecipe
 
+OTHER_NAMES = "katz_graph.models.families.shared.naming:other_names"
+
 
 def predict(
     nodes: dict[str, NodeCall],
@@ -30,9 +32,8 @@ def predict(
                 f"{model.network.folder}: {patch} does not act on a transformer: take the patch off"
             )
     embed, blocks, head = f"{name}-embed", f"{name}-blocks", f"{name}-head"
-    nodes[embed] = NodeCall(
-        "TransformerEmbed", {"model": model, "conditioning": text, "step": step}
-    )
-    nodes[blocks] = NodeCall("TransformerBlocks", {"model": model, "features": Link(embed, 0)})
+    common = {"model": model, "conditioning": text}
+    nodes[embed] = NodeCall("TransformerEmbed", {**common, "step": step})
+    nodes[blocks] = NodeCall("TransformerBlocks", {**common, "features": Link(embed, 0)})
     nodes[head] = NodeCall("TransformerHead", {"model": model, "features": Link(blocks, 0)})
     return Link(head, 0)

@@ -63,17 +63,43 @@ CONTEXT = Stage(
     reads_text=True,
 )
 POOLED = Stage(
-    f"{NOUN}_pooled", uncounted, compute=f"{COMPUTE}:pooled", module="model", reads_text=True
+    f"{NOUN}_pooled",
+    uncounted,
+    compute=f"{COMPUTE}:pooled",
+    bind=f"{COMPUTE}:bind_pooled",
+    module="model",
+    reads_text=True,
 )
+FIXED = Stage(
+    f"{NOUN}_fixed",
+    uncounted,
+    compute=f"{COMPUTE}:fixed",
+    bind=f"{COMPUTE}:bind_fixed",
+    module="model",
+    recipes=("cells",),
+    recorded=False,  # positions are made of numbers
+    reads_text=True,
+)
+CHANNELS = Stage(
+    f"{NOUN}_channels",
+    uncounted,
+    compute=f"{COMPUTE}:channels",
+    bind=f"{COMPUTE}:bind_channels",
+    recipes=("model", "concatenated", "part"),
+)
+BLOCKS = {"text": "text_encoder", "fixed": FIXED.name}
 STAGES = (
     _part(
         "embed",
         "#4c78a8",
         gives=("state",),
-        hoists={"text": "text_encoder", "context": CONTEXT.name, "pooled": POOLED.name},
+        hoists=BLOCKS
+        | {"context": CONTEXT.name, "pooled": POOLED.name, "concatenated": CHANNELS.name},
     ),
-    _part("blocks", "#72b7b2", gives=("hidden",)),
+    _part("blocks", "#72b7b2", gives=("hidden",), hoists=BLOCKS),
     _part("head", "#54a24b", bind=f"{COMPUTE}:bind_head", gives=("prediction",)),
     CONTEXT,
     POOLED,
+    FIXED,
+    CHANNELS,
 )

@@ -27,8 +27,10 @@ from katz_graph.models.family import (
     LoraNames,
     ModelFamily,
     Network,
+    TextSet,
     Training,
 )
+from katz_graph.models.text.kinds import CLIP, PROJECTING
 
 FOLDER = "katz_graph.models.families.unet"
 FAMILY = ModelFamily(
@@ -61,18 +63,18 @@ FAMILY = ModelFamily(
             besides=("input_hint_block.0.weight",),
         ),
         text_encoders={
-            "conditioner.embedders.0.transformer.": False,
-            "conditioner.embedders.1.model.": True,
-            "conditioner.embedders.0.model.": True,  # the refiner's only one
-            "cond_stage_model.transformer.": False,
-            "cond_stage_model.model.": False,
+            "conditioner.embedders.0.transformer.": CLIP,
+            "conditioner.embedders.1.model.": PROJECTING,
+            "conditioner.embedders.0.model.": PROJECTING,  # the refiner's only one
+            "cond_stage_model.transformer.": CLIP,
+            "cond_stage_model.model.": CLIP,
         },
         convert=f"{FOLDER}.convert:converted",
     ),
     training=Training(
         latent=trained_latent,
         vae_overflows=vae_overflows,
-        noise=scheduler_configuration("epsilon", zero_terminal_snr=False),
+        noise=lambda _: scheduler_configuration("epsilon", zero_terminal_snr=False),
         scheduler=scheduler_component,
     ),
     lora=LoraNames(
@@ -89,6 +91,6 @@ FAMILY = ModelFamily(
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
         others=f"{FOLDER}.naming:other_names",
     ),
-    text_types=("stable_diffusion", "sdxl"),
+    text_sets=(TextSet("stable_diffusion", ("clip",)), TextSet("sdxl", ("clip", "clip"))),
     stages=STAGES,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from katz_graph.errors import InputError
 from katz_graph.files.images import resize
 from katz_graph.picture.batch import repeated
-from katz_graph.picture.latents import resample
+from katz_graph.picture.latents import fitted
 from katz_graph.recipe import Concatenated
 from katz_graph.sampling.areas import fit_mask
 
@@ -26,7 +26,7 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
     Inpainting: the mask (rounded, 1 = repaint), then the masked picture, scaled. Editing (Brooks et
     al. 2023, section 3.2): the picture, unscaled. InputError for a model with other channels.
     """
-    picture = None if seen.latent is None else _fitted(seen.latent.pixels, like)
+    picture = None if seen.latent is None else fitted(seen.latent.pixels, like)
     if extra == EDITING:
         return torch.zeros_like(like) if picture is None else picture
     if extra != INPAINTING:
@@ -38,16 +38,6 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
         blank = like.new_tensor(BLANK).view(1, -1, 1, 1).expand_as(like)
         return torch.cat([torch.ones_like(like[:, :1]), blank], dim=1)
     return torch.cat([fit_mask(seen.mask.pixels, like).round(), picture * scale], dim=1)
-
-
-def _fitted(latent: Tensor, like: Tensor) -> Tensor:
-    """Resizes a latent to another one's size: bilinear, cropped around the centre, repeated to its
-    batch.
-    """
-    latent = latent.to(like)
-    if latent.shape[-2:] != like.shape[-2:]:
-        latent = resample(latent, like.shape[-1], like.shape[-2], "bilinear", "center")
-    return repeated(latent, len(like))
 
 
 def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:

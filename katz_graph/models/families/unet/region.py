@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from katz_graph.graph import Link, NodeCall
+from katz_graph.models.families.shared.conditioning import check_guidance, with_channels
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.patches import unet_wrapper
 from katz_graph.recipe import (
-    Concatenated,
     Conditioning,
     ConditioningEntry,
     ModelRecipe,
-    Picture,
     Sizes,
 )
 
@@ -30,14 +29,8 @@ def complete(
     negative side, where the conditioning sets none.
     """
     shape = unet_architecture(model.network)
-    if shape.extra_channels and entry.concatenated is None:
-        mask = latent.get("noise_mask")
-        seen = (
-            Concatenated()
-            if mask is None
-            else Concatenated(Picture.of(latent["samples"]), Picture.of(mask))
-        )
-        entry = replace(entry, concatenated=seen)
+    check_guidance(entry, model)
+    entry = with_channels(entry, model, latent)
     sizes = entry.sizes or Sizes()
     if shape.is_refiner and not positive and sizes.aesthetic_score is None:
         entry = replace(entry, sizes=replace(sizes, aesthetic_score=NEGATIVE_SCORE))

@@ -1,0 +1,71 @@
+"""Tells the shape of a transformer of FLUX.1 from its configuration, and completes its
+conditioning. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.configuration import config, config_value, expect_class
+from katz_graph.models.families.shared.conditioning import with_channels
+from katz_graph.models.family import Architecture, Configuration
+from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
+
+TRANSFORMER = "FluxTransformer2DModel"
+LATENT = LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159)
+PATCH = 4  # cells of a patch
+GUIDANCE = 3.5  # that a model is told where nobody says another
+
+
+@lru_cache(maxsize=256)
+def transformer_architecture(part: Component) -> Architecture:
+    """Returns the shape of a transformer. InputError for another class."""
+    expect_class(part, TRANSFORMER)
+    channels = config_value(part, "in_channels", int, LATENT.channels * PATCH)
+    return Architecture(
+        latent_channels=int(config(part).get("out_channels") or channels) // PATCH,
+        input_channels=channels // PATCH,
+        text_width=config_value(part, "joint_attention_dim", int),
+        pooled_width=config_value(part, "pooled_projection_dim", int),
+    )
+
+
+def is_guided(part: Component) -> bool:
+    """Tells if a transformer is told guidance, which it was distilled for."""
+    return bool(config(part).get("guidance_embeds", False))
+
+
+def complete(
+    entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
+) -> ConditioningEntry:
+    """Adds the guidance that a model is told, and the channels beside the latent, where the
+    conditioning sets none.
+    """
+    told = None
+    if is_guided(model.network) and entry.guidance != "off":
+        told = GUIDANCE if entry.guidance is None else entry.guidance
+    return with_channels(replace(entry, guidance=told), model, latent)
+
+
+def trained_latent(_: Component) -> LatentSpace:
+    """Returns the space of the latents, which a VAE's file does not tell."""
+    return LATENT
+
+
+def trained_noise(part: Component) -> Configuration:
+    """Returns the configuration of a scheduler: the shift depends on the size of the picture, but
+    for models distilled to few steps, which are told no guidance.
+    """
+    dynamic = is_guided(part)
+    return {
+        "_class_name": "FlowMatchEulerDiscreteScheduler",
+        "num_train_timesteps": 1000,
+        "shift": 3.0 if dynamic else 1.0,
+        "use_dynamic_shifting": dynamic,
+        "base_shift": 0.5,
+        "max_shift": 1.15,
+    }

@@ -1,0 +1,40 @@
+"""Makes the input channels of FLUX.1's models for filling in and for control, beside the latent."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.latent_space import LatentSpace
+from katz_graph.picture.batch import repeated
+from katz_graph.picture.latents import fitted, resample
+from katz_graph.recipe import Concatenated
+
+
+def concatenated_channels(
+    seen: Concatenated, extra: int, like: Tensor, space: LatentSpace
+) -> Tensor:
+    """Returns [B, extra, h, w] for a latent `like` [B, C, h, w]: a picture as the model's latents
+    are, and for filling in the mask's pixels of each cell as channels. What is not said is zeros,
+    and a mask of all. InputError for a model with other channels.
+    """
+    cells = space.factor**2
+    if extra not in (space.channels, space.channels + cells):
+        raise InputError(
+            f"the model takes {extra} channels beside the latent's, expected {space.channels} "
+            f"(control) or {space.channels + cells} (filling in)"
+        )
+    picture = torch.zeros_like(like)
+    if seen.latent is not None:
+        picture = space.normalised(fitted(seen.latent.pixels, like))
+    if extra == space.channels:
+        return picture
+    height, width = map(space.pixels, like.shape[-2:])
+    mask = torch.ones(len(like), 1, height, width)
+    if seen.mask is not None:
+        given = seen.mask.pixels
+        given = given.reshape(-1, 1, *given.shape[-2:]).to(like)
+        mask = repeated(resample(given, width, height, "bilinear", "center"), len(like))
+    pixels = torch.nn.functional.pixel_unshuffle(mask, space.factor)
+    return torch.cat([picture, pixels], dim=1)

@@ -1,0 +1,77 @@
+"""Declares the family of FLUX.1. Never imports torch."""
+
+from __future__ import annotations
+
+from katz_graph.models.families.flux.architecture import (
+    TRANSFORMER,
+    complete,
+    trained_latent,
+    trained_noise,
+    transformer_architecture,
+)
+from katz_graph.models.families.flux.files import transformer_configuration
+from katz_graph.models.families.shared import transformer_region as region
+from katz_graph.models.family import (
+    Files,
+    Layout,
+    LoraNames,
+    ModelFamily,
+    Network,
+    TextSet,
+    Training,
+)
+from katz_graph.models.text.kinds import CLIP, T5
+from katz_graph.recipe import TextLayout
+
+FOLDER = "katz_graph.models.families.flux"
+FAMILY = ModelFamily(
+    title="FLUX.1",
+    short="FLUX.1",
+    network=Network(
+        noun="transformer",
+        part="transformer",
+        class_name=TRANSFORMER,
+        architecture=transformer_architecture,
+        complete=complete,
+        predict=region.predict,
+        prepare="katz_graph.models.prepare:prepare",
+        stack=f"{FOLDER}.stack",
+        channels=f"{FOLDER}.channels:concatenated_channels",
+        overflows=True,
+    ),
+    files=Files(
+        network=Layout(
+            prefixes=("model.diffusion_model.", ""),
+            names=("double_blocks.0.img_attn.norm.query_norm.scale",),
+            configure=transformer_configuration,
+        ),
+        text_encoders={
+            "text_encoders.clip_l.transformer.": CLIP,
+            "text_encoders.t5xxl.transformer.": T5,
+        },
+        convert=f"{FOLDER}.files:converted",
+    ),
+    training=Training(
+        latent=trained_latent,
+        vae_overflows=lambda _: False,
+        noise=trained_noise,
+        multiplier=1.0,
+    ),
+    lora=LoraNames(
+        prefix="lora_transformer_",
+        roots=(
+            "transformer_blocks",
+            "single_transformer_blocks",
+            "x_embedder",
+            "context_embedder",
+            "time_text_embed",
+            "norm_out",
+            "proj_out",
+        ),
+        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
+        others=region.OTHER_NAMES,
+    ),
+    text_sets=(TextSet("flux", ("clip", "t5")),),
+    text_layout=TextLayout(pooled="plain", clip_rows=False, least=256),
+    stages=(),
+)

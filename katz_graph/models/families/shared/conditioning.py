@@ -1,0 +1,35 @@
+"""Completes the conditioning of a sampler for models of several families. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.models.family import architecture
+from katz_graph.recipe import Concatenated, ConditioningEntry, ModelRecipe, Picture
+
+
+def with_channels(
+    entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any]
+) -> ConditioningEntry:
+    """Adds what a model with input channels beside the latent sees, where the conditioning sets
+    nothing: of a latent with a mask that one, and what is masked.
+    """
+    if not architecture(model.network).extra_channels or entry.concatenated is not None:
+        return entry
+    mask = latent.get("noise_mask")
+    if mask is None:
+        return replace(entry, concatenated=Concatenated())
+    seen = Concatenated(Picture.of(latent["samples"]), Picture.of(mask))
+    return replace(entry, concatenated=seen)
+
+
+def check_guidance(entry: ConditioningEntry, model: ModelRecipe) -> None:
+    """Raises InputError for guidance that is told to a model of a family that takes none."""
+    if isinstance(entry.guidance, float):
+        raise InputError(
+            f"{model.network.folder}: the model is not told any guidance, the conditioning says "
+            f"{entry.guidance:g}: take FluxGuidance out, and set cfg of the sampler"
+        )

@@ -1,0 +1,67 @@
+"""Declares the family of Z-Image. Never imports torch."""
+
+from __future__ import annotations
+
+from katz_graph.models.families.shared import transformer_region as region
+from katz_graph.models.families.z_image.architecture import (
+    SCHEDULER,
+    TEMPLATE,
+    TRANSFORMER,
+    complete,
+    trained_latent,
+    transformer_architecture,
+)
+from katz_graph.models.families.z_image.files import transformer_configuration
+from katz_graph.models.family import (
+    Files,
+    Layout,
+    LoraNames,
+    ModelFamily,
+    Network,
+    TextSet,
+    Training,
+)
+from katz_graph.models.text.kinds import QWEN3
+from katz_graph.recipe import TextLayout
+
+FOLDER = "katz_graph.models.families.z_image"
+FAMILY = ModelFamily(
+    title="Z-Image",
+    short="Z-Image",
+    network=Network(
+        noun="transformer",
+        part="transformer",
+        class_name=TRANSFORMER,
+        architecture=transformer_architecture,
+        complete=complete,
+        predict=region.predict,
+        prepare="katz_graph.models.prepare:prepare",
+        stack=f"{FOLDER}.stack",
+        overflows=True,
+        fills_to=32,
+    ),
+    files=Files(
+        network=Layout(
+            prefixes=("model.diffusion_model.", ""),
+            names=("cap_pad_token",),
+            configure=transformer_configuration,
+        ),
+        text_encoders={"text_encoders.qwen3_4b.transformer.": QWEN3},
+        convert=f"{FOLDER}.files:converted",
+    ),
+    training=Training(
+        latent=trained_latent,
+        vae_overflows=lambda _: False,
+        noise=lambda _: SCHEDULER,
+        multiplier=1.0,
+    ),
+    lora=LoraNames(
+        prefix="lora_transformer_",
+        roots=("layers", "noise_refiner", "context_refiner", "cap_embedder", "t_embedder"),
+        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
+        others=region.OTHER_NAMES,
+    ),
+    text_sets=(TextSet("lumina2", ("qwen3",)),),
+    text_layout=TextLayout(template=TEMPLATE, from_end=2),
+    stages=(),
+)

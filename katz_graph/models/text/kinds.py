@@ -1,0 +1,128 @@
+"""Declares the kinds of text encoders: their classes in transformers, and what their
+configurations call things. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.models.configuration import config, config_value
+from katz_graph.recipe import ClipRecipe, Component, TextEncoderRecipe
+
+LONGEST_ROW = 77  # tokens of a row of CLIP's, where a configuration does not say it
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderKind:
+    """Declares a kind of text encoder. `title`: in messages; `model`, `configuration`, `tokenizer`:
+    classes of transformers; `width`: what the configuration calls the width of a token. `rows`: it
+    takes texts in rows of one length. `packs`: what packs call its tokens. `causal`: a token reads
+    those before it alone. `overflows`: float16 is too narrow for it.
+    """
+
+    name: str
+    title: str
+    model: str
+    configuration: str
+    tokenizer: str
+    packs: str
+    width: str = "hidden_size"
+    rows: bool = False
+    projects: bool = False
+    causal: bool = False
+    overflows: bool = False
+
+
+CLIP, PROJECTING = (
+    EncoderKind(
+        "clip",
+        "CLIP",
+        model,
+        "CLIPTextConfig",
+        "CLIPTokenizer",
+        packs,
+        rows=True,
+        projects=bool(packs == "g"),
+    )
+    for model, packs in (("CLIPTextModel", "l"), ("CLIPTextModelWithProjection", "g"))
+)
+T5 = EncoderKind(
+    "t5",
+    "T5",
+    "T5EncoderModel",
+    "T5Config",
+    "T5Tokenizer",
+    "t5xxl",
+    width="d_model",
+    overflows=True,
+)
+QWEN3 = EncoderKind(
+    "qwen3",
+    "Qwen3",
+    "Qwen3Model",
+    "Qwen3Config",
+    "Qwen2Tokenizer",
+    "qwen3_4b",
+    causal=True,
+    overflows=True,
+)
+KINDS = {kind.model: kind for kind in (CLIP, PROJECTING, T5, QWEN3)} | {"Qwen3ForCausalLM": QWEN3}
+"""Maps the architectures that configurations name to their kinds."""
+
+
+def kind_of(encoder: Component) -> EncoderKind:
+    """Returns the kind of a text encoder. InputError for one that is not supported."""
+    try:
+        return kind_named(config(encoder))
+    except KeyError as error:
+        raise InputError(
+            f"{encoder.folder}: config.json describes {error.args[0]}, expected "
+            f"{' or '.join(KINDS)}"
+        ) from None
+
+
+def kind_named(values: Mapping[str, Any]) -> EncoderKind:
+    """Returns the kind that a configuration names, CLIP where none. KeyError for another."""
+    return KINDS[(values.get("architectures") or [CLIP.model])[0]]
+
+
+def width_of(encoder: Component) -> int:
+    """Returns the width of a token of its hidden states."""
+    return int(config_value(encoder, kind_of(encoder).width, int))
+
+
+def positions_of(encoder: Component) -> int:
+    """Returns the tokens of its longest row."""
+    return int(config_value(encoder, "max_position_embeddings", int, LONGEST_ROW))
+
+
+def split(encoders: Iterable[TextEncoderRecipe]) -> tuple[list[Component], list[Component]]:
+    """Returns those that take texts in rows, CLIP's, and those of long texts."""
+    every = [one.encoder for one in encoders]
+    return (
+        [one for one in every if kind_of(one).rows],
+        [one for one in every if not kind_of(one).rows],
+    )
+
+
+def text_width(clip: ClipRecipe) -> int:
+    """Returns D of the text encoding [B, T, D]."""
+    rows, long = split(clip.encoders)
+    beside = sum(map(width_of, rows)) if clip.layout.clip_rows else 0
+    return max([beside, *map(width_of, long)])
+
+
+def pooled_text_width(clip: ClipRecipe) -> int | None:
+    """Returns P of the pooled text [B, P]; None where the text encoders give none."""
+    rows, _ = split(clip.encoders)
+    if not rows:
+        return None
+    *others, last = rows
+    projects = kind_of(last).projects and clip.layout.pooled != "plain"
+    own = int(config_value(last, "projection_dim", int)) if projects else width_of(last)
+    if clip.layout.pooled == "last":
+        return own if projects else None
+    return own + sum(map(width_of, others))

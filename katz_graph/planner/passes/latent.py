@@ -1,0 +1,24 @@
+"""Fits an empty latent to the model that samples it. Must not import torch at import time."""
+
+from __future__ import annotations
+
+from katz_graph.errors import InputError
+from katz_graph.models.family import architecture
+from katz_graph.recipe import ModelRecipe
+from katz_graph.wires import LatentSamples
+
+
+def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
+    """Returns a latent with as many channels as the model's, where it is empty: all zeros, from
+    which noise alone begins. InputError for one that is not, and has others.
+    """
+    samples, channels = latent["samples"], architecture(model.network).latent_channels
+    batch, given, height, width = samples.shape
+    if given == channels:
+        return latent
+    if samples.any():
+        raise InputError(
+            f"the latent has {given} channels, the model in {model.network.folder} takes "
+            f"{channels}: encode the picture with the model's own VAE, or take an empty latent"
+        )
+    return {**latent, "samples": samples.new_zeros(batch, channels, height, width)}

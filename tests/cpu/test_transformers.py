@@ -1,0 +1,328 @@
+"""Families of transformers: stages against diffusers' `forward`, whole pictures against its
+pipelines, two devices against one.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers_made import (
+    COSTED,
+    KINDS,
+    PROMPTS,
+    forward,
+    in_stages,
+    inputs,
+    region,
+    stock_picture,
+)
+
+from katz_graph.bench.random_transformers import (
+    PIPELINES,
+    Kind,
+    make_pipeline,
+    make_transformer,
+    transformer_config,
+)
+from katz_graph.bench.requests import bare_context, bind, local_engine, sample
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.errors import InputError
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.costs.stage_cost import stage_work
+from katz_graph.models.family import check_text
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.text.tokens import load_tokenizer, prompt_length
+from katz_graph.patches import FreeU
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.recipe import ConditioningEntry, Lora, Prompt
+
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image")  # one of each family
+PEFT = {  # a layer of the second block
+    "sd35": "transformer_blocks.1.attn.to_v",
+    "flux": "single_transformer_blocks.1.attn.to_v",
+    "z_image": "layers.1.attention.to_v",
+}
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
+    made = {kind: tmp_path_factory.mktemp(kind) for kind in EACH}
+    for kind, place in made.items():
+        make_pipeline(place, kind, 1)
+    return made
+
+
+# Stages
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_stages_give_what_forward_gives(kind: Kind, batch: int, dtype: torch.dtype) -> None:
+    module = make_transformer(kind, 3, blocks=4).to(dtype)
+    step, text = inputs(module, batch, dtype)
+    wanted = forward(module, step, text)
+    assert wanted.std() > 0.1
+    for cuts in ([], [0], [1, 2], [0, 1, 2]):
+        assert torch.equal(in_stages(module, step, text, cuts), wanted)
+
+
+@pytest.mark.parametrize("kind", ["sd3", "flux"])
+def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> None:
+    module = make_transformer(kind, 3)
+    step, text = inputs(module, 1, torch.float32)
+    x = step.x[..., :5, :7]
+    around = torch.cat([x, x[..., :1]], dim=-1)
+    around = torch.cat([around, around[..., :1, :]], dim=-2)
+    wanted = forward(module, replace(step, x=around, model_input=around), text)
+    ours = in_stages(module, replace(step, x=x, model_input=x), text, [])
+    assert torch.equal(ours, wanted[..., :5, :7])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_one_count_serves_all_sizes(kind: Kind, batch: int) -> None:
+    values = {"_class_name": PIPELINES[kind][1], **transformer_config(kind)}
+    for name in (*COSTED, "transformer_context"):
+        for height, width, tokens in ((8, 8, 77), (10, 6, 154), (16, 20, 231)):
+            tokens -= tokens % 32 if kind == "z_image" else 0  # which counts as whole rows
+            sizes = batch, height, width, tokens
+            wanted = stage_work(values, name, *sizes)
+            got = Counts().work(values, name, *sizes)
+            assert got.flops == wanted.flops > 0
+            assert (got.weight_bytes, got.output_bytes) == (
+                wanted.weight_bytes,
+                wanted.output_bytes,
+            )
+
+
+def test_guidance_is_told_to_models_that_were_distilled_with_it() -> None:
+    module = make_transformer("flux", 3)
+    step, text = inputs(module, 1, torch.float32)
+    other = replace(text, guidance=torch.full((1,), 7.0))
+    off = replace(text, guidance=None)
+    made = [in_stages(module, step, one, []) for one in (text, other, off)]
+    assert (made[0] - made[1]).abs().max() > 1e-3
+    assert (made[0] - made[2]).abs().max() > 1e-3
+
+
+# Texts
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_text_is_as_long_as_planned(folders: dict[Kind, Path], kind: Kind) -> None:
+    _, clip, _ = pipeline_recipes(folders[kind])
+    for text in ("", "a (red:1.3) circle", "sand " * 300):
+        recipe = Prompt(clip, text)
+        with local_engine() as engine:
+            hidden = engine.encode_text(recipe, bare_context(engine)).hidden
+        assert hidden.shape[1] == prompt_length(recipe)
+
+
+def test_weights_move_t5_s_tokens_from_those_of_an_empty_text(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["flux"])
+    with local_engine() as engine:
+        plain, weighed, empty = (
+            engine.encode_text(Prompt(clip, text), bare_context(engine)).hidden
+            for text in ("red sand", "(red:1.5) sand", "")
+        )
+    count = len(load_tokenizer(clip.encoders[1])("red").input_ids) - 1
+    wanted = (plain - empty) * 1.5 + empty
+    assert (weighed[:, :count] - wanted[:, :count]).abs().max() < 1e-5
+    assert (weighed[:, count:] - plain[:, count:]).abs().max() < 1e-5
+    assert (weighed - plain)[:, :count].abs().max() > 1e-3
+
+
+def test_a_language_model_reads_parentheses_as_they_stand(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["z_image"])
+    text = "a (red:1.2) circle"
+    with local_engine() as engine:
+        made = [
+            engine.encode_text(Prompt(clip, one), bare_context(engine)).hidden
+            for one in (text, text.replace("(", "\\(").replace(")", "\\)"), "a red circle")
+        ]
+    assert torch.equal(made[0], made[1])
+    assert made[2].shape != made[0].shape
+
+
+def test_each_text_encoder_may_have_its_own_text(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["flux"])
+    with local_engine() as engine:
+        first, second, both = (
+            engine.encode_text(prompt, bare_context(engine))
+            for prompt in (
+                Prompt(clip, "sand"),
+                Prompt(clip, "a circle"),
+                Prompt(clip, "sand", ("a circle",)),
+            )
+        )
+    assert torch.equal(both.hidden, second.hidden) and torch.equal(both.pooled, first.pooled)
+    assert not torch.equal(first.hidden, second.hidden)
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("kind", ["sd3+t5", "sd35+t5", "flux", "schnell", "z_image"])
+def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
+    name: Kind = kind.partition("+")[0]  # type: ignore[assignment]
+    make_pipeline(tmp_path, name, 5, with_t5="+" in kind)
+    latent = torch.zeros(1, 16, 8, 12)
+    with local_engine() as engine:
+        ours = sample(engine, region(tmp_path, name, latent))
+        _, _, vae = pipeline_recipes(tmp_path)
+        picture = engine.decode_latent(vae, ours, bare_context(engine))
+    noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(7))
+    wanted = stock_picture(tmp_path, name, noise)
+    assert (picture - wanted).abs().max() <= 1e-5
+    assert wanted.std() > 0.05  # of more than one colour
+    assert (stock_picture(tmp_path, name, noise, PROMPTS[::-1]) - wanted).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_any_placement_gives_the_same_bits(
+    kind: Kind, folders: dict[Kind, Path], costs: Path
+) -> None:
+    wanted_region = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=4.0)
+    with local_engine(batching=False, cache=costs) as engine:
+        wanted = sample(engine, wanted_region)
+    workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
+        for seed in range(3):
+            draw = random.Random(seed)
+            pins = {
+                operation.id: (draw.choice(("cpu:0", "cpu:1")),)
+                for operation in wanted_region.operations
+                if operation.stage in COSTED
+            }
+            target = Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
+            program = plan_region(wanted_region, target)
+            made = engine.cluster.run(program, bare_context(engine)).samples
+            assert torch.equal(made, wanted), program.placement
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_both_sides_in_one_call_agree_with_each_alone(
+    kind: Kind, folders: dict[Kind, Path], costs: Path
+) -> None:
+    same_length = ("a red circle", "a blue circle")
+    wanted_region = region(
+        folders[kind], kind, torch.zeros(2, 16, 8, 8), cfg=4.0, texts=same_length
+    )
+    made = []
+    for batching in (False, True):
+        with local_engine(batching=batching, cache=costs) as engine:
+            made.append(sample(engine, wanted_region))
+    assert (made[0] - made[1]).abs().max() <= 1e-5 * made[0].abs().max()
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_blocks_drawn_by_hand_in_two_groups_give_the_same_bits(
+    kind: Kind, folders: dict[Kind, Path]
+) -> None:
+    whole = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=1.0)
+    begin = {name: value for name, value in whole.begin.inputs.items() if value is not None}
+    embed = next(one for one in whole.operations if one.stage == "transformer_embed")
+    text = embed.inputs["conditioning"]
+    step, common = Link("begin", 0), {"model": begin["model"], "conditioning": text}
+    nodes = {
+        "begin": NodeCall("StepBegin", begin),
+        "embed": NodeCall("TransformerEmbed", {**common, "step": step}),
+        "one": NodeCall(
+            "TransformerBlocks", {**common, "features": Link("embed", 0), "last_block": 0}
+        ),
+        "two": NodeCall(
+            "TransformerBlocks", {**common, "features": Link("one", 0), "first_block": 1}
+        ),
+        "head": NodeCall("TransformerHead", {"model": begin["model"], "features": Link("two", 0)}),
+        "end": NodeCall("StepEnd", {"step": step, "prediction": Link("head", 0)}),
+    }
+    with local_engine() as engine:
+        assert torch.equal(sample(engine, bind(Graph(nodes), "end")), sample(engine, whole))
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_lora_in_peft_s_names_acts_as_its_weights_do(
+    kind: Kind, folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    layer, folder = PEFT[kind], folders[kind]
+    draw = torch.Generator().manual_seed(2)
+    up, down = 4 * torch.randn(32, 3, generator=draw), torch.randn(3, 32, generator=draw)
+    names = (f"transformer.{layer}.lora_{side}.weight" for side in "BA")
+    save_file(dict(zip(names, (up, down), strict=True)), tmp_path / "lora.safetensors")
+    merged = tmp_path / "merged"
+    shutil.copytree(folder, merged)
+    weights = merged / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(weights)
+    tensors[f"{layer}.weight"] += 0.5 * (up @ down)
+    save_file(tensors, weights, {"format": "pt"})
+    latent = torch.zeros(1, 16, 8, 8)
+    lora = Lora(file_identity(tmp_path / "lora.safetensors"), 0.5)
+    with local_engine() as engine:
+        plain = sample(engine, region(folder, kind, latent))
+        ours = sample(engine, region(folder, kind, latent, loras=(lora,)))
+        wanted = sample(engine, region(merged, kind, latent))
+    assert (ours - wanted).abs().max() <= 1e-5 * (wanted.max() - wanted.min())
+    assert (plain - wanted).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_an_empty_latent_of_four_channels_is_one_of_the_model_s(
+    kind: Kind, folders: dict[Kind, Path]
+) -> None:
+    with local_engine() as engine:
+        made = [
+            sample(engine, region(folders[kind], kind, torch.zeros(1, channels, 8, 8)))
+            for channels in (4, 16)
+        ]
+    assert torch.equal(*made)
+
+
+# Bad input
+
+
+def test_a_latent_of_another_model_s_channels_is_refused(folders: dict[Kind, Path]) -> None:
+    with pytest.raises(InputError, match="the latent has 4 channels, the model in"):
+        region(folders["flux"], "flux", torch.ones(1, 4, 8, 8))
+
+
+@pytest.mark.parametrize("kind", ["sd35", "z_image"])
+def test_guidance_told_to_another_family_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders[kind])
+    told = (ConditioningEntry(Prompt(clip, ""), guidance=3.5),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
+    with pytest.raises(InputError, match="the model is not told any guidance"):
+        expand_sampling("StepBegin", begin, model, told, told, 1.0)
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_free_u_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders[kind])
+    patched = replace(model, patches=(FreeU(1, 1.1, 1.2, 0.9, 0.2),))
+    text = (ConditioningEntry(Prompt(clip, "")),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
+    with pytest.raises(InputError, match="FreeU does not act on a transformer"):
+        expand_sampling("StepBegin", begin, patched, text, text, 1.0)
+
+
+def test_text_encoders_of_another_family_do_not_fit(folders: dict[Kind, Path]) -> None:
+    model, _, _ = pipeline_recipes(folders["flux"])
+    _, clip, _ = pipeline_recipes(folders["z_image"])
+    with pytest.raises(InputError, match="text encoders do not fit the transformer"):
+        check_text(clip, model)

@@ -1,0 +1,153 @@
+"""Runs small transformers of all families: in stages, through their own `forward`, whole pictures
+by the engine and by diffusers' pipelines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from diffusers import FluxPipeline
+from torch import Tensor
+
+from katz_graph.bench.random_transformers import PIPELINES, Kind
+from katz_graph.bench.requests import bind
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import Step, TextEncoding, Tokens
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.stages import stage
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
+
+KINDS: tuple[Kind, ...] = ("sd3", "sd35", "flux", "schnell", "z_image")
+PROMPTS = "a red circle above sand", "grey, blurred"
+STEPS, GUIDANCE, TOLD = 4, 4.0, 3.5
+SCHEDULES = {"StableDiffusion3Pipeline": "normal"}  # of others: simple
+COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
+
+
+def schedule(kind: Kind) -> str:
+    return SCHEDULES.get(PIPELINES[kind][0], "simple")
+
+
+def guidance(kind: Kind) -> float:
+    return 1.0 if kind in ("flux", "schnell") else GUIDANCE
+
+
+def region(
+    folder: Path, kind: Kind, latent: Tensor, loras: tuple[Lora, ...] = (), **changed: Any
+) -> Region:
+    model, clip, _ = pipeline_recipes(folder)
+    return region_of(replace(model, loras=loras), clip, kind, latent, **changed)
+
+
+def region_of(
+    model: ModelRecipe, clip: ClipRecipe, kind: Kind, latent: Tensor, **changed: Any
+) -> Region:
+    """`changed`: of what a KSampler is told, and `texts`, the positive's and the negative's."""
+    texts = changed.pop("texts", PROMPTS)
+    cfg = changed.pop("cfg", guidance(kind))
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": schedule(kind),
+        "steps": STEPS,
+        "seed": 7,
+        "latent_image": {"samples": latent},
+        "model": model,
+    } | changed
+    entries = ((ConditioningEntry(Prompt(clip, text)),) for text in texts)
+    expansion = expand_sampling("StepBegin", begin, model, *entries, cfg)
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[Step, TextEncoding]:
+    """Draws a step of 6 x 10 cells and a text of 9 tokens."""
+    draw = torch.Generator().manual_seed(seed)
+    config = module.config
+    width = config.get("joint_attention_dim") or config["cap_feat_dim"]
+    pooled = config.get("pooled_projection_dim")
+    x, hidden = (
+        torch.randn(shape, generator=draw).to(dtype)
+        for shape in ((batch, 16, 6, 10), (batch, 9, width))
+    )
+    vector = None if pooled is None else torch.randn(batch, pooled, generator=draw).to(dtype)
+    told = torch.full((batch,), TOLD) if config.get("guidance_embeds") else None
+    level = 0.4375 if pooled is None or told is not None else 437.5
+    return Step.of(x.float(), x, 0.4375, level), TextEncoding(hidden, vector, guidance=told)
+
+
+def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
+    """Returns diffusers' raw prediction, as its pipelines call the module."""
+    x, time = step.model_input, step.timestep.float()
+    batch, _, height, width = x.shape
+    match type(module).__name__:
+        case "SD3Transformer2DModel":
+            return module(x, text.hidden, text.pooled, time).sample
+        case "FluxTransformer2DModel":
+            packed = FluxPipeline._pack_latents(x, batch, 16, height, width)
+            grid = height // 2, width // 2
+            ids = FluxPipeline._prepare_latent_image_ids(batch, *grid, "cpu", torch.float32)
+            nowhere = torch.zeros(text.hidden.shape[1], 3)
+            whole = module(packed, text.hidden, text.pooled, time, ids, nowhere, text.guidance)
+            return FluxPipeline._unpack_latents(whole.sample, height * 8, width * 8, 8)
+        case _:
+            found = module([*x.unsqueeze(2)], 1 - time, [*text.hidden]).sample
+            return -torch.stack(found).squeeze(2)
+
+
+def in_stages(module: Any, step: Step, text: TextEncoding, cuts: list[int]) -> Tensor:
+    """Runs the stages with the blocks cut behind those numbers. Returns the raw prediction."""
+
+    def run(name: str, **given: Any) -> Any:
+        return stage(name).computed(module, given)[0]
+
+    fixed = run("transformer_fixed", text=text, cells=step.x.shape[-2:])
+    tokens: Tokens = run(
+        "transformer_embed",
+        step=step,
+        text=text,
+        fixed=fixed,
+        context=run("transformer_context", text=text),
+        pooled=run("transformer_pooled", text=text, reads_pooled=text.pooled is not None),
+    )
+    first = 0
+    for last in [*cuts, -1]:
+        tokens = run(
+            "transformer_blocks", features=tokens, fixed=fixed, first_block=first, last_block=last
+        )
+        first = last + 1
+    raw: Tensor = run("transformer_head", features=tokens, parametrisation="raw")
+    return raw
+
+
+def stock_picture(
+    folder: Path, kind: Kind, noise: Tensor, texts: tuple[str, str] = PROMPTS
+) -> Tensor:
+    """Returns the picture [B, H, W, 3] of diffusers' pipeline with all its text encoders."""
+    stock = diffusers.DiffusionPipeline.from_pretrained(folder)
+    stock.set_progress_bar_config(disable=True)
+    batch, _, height, width = noise.shape
+    common = {
+        "height": height * 8,
+        "width": width * 8,
+        "num_inference_steps": STEPS,
+        "output_type": "pt",
+    }
+    match PIPELINES[kind][0]:
+        case "FluxPipeline":
+            packed = FluxPipeline._pack_latents(noise, batch, 16, height, width)
+            own = {"latents": packed, "guidance_scale": TOLD, "max_sequence_length": 256}
+        case "ZImagePipeline":  # it adds the difference to the positive side
+            own = {"latents": noise, "guidance_scale": GUIDANCE - 1, "negative_prompt": texts[1]}
+        case _:
+            own = {
+                "latents": noise,
+                "guidance_scale": GUIDANCE,
+                "negative_prompt": texts[1],
+                "max_sequence_length": 77,
+            }
+    picture: Tensor = stock(texts[0], **common, **own).images
+    return picture.movedim(1, -1)
