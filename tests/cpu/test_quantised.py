@@ -5,6 +5,7 @@ reference in float64 and comfy-kitchen, whole modules and pictures against files
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import weakref
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from single_files import checkpoint_tensors, open_clip, original_vae, parts, transformers_text
 from test_sd3 import folder, original, region_of  # noqa: F401 - a fixture
 from torch import Tensor
@@ -37,6 +38,7 @@ from katz_graph.models.loading.store import ModelStore
 FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 CPU = ("cpu", torch.float32)
 PREFIX = "model.diffusion_model."
+WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
 def turned(size: int) -> Tensor:
@@ -303,6 +305,19 @@ def test_a_scaled_checkpoint_is_the_wide_one(tmp_path: Path) -> None:
     assert same(store.vae(ours[2].vae, *CPU), store.vae(theirs[2].vae, *CPU))
     encoders = (one.encoders[0].encoder for one in (ours[1], theirs[1]))
     assert same(*(store.text_encoder(one, *CPU) for one in encoders))
+
+
+def test_a_folder_may_hold_scaled_weights(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    files = Files(load_file(folder / "transformer" / WEIGHTS), "comfy_quant")
+    files.store("transformer_blocks.1.attn.to_q", "float8_e4m3fn")
+    files.store("transformer_blocks.1.ff.net.2", "int8_tensorwise", rotated=16)
+    loaded = []
+    for path in files.save(tmp_path):
+        place = tmp_path / path.stem
+        shutil.copytree(folder / "transformer", place)
+        path.rename(place / WEIGHTS)
+        loaded.append(ModelStore().network(network_recipe(place).network, *CPU))
+    assert same(*loaded)
 
 
 @pytest.mark.parametrize("kind", FP8.values())

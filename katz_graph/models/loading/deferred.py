@@ -26,7 +26,8 @@ class Deferred(Tensor):
         cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         given = kwargs or {}
-        made = super().__torch_function__(function, types, _mapped(_outline, args), given)
+        outlines = _mapped(_outline, args)
+        made = super().__torch_function__(function, types, outlines, given)  # type: ignore[no-untyped-call]
         whole = partial(_computed, function, args, given)
         if isinstance(made, Deferred):
             made.compute = whole
@@ -82,7 +83,8 @@ def _outline(value: Any) -> Any:
 
 def _mapped(change: Callable[[Any], Any], values: Sequence[Any]) -> Any:
     """Changes the tensors among the arguments of a function."""
-    return type(values)(
+    changed = [
         _mapped(change, value) if type(value) in (tuple, list) else change(value)
         for value in values
-    )
+    ]
+    return changed if isinstance(values, list) else tuple(changed)

@@ -38,7 +38,7 @@ ROTATED_TOGETHER = 256  # inputs, where the marker does not say it
 IRRELEVANT = ("full_precision_matrix_mult", "orig_dtype", "per_row")  # to the values of a weight
 UNDERSTOOD = ("format", "convrot", "convrot_groupsize", "orig_shape", "params", *IRRELEVANT)
 LONGEST_MARKER = 4096  # bytes
-WIDENED_AT_ONCE = 2**21  # values
+WIDENED_AT_ONCE = 2**20  # values
 FITS = "take a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 
 
@@ -110,7 +110,7 @@ def widened(weight: Tensor, scale: Tensor, rotated: int, dtype: torch.dtype) -> 
         block = slice(first, first + at_once)
         values = weight[block].float()
         if turn is not None:
-            values = (values.unflatten(1, (-1, rotated)) @ turn.T).flatten(1)
+            values = (values.reshape(len(values), -1, rotated) @ turn.T).flatten(1)
         made[block] = values.mul_(rows[block])
     return made
 
