@@ -129,8 +129,8 @@ class Files:
     """Declares how single files hold models of a family. The first prefix of `network` is that of
     checkpoints; `text_encoders`: the prefixes of theirs -> whether each projects. `convert` names a
     function, as `module:function`, from tensors and configuration to the tensors as the module
-    names them. `unread`: prefixes of parts without which a picture would be another -> what they
-    are.
+    names them; it reads no values, which may be computed later. `unread`: prefixes of parts without
+    which a picture would be another -> what they are.
     """
 
     network: Layout

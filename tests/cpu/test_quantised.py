@@ -24,7 +24,7 @@ from katz_graph.errors import InputError
 from katz_graph.models.loading import convert
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
-from katz_graph.models.loading.deferred import Deferred, now
+from katz_graph.models.loading.deferred import Deferred, Latest, deferred, now
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.quantised import hadamard, widened
 from katz_graph.models.loading.sources import (
@@ -356,6 +356,31 @@ def test_one_weight_is_wide_beside_the_module_at_a_time(
     assert len(late) == 4 + 3 * 3
     weights = module.state_dict()
     assert all(torch.equal(now(given[name]), weights[name]) for name in late)
+
+
+def test_what_torch_makes_of_a_deferred_tensor_is_deferred() -> None:
+    values, made = torch.arange(12.0).reshape(4, 3), []
+
+    def compute() -> Tensor:
+        made.append(values)
+        return values
+
+    late, plain = deferred((4, 3), torch.float32, compute, Latest()), torch.ones(2, 3)
+    first, second = late.chunk(2)
+    whole = torch.cat([second, plain, first], dim=0)
+    cases = {
+        whole: torch.cat([values[2:], plain, values[:2]]),
+        torch.cat(tensors=(late, plain)): torch.cat([values, plain]),
+        late.T.contiguous(): values.T,
+        late.contiguous().float().detach(): values,  # which torch returns as it is
+        late[1:, None].clone().detach(): values[1:, None],
+        late.roll(2, 0): values.roll(2, 0),
+    }
+    assert not made
+    for got, wanted in cases.items():
+        assert isinstance(got, Deferred) and got.shape == wanted.shape
+        assert torch.equal(now(got), wanted) and not isinstance(now(got), Deferred)
+    assert len(made) == 1
 
 
 def test_a_header_is_understood_without_torch(tmp_path: Path) -> None:

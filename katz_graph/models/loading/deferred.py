@@ -19,23 +19,20 @@ class Deferred(Tensor):
     it is deferred too.
     """
 
+    outline: Tensor  # on torch's meta device
     compute: Compute
 
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
-        outlines = _mapped(_outline, args)
-        made = super().__torch_function__(function, types, outlines, given)  # type: ignore[no-untyped-call]
-        whole = partial(_computed, function, args, given)
-        if isinstance(made, Deferred):
-            made.compute = whole
-        elif isinstance(made, (tuple, list)):
-            for number, part in enumerate(made):
-                if isinstance(part, Deferred):
-                    part.compute = partial(_part, whole, number)
-        return made
+        given = args, kwargs or {}
+        outlines, named = _mapped(_outline, given)
+        made = function(*outlines, **named)
+        whole = partial(_computed, function, given)
+        if type(made) in (tuple, list):
+            return [_deferred(part, partial(_part, whole, n)) for n, part in enumerate(made)]
+        return _deferred(made, whole)
 
 
 class Latest:
@@ -54,12 +51,10 @@ class Latest:
         return self._made
 
 
-def deferred(
-    shape: Sequence[int], dtype: torch.dtype, compute: Compute, latest: Latest
-) -> Deferred:
+def deferred(shape: Sequence[int], dtype: torch.dtype, compute: Compute, latest: Latest) -> Tensor:
     """Returns a tensor of the host that `compute` makes when it is asked for."""
-    made = torch.empty(tuple(shape), dtype=dtype, device="meta").as_subclass(Deferred)
-    made.compute = lambda: latest(compute)
+    outline = torch.empty(tuple(shape), dtype=dtype, device="meta")
+    made: Tensor = _deferred(outline, partial(latest, compute))
     return made
 
 
@@ -68,8 +63,17 @@ def now(tensor: Any) -> Any:
     return tensor.compute() if isinstance(tensor, Deferred) else tensor
 
 
-def _computed(function: Any, args: Sequence[Any], given: Any) -> Any:
-    return function(*_mapped(now, args), **given)
+def _deferred(outline: Any, compute: Compute) -> Any:
+    if not isinstance(outline, Tensor):
+        return outline  # a shape, a number
+    made = outline.as_subclass(Deferred)
+    made.outline, made.compute = outline, compute
+    return made
+
+
+def _computed(function: Any, given: Any) -> Any:
+    args, named = _mapped(now, given)
+    return function(*args, **named)
 
 
 def _part(whole: Callable[[], Sequence[Tensor]], number: int) -> Tensor:
@@ -77,14 +81,15 @@ def _part(whole: Callable[[], Sequence[Tensor]], number: int) -> Tensor:
 
 
 def _outline(value: Any) -> Any:
-    plain = isinstance(value, Tensor) and not isinstance(value, Deferred)
-    return value.to("meta") if plain else value
+    if isinstance(value, Deferred):
+        return value.outline
+    return value.to("meta") if isinstance(value, Tensor) else value
 
 
-def _mapped(change: Callable[[Any], Any], values: Sequence[Any]) -> Any:
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """Changes the tensors among the arguments of a function."""
-    changed = [
-        _mapped(change, value) if type(value) in (tuple, list) else change(value)
-        for value in values
-    ]
-    return changed if isinstance(values, list) else tuple(changed)
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(change, one) for one in value)
+    if type(value) is dict:
+        return {name: _mapped(change, one) for name, one in value.items()}
+    return change(value)
