@@ -132,7 +132,7 @@ class Files:
     """Declares how single files hold models of a family. The first prefix of `network` is that of
     checkpoints; `text_encoders`: the prefixes of theirs, in order -> what each is. `convert` names
     a function, as `module:function`, from tensors and configuration to the tensors as the module
-    names them.
+    names them; it reads no values, which may be computed later.
     """
 
     network: Layout
@@ -230,7 +230,8 @@ def register(family: ModelFamily) -> None:
 
 def known(words: Callable[[ModelFamily], str]) -> str:
     """Lists all families in the words that are taken of each, for messages."""
-    return " or ".join(dict.fromkeys(map(words, families())))
+    *others, last = dict.fromkeys(map(words, families()))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def supported() -> str:

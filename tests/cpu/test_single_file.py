@@ -316,8 +316,8 @@ def test_weights_of_eight_bits(tmp_path, kind):
             "a checkpoint without text encoders and a VAE: load its parts with",
         ),
         (
-            "double_blocks.0.img_attn.norm.key_norm.scale",
-            "this is a Flux checkpoint; Katz Graph runs SD1.5, SD2 and SDXL",
+            "double_stream_modulation_img.lin.weight",
+            "this is a FLUX.2 checkpoint; Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5",
         ),
         (
             "lora_unet_down_blocks_0.lora_up.weight",
@@ -338,8 +338,8 @@ def test_weights_of_eight_bits(tmp_path, kind):
         ("emb_params", "this is a textual inversion, expected a checkpoint"),
         (
             "something.else",
-            "not a checkpoint of Stable Diffusion 1, 2 or XL or Stable Diffusion 3 or 3.5: its tensors "
-            "are called something.else",
+            "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1 or "
+            "Z-Image: its tensors are called something.else",
         ),
     ],
 )

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -21,6 +23,9 @@ from torch import Tensor
 from katz_graph.errors import InputError
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
+from katz_graph.models.loading.deferred import Latest, deferred
+from katz_graph.models.loading.identity import LENGTH_BYTES, read_header
+from katz_graph.models.loading.quantised import is_beside, stored_weights, widened
 from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import T5, EncoderKind, kind_of
 from katz_graph.recipe import Component
@@ -63,9 +68,10 @@ def tensors(part: Component, module: Any) -> dict[str, Tensor]:
     formats. InputError names what is missing, unknown or of another shape.
 
     What needs no conversion is the files' own bytes, mapped: it takes no memory, and must not be
-    kept, for a file that is written to changes it.
+    kept, for a file that is written to changes it. Weights with scales are deferred: each is
+    widened, to the module's number format, when it is asked for.
     """
-    read = _tensors(part)
+    read = _tensors(part, next(module.parameters()).dtype)
     if module.__module__.startswith("transformers"):
         found = _text(module, read) | _text_buffers(module)
     else:
@@ -111,15 +117,23 @@ def _check(part: Component, called: str, found: Mapping[str, Tensor], module: An
             raise InputError(f"{weights}: {what}: {problem}: {'; '.join(names[:SHOWN])}{more}")
 
 
-def _tensors(part: Component) -> dict[str, Tensor]:
-    """Reads the part's tensors without its prefix."""
-    found = {}
+def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Reads the part's tensors without its prefix, deferring what is widened to `dtype`."""
+    found, latest = {}, Latest()
     for path in (file.path for file in part.files if file.path.endswith(".safetensors")):
+        header, entries = read_header(Path(path))
+        stored = stored_weights(Path(path), LENGTH_BYTES + len(header), entries)
         with safe_open(path, framework="pt") as content:
             there: list[str] = content.keys()
             for name in there:
-                if name.startswith(part.prefix) and name not in MARKS:
-                    found[name.removeprefix(part.prefix)] = content.get_tensor(name)
+                if not name.startswith(part.prefix) or name in MARKS or is_beside(name):
+                    continue
+                tensor = content.get_tensor(name)
+                if (how := stored.get(name)) is not None:
+                    scale = content.get_tensor(how.scale)
+                    widen = partial(widened, tensor, scale, how.rotated, dtype)
+                    tensor = deferred(tensor.shape, dtype, widen, latest)
+                found[name.removeprefix(part.prefix)] = tensor
     return found
 
 

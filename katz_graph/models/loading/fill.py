@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from katz_graph.host.transfer import uploading
 from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.models.loading.deferred import now
 from katz_graph.models.prepare import fuse_projections, prepare
 
 Change = Callable[[Tensor, Tensor], Any]
@@ -42,13 +43,13 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
 
 @torch.no_grad()
 def fill(module: nn.Module, given: Mapping[str, Tensor], change: Change = Tensor.copy_) -> None:
-    """Copies tensors of the host into the weights and buffers of these names, in their number
-    format. `change`: what else is to be done with each weight.
+    """Copies tensors of the host, deferred ones as they are computed, into the weights and buffers
+    of these names, in their number format. `change`: what else is to be done with each weight.
     """
     there = named_tensors(module)
     upload = uploading(next(module.parameters()).device)
     for name, tensor in given.items():
-        change(there[name], upload(tensor))
+        change(there[name], upload(now(tensor)))
 
 
 @torch.no_grad()

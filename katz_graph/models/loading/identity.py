@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from katz_graph.errors import InputError
 from katz_graph.files.folders import PICKLES
+from katz_graph.models.loading.quantised import is_beside
 from katz_graph.recipe import Component, FileIdentity
 
 Kind = Literal["network", "controlnet", "vae", "text_encoder", "tokenizer", "scheduler"]
@@ -104,7 +105,7 @@ def check_unchanged(*files: FileIdentity) -> None:
 
 
 def count_values(component: Component) -> int:
-    """Counts the numbers of its weights, by the headers of its files."""
+    """Counts the numbers of its weights as they are kept, by the headers of its files."""
     return sum(math.prod(entry["shape"]) for entry in _entries(component))
 
 
@@ -113,7 +114,11 @@ def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
     for file in component.files:
         if file.path.endswith(".safetensors"):
             for name, entry in read_header(Path(file.path))[1].items():
-                if name != "__metadata__" and name.startswith(component.prefix):
+                if (
+                    name != "__metadata__"
+                    and name.startswith(component.prefix)
+                    and not is_beside(name)
+                ):
                     yield entry
 
 

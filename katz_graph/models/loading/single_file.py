@@ -24,7 +24,13 @@ from katz_graph.models.loading.configurations import (
     text_configuration,
     vae_configuration,
 )
-from katz_graph.models.loading.identity import configuration_identity, file_identity, read_header
+from katz_graph.models.loading.identity import (
+    LENGTH_BYTES,
+    configuration_identity,
+    file_identity,
+    read_header,
+)
+from katz_graph.models.loading.quantised import is_beside, stored_weights
 from katz_graph.models.text.kinds import CLIP, QWEN3, T5, EncoderKind, kind_of
 from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 
@@ -67,7 +73,6 @@ STRANGERS = {  # what families are called that none of ours is, by the names of 
     r"^edm_mean$": "Playground 2.5",
     r"^edm_vpred\.": "EDM",
 }
-SCALED = re.compile(r"(^|\.)(scaled_fp8|scale_weight|weight_scale)$", re.MULTILINE)
 KINDS = {
     r"lora_controlnet": ("Control-LoRA", "which is not supported: take the whole ControlNet"),
     r"lora_|\.lora\.|hada_|lokr_|\.dora_scale": ("LoRA", "load it with LoraLoader"),
@@ -99,7 +104,7 @@ PIPELINE_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Holds the header of a safetensors file."""
+    """Holds the header of a safetensors file, without the scales and markers of its weights."""
 
     identity: FileIdentity
     shapes: Shapes
@@ -129,6 +134,7 @@ def contents_of(identity: FileIdentity) -> Contents:
     """Reads the header of a file that was named before."""
     _, entries = read_header(Path(identity.path))
     metadata = entries.pop("__metadata__", {})
+    entries = {name: entry for name, entry in entries.items() if not is_beside(name)}
     shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
     return Contents(
         identity, shapes, {name: entry["dtype"] for name, entry in entries.items()}, metadata
@@ -183,7 +189,7 @@ def check_checkpoint(file: Contents) -> None:
         )
         if not there
     ]
-    _refuse_others(file, "a checkpoint")
+    _refuse_others(file)
     if len(lacking) == 3:
         raise _other(file, "a checkpoint")
     if lacking:
@@ -225,7 +231,7 @@ def _component(
     file: Contents, layouts: Sequence[Layout], wanted: str, rounding: str | None = None
 ) -> Component:
     """Returns the module that the first layout recognises. `wanted`: what it is, in messages."""
-    _refuse_others(file, wanted)
+    _refuse_others(file)
     for layout in layouts:
         if (prefix := layout.prefix(file.shapes)) is not None:
             return _configured(file, prefix, layout, rounding)
@@ -235,6 +241,7 @@ def _component(
 def _configured(
     file: Contents, prefix: str, layout: Layout, rounding: str | None = None
 ) -> Component:
+    _check_weights(file.identity)
     try:
         values = layout.configure(file.under(prefix), Path(file.path).stem)
     except InputError as error:
@@ -250,7 +257,15 @@ def _configured(
     return Component(file.path, (file.identity,), json.dumps(values), prefix, rounding)
 
 
-def _refuse_others(file: Contents, wanted: str) -> None:
+@lru_cache(maxsize=64)
+def _check_weights(identity: FileIdentity) -> None:
+    """Raises InputError for weights in a format that is not read."""
+    path = Path(identity.path)
+    header, entries = read_header(path)
+    stored_weights(path, LENGTH_BYTES + len(header), entries)
+
+
+def _refuse_others(file: Contents) -> None:
     names = "\n".join(file.shapes)
     stranger = next(
         (stranger for mark, stranger in STRANGERS.items() if re.search(mark, names, re.MULTILINE)),
@@ -258,11 +273,6 @@ def _refuse_others(file: Contents, wanted: str) -> None:
     )
     if stranger is not None:
         raise InputError(f"{file.path}: this is a {stranger} checkpoint; {_runs()}")
-    if SCALED.search(names):
-        raise InputError(
-            f"{file.path}: its weights are 8-bit numbers with a scale each, expected {wanted} with "
-            "plain numbers"
-        )
 
 
 def _other(file: Contents, wanted: str) -> InputError:

@@ -1,0 +1,95 @@
+"""Makes tensors that are computed when they are asked for, so that what renames and cuts up the
+tensors of a file needs no memory for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Compute = Callable[[], Tensor]
+
+
+class Deferred(Tensor):
+    """Stands for a tensor: has its shape and number format, and no values. What torch computes of
+    it is deferred too.
+    """
+
+    outline: Tensor  # on torch's meta device
+    compute: Compute
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        given = args, kwargs or {}
+        outlines, named = _mapped(_outline, given)
+        made = function(*outlines, **named)
+        whole = partial(_computed, function, given)
+        if type(made) in (tuple, list):
+            return [_deferred(part, partial(_part, whole, n)) for n, part in enumerate(made)]
+        return _deferred(made, whole)
+
+
+class Latest:
+    """Keeps what was computed last, so that the parts of a tensor, asked for one after the other,
+    are cut out of one computation.
+    """
+
+    def __init__(self) -> None:
+        self._compute: Compute | None = None
+        self._made: Tensor | None = None
+
+    def __call__(self, compute: Compute) -> Tensor:
+        if compute is not self._compute or self._made is None:
+            self._compute = self._made = None  # before the next takes memory
+            self._compute, self._made = compute, compute()
+        return self._made
+
+
+def deferred(shape: Sequence[int], dtype: torch.dtype, compute: Compute, latest: Latest) -> Tensor:
+    """Returns a tensor of the host that `compute` makes when it is asked for."""
+    outline = torch.empty(tuple(shape), dtype=dtype, device="meta")
+    made: Tensor = _deferred(outline, partial(latest, compute))
+    return made
+
+
+def now(tensor: Any) -> Any:
+    """Computes a deferred tensor; returns anything else as it is."""
+    return tensor.compute() if isinstance(tensor, Deferred) else tensor
+
+
+def _deferred(outline: Any, compute: Compute) -> Any:
+    if not isinstance(outline, Tensor):
+        return outline  # a shape, a number
+    made = outline.as_subclass(Deferred)
+    made.outline, made.compute = outline, compute
+    return made
+
+
+def _computed(function: Any, given: Any) -> Any:
+    args, named = _mapped(now, given)
+    return function(*args, **named)
+
+
+def _part(whole: Callable[[], Sequence[Tensor]], number: int) -> Tensor:
+    return whole()[number]
+
+
+def _outline(value: Any) -> Any:
+    if isinstance(value, Deferred):
+        return value.outline
+    return value.to("meta") if isinstance(value, Tensor) else value
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Changes the tensors among the arguments of a function."""
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(change, one) for one in value)
+    if type(value) is dict:
+        return {name: _mapped(change, one) for name, one in value.items()}
+    return change(value)

@@ -1,0 +1,246 @@
+"""Recognises weights that a safetensors file stores as 8-bit numbers with scales, as ComfyUI writes
+them, and widens them.
+
+Recognition reads the header and the small tensors of JSON that mark layers; it never imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from katz_graph.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Entries = Mapping[str, Any]
+"""The header of a safetensors file, by the names of its tensors."""
+
+BESIDE = re.compile(
+    r"(^|\.)(scaled_fp8|comfy_quant|scale_weight|weight_scale|scale_input|input_scale)$"
+)
+SCALE = re.compile(r"(|.*\.)(scale_weight|weight_scale)")
+MARKER, METADATA, OF_FILE = "comfy_quant", "_quantization_metadata", "scaled_fp8"
+FORMATS = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8_tensorwise": "I8"}
+"""Maps the formats that are read, as markers name them, to the number format of the weight."""
+SCALED = (*FORMATS.values(), "F16", "BF16", "F32")  # some files give each layer a scale
+SCALES = ("F16", "BF16", "F32")
+OF_FILE_TYPES = ("F8_E4M3", "F8_E5M2", "F32")
+UNTOLD = ("I8", "U8")  # say nothing of the weight without a marker
+ROTATED_TOGETHER = 256  # inputs, where the marker does not say it
+IRRELEVANT = ("full_precision_matrix_mult", "orig_dtype", "per_row")  # to the values of a weight
+UNDERSTOOD = ("format", "convrot", "convrot_groupsize", "orig_shape", "params", *IRRELEVANT)
+LONGEST_MARKER = 4096  # bytes
+WIDENED_AT_ONCE = 2**20  # values
+FITS = "take a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Describes how a weight is stored: the name of its scale, one or one a row, and how many
+    inputs are rotated together (0: none).
+    """
+
+    scale: str
+    rotated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Says how a layer is stored."""
+
+    format: str
+    rotated: int = 0
+
+
+def is_beside(name: str) -> bool:
+    """Tells a scale or a marker from the tensors of a module, by its name."""
+    return BESIDE.search(name) is not None
+
+
+def stored_weights(path: Path, begin: int, entries: Entries) -> dict[str, Stored]:
+    """Returns how the weights with scales are stored, by their names. `begin`: the byte of the
+    file at which its tensors begin.
+
+    InputError for formats that are not read, markers that are not understood, and weights and
+    scales that do not fit each other.
+    """
+    markers = _markers(path, begin, entries)
+    scales = {f"{layer}weight": name for layer, name in _scales(path, entries)}
+    found = {}
+    for weight, scale in scales.items():
+        if weight not in entries:
+            _refuse(path, f"{scale} is a scale without its weight, {weight}")
+        _check_scale(path, weight, scale, entries)
+        marker = markers.get(weight)
+        if marker is None and entries[weight]["dtype"] in UNTOLD:
+            _refuse(path, f"{weight} is 8-bit integers, and nothing says of which format")
+        found[weight] = Stored(scale, 0 if marker is None else marker.rotated)
+    for weight in markers.keys() - scales.keys():
+        _refuse(path, f"{weight} has a marker and no scale")
+    for name, entry in _tensors(entries):
+        if name.endswith("weight") and entry["dtype"] in UNTOLD and name not in scales:
+            _refuse(path, f"{name} is 8-bit integers without a scale")
+    return found
+
+
+def widened(weight: Tensor, scale: Tensor, rotated: int, dtype: torch.dtype) -> Tensor:
+    """Returns a stored weight times its scale, rotated back: the product in float32 is rounded
+    once to the number format asked for.
+
+    The rotation (ConvRot, as comfy-kitchen 0.2.40 has it) comes before the scale, on whole numbers:
+    its sums are exact, so the result depends neither on their order nor on the device.
+    comfy-kitchen scales first, and differs by the rounding of its sums; without a rotation float32
+    is its result bit for bit. Beside the result it takes memory for a block of rows.
+    """
+    import torch
+
+    made = torch.empty(weight.shape, dtype=dtype)
+    rows = scale.float().reshape(-1, *(1,) * (weight.ndim - 1)).expand(len(weight), *made.shape[1:])
+    turn = hadamard(rotated) if rotated else None
+    at_once = max(1, WIDENED_AT_ONCE // max(1, math.prod(made.shape[1:])))
+    for first in range(0, len(weight), at_once):
+        block = slice(first, first + at_once)
+        values = weight[block].float()
+        if turn is not None:
+            values = (values.reshape(len(values), -1, rotated) @ turn.T).flatten(1)
+        made[block] = values.mul_(rows[block])
+    return made
+
+
+def hadamard(size: int) -> Tensor:
+    """Returns the regular Hadamard matrix of a power of four, scaled to be orthogonal. It is
+    symmetric, so its own inverse.
+    """
+    import torch
+
+    four = torch.tensor(
+        [[1.0, 1.0, 1.0, -1.0], [1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, 1.0], [-1.0, 1.0, 1.0, 1.0]]
+    )
+    made = torch.ones(1, 1)
+    while len(made) < size:
+        made = torch.kron(made, four / 2)
+    return made
+
+
+def _tensors(entries: Entries) -> Iterator[tuple[str, Any]]:
+    return ((name, entry) for name, entry in entries.items() if name != "__metadata__")
+
+
+def _scales(path: Path, entries: Entries) -> Iterator[tuple[str, str]]:
+    """Yields the beginning of a layer's names, and the name of its scale."""
+    found: dict[str, str] = {}
+    for name, _ in _tensors(entries):
+        if (match := SCALE.fullmatch(name)) is not None:
+            if match[1] in found:
+                _refuse(path, f"{match[1]}weight has two scales, {found[match[1]]} and {name}")
+            found[match[1]] = name
+    yield from found.items()
+
+
+def _check_scale(path: Path, weight: str, scale: str, entries: Entries) -> None:
+    shape, given = (list(entries[name]["shape"]) for name in (weight, scale))
+    stored, kind = (entries[name]["dtype"] for name in (weight, scale))
+    if stored not in SCALED:
+        _refuse(path, f"{weight} is {stored} with a scale, which is not read")
+    one_a_row = given[:1] == shape[:1] and math.prod(given) == shape[0]
+    if kind not in SCALES or not shape or not (math.prod(given) == 1 or one_a_row):
+        _refuse(
+            path,
+            f"{scale} is {kind} {given}, expected one scale or one for each of the "
+            f"{shape[0] if shape else 0} rows of {weight}",
+        )
+
+
+def _markers(path: Path, begin: int, entries: Entries) -> dict[str, Marker]:
+    """Returns what markers say, by the names of the weights."""
+    found: dict[str, Marker] = {}
+    for name, said in (*_in_metadata(path, entries), *_in_tensors(path, begin, entries)):
+        weight = _weight(path, name, entries)
+        marker = _understood(path, weight, said, entries[weight])
+        if found.setdefault(weight, marker) != marker:
+            _refuse(path, f"{weight} has two markers, which differ")
+    return found
+
+
+def _in_metadata(path: Path, entries: Entries) -> Iterator[tuple[str, Any]]:
+    text = entries.get("__metadata__", {}).get(METADATA)
+    if text is None:
+        return
+    try:
+        yield from dict(json.loads(text)["layers"]).items()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        _refuse(path, f"its metadata {METADATA} is not understood")
+
+
+def _in_tensors(path: Path, begin: int, entries: Entries) -> Iterator[tuple[str, Any]]:
+    with path.open("rb") as file:
+        for name, entry in _tensors(entries):
+            kind = name.rpartition(".")[2]
+            if kind == OF_FILE and entry["dtype"] not in OF_FILE_TYPES:
+                _refuse(path, f"its marker {name} is {entry['dtype']}, which is not understood")
+            if kind != MARKER:
+                continue
+            first, end = entry["data_offsets"]
+            try:
+                if entry["dtype"] != "U8" or end - first > LONGEST_MARKER:
+                    raise ValueError
+                file.seek(begin + first)
+                said = json.loads(file.read(end - first))
+            except (ValueError, RecursionError):
+                _refuse(path, f"its marker {name} is not understood")
+            yield name.removesuffix(MARKER).removesuffix("."), said
+
+
+def _weight(path: Path, layer: str, entries: Entries) -> str:
+    """Returns the name of a marked layer's weight; some files name layers without the prefix that
+    their tensors have.
+    """
+    name = f"{layer}.weight" if layer else "weight"
+    if name in entries:
+        return name
+    ending = [one for one, _ in _tensors(entries) if one.endswith(f".{name}")]
+    if len(ending) != 1:
+        _refuse(path, f"a marker says how {name} is stored, which is not there")
+    return ending[0]
+
+
+def _understood(path: Path, weight: str, said: Any, entry: Any) -> Marker:
+    """Returns what a marker says of a weight."""
+    try:
+        told = {**said, **said.get("params", {})}
+    except (TypeError, AttributeError):
+        _refuse(path, f"the marker of {weight} is not understood")
+    name = told.get("format")
+    if not isinstance(name, str):
+        _refuse(path, f"the marker of {weight} names no format")
+    if name not in FORMATS:
+        _refuse(path, f"{weight} is stored as {name}, which is not read")
+    strange = sorted(told.keys() - set(UNDERSTOOD))
+    turns, group = told.get("convrot", False), told.get("convrot_groupsize", ROTATED_TOGETHER)
+    shape = entry["shape"]
+    if strange or told.get("orig_shape", shape) != shape or type(turns) is not bool:
+        _refuse(path, f"the marker of {weight} is not understood: {json.dumps(told)}")
+    if entry["dtype"] != FORMATS[name]:
+        _refuse(path, f"{weight} is {entry['dtype']}, its marker says {name}")
+    if not turns:
+        return Marker(name)
+    whole = type(group) is int and group >= 4 and math.log2(group) % 2 == 0
+    if name != "int8_tensorwise" or not whole or len(shape) != 2 or shape[1] % group:
+        _refuse(
+            path,
+            f"{weight} is {name} {shape}, its marker says that its inputs are rotated in groups "
+            f"of {group}",
+        )
+    return Marker(name, group)
+
+
+def _refuse(path: Path, problem: str) -> NoReturn:
+    raise InputError(f"{path}: {problem}: {FITS}")

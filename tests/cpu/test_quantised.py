@@ -1,0 +1,477 @@
+"""Files of 8-bit numbers with scales load as the numbers that they stand for: each format against a
+reference in float64 and comfy-kitchen, whole modules and pictures against files of wide numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from single_files import checkpoint_tensors, open_clip, original_vae, parts, transformers_text
+from test_sd3 import folder, original  # noqa: F401 - a fixture
+from torch import Tensor
+from transformers_made import region_of
+
+from katz_graph.bench.requests import local_engine, sample
+from katz_graph.errors import InputError
+from katz_graph.models.loading import convert
+from katz_graph.models.loading.convert import blank
+from katz_graph.models.loading.convert import tensors as loaded_tensors
+from katz_graph.models.loading.deferred import Deferred, Latest, deferred, now
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.quantised import hadamard, widened
+from katz_graph.models.loading.sources import (
+    clip_recipe,
+    network_recipe,
+    pipeline_recipes,
+    vae_recipe,
+)
+from katz_graph.models.loading.store import ModelStore
+
+FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
+CPU = ("cpu", torch.float32)
+PREFIX = "model.diffusion_model."
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+def turned(size: int) -> Tensor:
+    """The regular Hadamard matrix, by the digits to base 4 of row and column: an entry is negative
+    where an odd number of pairs of digits add up to 3.
+    """
+    digits = [[number // 4**place % 4 for place in range(8)] for number in range(size)]
+    places = range(round(torch.tensor(float(size)).log2().item()) // 2)
+    return (
+        torch.tensor(
+            [
+                [
+                    (-1.0) ** sum(row[place] + column[place] == 3 for place in places)
+                    for column in digits
+                ]
+                for row in digits
+            ],
+            dtype=torch.float64,
+        )
+        / size**0.5
+    )
+
+
+def reference(weight: Tensor, scale: Tensor, rotated: int = 0) -> Tensor:
+    """What a stored weight stands for, in float32."""
+    rows = scale.double().reshape(-1, *[1] * (weight.ndim - 1))
+    values = weight.double()
+    if rotated:
+        values = (values.reshape(len(weight), -1, rotated) @ turned(rotated)).reshape(weight.shape)
+    return (values * rows).float()
+
+
+def stored(weight: Tensor, kind: str, rows: bool = True, rotated: int = 0) -> tuple[Tensor, Tensor]:
+    """Returns a weight in a format with scales, and those: [N, 1], or one."""
+    values = weight.float().flatten(1)
+    if rotated:
+        groups = values.reshape(len(weight), -1, rotated).double()
+        values = (groups @ turned(rotated).T).reshape(values.shape).float()
+    limit = 127 if kind == "int8_tensorwise" else torch.finfo(FP8[kind]).max
+    most = values.abs().amax(dim=1, keepdim=True) if rows else values.abs().max()
+    scale = most / limit
+    values = (values / scale).reshape(weight.shape)
+    made = values.round().to(torch.int8) if limit == 127 else values.to(FP8[kind])
+    return made, scale
+
+
+def marker(**said: Any) -> Tensor:
+    return torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
+
+
+class Files:
+    """Makes the tensors of a scaled file, and of the wide one of the same numbers."""
+
+    def __init__(self, tensors: dict[str, Tensor], mark: str, prefix: str = "") -> None:
+        self.scaled, self.wide = dict(tensors), dict(tensors)
+        self.layers: dict[str, Any] = {}
+        self.mark, self.prefix = mark, prefix
+
+    def store(self, layer: str, kind: str, rows: bool = True, rotated: int = 0) -> None:
+        name = f"{self.prefix}{layer}"
+        made, scale = stored(self.wide[f"{name}.weight"], kind, rows, rotated)
+        old = self.mark == "scaled_fp8"
+        self.scaled[f"{name}.weight"] = made
+        self.scaled[f"{name}.{'scale_weight' if old else 'weight_scale'}"] = scale
+        self.scaled[f"{name}.{'scale_input' if old else 'input_scale'}"] = torch.tensor(0.5)
+        self.wide[f"{name}.weight"] = reference(made, scale, rotated)
+        said: dict[str, Any] = {"format": kind}
+        if rotated:
+            said |= {"convrot": True, "convrot_groupsize": rotated}
+        self.layers[name] = said
+
+    def save(self, place: Path) -> tuple[Path, Path]:
+        metadata = None
+        match self.mark:
+            case "scaled_fp8":
+                self.scaled[f"{self.prefix}scaled_fp8"] = torch.zeros(2, dtype=torch.float8_e4m3fn)
+            case "comfy_quant":
+                for name, said in self.layers.items():
+                    self.scaled[f"{name}.comfy_quant"] = marker(**said)
+            case "metadata":
+                metadata = {"_quantization_metadata": json.dumps({"layers": self.layers})}
+        paths = place / "scaled.safetensors", place / "wide.safetensors"
+        for path, tensors, said in zip(
+            paths, (self.scaled, self.wide), (metadata, None), strict=True
+        ):
+            save_file({name: one.contiguous() for name, one in tensors.items()}, path, said)
+        return paths
+
+
+def same(one: Any, other: Any) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(mine[name], theirs[name]) for name in mine
+    )
+
+
+# Formats
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [*FP8, "int8_tensorwise"])
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (6, 1)])
+def test_a_weight_is_its_numbers_times_the_scale(
+    kind: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    draw = torch.Generator().manual_seed(1)
+    rows = shape[:1] == (6,)
+    weight, scale = stored(torch.randn(6, 10, generator=draw), kind, rows)
+    scale = scale.reshape(shape)
+    wanted = reference(weight, scale)
+    got = widened(weight, scale, 0, dtype)
+    assert got.dtype == dtype and torch.equal(got, wanted.to(dtype))
+    assert scale.shape == shape and not torch.equal(wanted, weight.float())
+
+
+@pytest.mark.parametrize("size", [4, 16, 64, 256])
+def test_the_rotation_is_the_regular_hadamard_matrix(size: int) -> None:
+    made = hadamard(size).double()
+    assert torch.equal(made, turned(size))
+    assert torch.equal(made @ made, torch.eye(size, dtype=torch.float64))
+    assert torch.equal(made @ made.T, torch.eye(size, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rotated", [16, 256])
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_rotated_weight_is_turned_back(rotated: int, rows: bool) -> None:
+    weight = torch.randn(40, 768, generator=torch.Generator().manual_seed(1))
+    made, scale = stored(weight, "int8_tensorwise", rows, rotated)
+    got = widened(made, scale, rotated, torch.float32)
+    assert torch.equal(got, reference(made, scale, rotated))
+    assert (got - weight).abs().max() < 0.06 < (reference(made, scale) - weight).abs().max()
+
+
+def test_blocks_of_rows_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, scale = stored(torch.randn(9, 256), "int8_tensorwise", rotated=256)
+    whole = widened(made, scale, 256, torch.bfloat16)
+    monkeypatch.setattr("katz_graph.models.loading.quantised.WIDENED_AT_ONCE", 512)
+    assert torch.equal(widened(made, scale, 256, torch.bfloat16), whole)
+
+
+def test_comfy_kitchen_gives_the_same_numbers() -> None:
+    kitchen = pytest.importorskip("comfy_kitchen")
+    from comfy_kitchen.tensor import TensorWiseINT8Layout
+
+    weight = torch.randn(40, 768, generator=torch.Generator().manual_seed(1))
+    for how in ({}, {"per_channel": True}, {"per_channel": True, "convrot": True}):
+        made, told = TensorWiseINT8Layout.quantize(weight, is_weight=True, **how)
+        wanted = TensorWiseINT8Layout.dequantize(made, told)
+        rotated = told.convrot_groupsize if told.convrot else 0
+        got = widened(made, told.scale, rotated, torch.float32)
+        if rotated:  # kitchen adds up 256 scaled numbers in float32
+            assert (got - wanted).abs().max() < 1e-5
+        else:
+            assert torch.equal(got, wanted)
+    for kind in FP8.values():
+        scale = weight.abs().max() / torch.finfo(kind).max
+        made = kitchen.quantize_per_tensor_fp8(weight, scale, kind)
+        wanted = kitchen.dequantize_per_tensor_fp8(made, scale, torch.float32)
+        assert torch.equal(widened(made, scale, 0, torch.float32), wanted)
+
+
+# Modules
+
+
+def transformer_files(mark: str, prefix: str = "") -> Files:
+    tensors = {f"{prefix}{name}": 0.05 * one for name, one in original(3, 1, width=256).items()}
+    files = Files(tensors, mark, prefix)
+    files.store("joint_blocks.0.x_block.attn.qkv", "float8_e4m3fn")  # comes apart by rows
+    files.store("joint_blocks.1.x_block.mlp.fc1", "float8_e4m3fn", rows=False)
+    files.store(
+        "final_layer.adaLN_modulation.1", "float8_e5m2" if mark != "scaled_fp8" else "float8_e4m3fn"
+    )  # halves swap
+    if mark != "scaled_fp8":
+        files.store("joint_blocks.1.context_block.attn.qkv", "int8_tensorwise", rotated=256)
+        files.store("joint_blocks.1.x_block.mlp.fc2", "int8_tensorwise", rotated=256)
+        files.store("joint_blocks.0.x_block.attn2.qkv", "int8_tensorwise")
+        files.store("joint_blocks.2.x_block.mlp.fc1", "int8_tensorwise", rows=False)
+    return files
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("prefix", ["", PREFIX])
+@pytest.mark.parametrize("mark", ["scaled_fp8", "comfy_quant", "metadata"])
+def test_a_scaled_transformer_is_the_wide_one(
+    mark: str, prefix: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    scaled, wide = (
+        network_recipe(path).network for path in transformer_files(mark, prefix).save(tmp_path)
+    )
+    assert scaled.configuration == wide.configuration
+    assert count_values(scaled) == count_values(wide)
+    store = ModelStore()
+    ours, theirs = (store.network(one, "cpu", dtype) for one in (scaled, wide))
+    assert next(ours.parameters()).dtype == dtype
+    assert same(ours, theirs)
+
+
+def test_metadata_may_name_layers_without_the_prefix(tmp_path: Path) -> None:
+    files = transformer_files("metadata", PREFIX)
+    files.layers = {name.removeprefix(PREFIX): said for name, said in files.layers.items()}
+    store = ModelStore()
+    ours, theirs = (
+        store.network(network_recipe(path).network, *CPU) for path in files.save(tmp_path)
+    )
+    assert same(ours, theirs)
+
+
+def test_a_scaled_file_paints_what_the_wide_one_paints(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    files = transformer_files("comfy_quant")
+    _, clip, _ = pipeline_recipes(folder)
+    paths = files.save(tmp_path)
+    latent = torch.zeros(1, 16, 8, 8)
+    with local_engine() as engine:
+        ours, theirs = (
+            sample(engine, region_of(network_recipe(path), clip, "sd35", latent)) for path in paths
+        )
+    assert torch.equal(ours, theirs)
+    assert ours.isfinite().all() and ours.std() > 0.1
+
+
+@pytest.mark.parametrize("layout", ["transformers", "open_clip"])
+def test_a_scaled_text_encoder_is_the_wide_one(layout: str, tmp_path: Path) -> None:
+    if layout == "open_clip":
+        tensors, layers = (
+            open_clip(parts("sd2")["text_encoder"]),
+            "transformer.resblocks.1.mlp.c_{}",
+        )
+    else:
+        tensors = transformers_text(parts("sd1")["text_encoder"])
+        layers = "text_model.encoder.layers.1.mlp.{}"
+    files = Files(tensors, "comfy_quant")
+    files.store(layers.format("fc" if layout == "open_clip" else "fc1"), "float8_e4m3fn")
+    files.store(layers.format("proj" if layout == "open_clip" else "fc2"), "int8_tensorwise")
+    store = ModelStore()
+    recipes = (clip_recipe([path]).encoders[0].encoder for path in files.save(tmp_path))
+    ours, theirs = (store.text_encoder(one, *CPU) for one in recipes)
+    assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("original_names", [False, True])
+def test_a_scaled_vae_is_the_wide_one(original_names: bool, tmp_path: Path) -> None:
+    vae = parts("sd1")["vae"]
+    files = Files(original_vae(vae) if original_names else vae.state_dict(), "scaled_fp8")
+    files.store(  # a convolution in the original layout
+        "decoder.mid.attn_1.q" if original_names else "decoder.mid_block.attentions.0.to_q",
+        "float8_e4m3fn",
+    )
+    files.store("decoder.conv_in", "float8_e4m3fn")
+    store = ModelStore()
+    ours, theirs = (store.vae(vae_recipe(path).vae, *CPU) for path in files.save(tmp_path))
+    assert same(ours, theirs)
+
+
+def test_a_scaled_checkpoint_is_the_wide_one(tmp_path: Path) -> None:
+    files = Files(checkpoint_tensors("sd1"), "metadata")
+    files.store(f"{PREFIX}input_blocks.1.1.transformer_blocks.0.ff.net.2", "float8_e4m3fn")
+    files.store(
+        "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1", "int8_tensorwise"
+    )
+    files.store("first_stage_model.decoder.mid.attn_1.k", "float8_e5m2", rows=False)
+    store = ModelStore()
+    ours, theirs = (pipeline_recipes(path) for path in files.save(tmp_path))
+    assert same(store.network(ours[0].network, *CPU), store.network(theirs[0].network, *CPU))
+    assert same(store.vae(ours[2].vae, *CPU), store.vae(theirs[2].vae, *CPU))
+    encoders = (one.encoders[0].encoder for one in (ours[1], theirs[1]))
+    assert same(*(store.text_encoder(one, *CPU) for one in encoders))
+
+
+def test_a_folder_may_hold_scaled_weights(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    files = Files(load_file(folder / "transformer" / WEIGHTS), "comfy_quant")
+    files.store("transformer_blocks.1.attn.to_q", "float8_e4m3fn")
+    files.store("transformer_blocks.1.ff.net.2", "int8_tensorwise", rotated=16)
+    loaded = []
+    for path in files.save(tmp_path):
+        place = tmp_path / path.stem
+        shutil.copytree(folder / "transformer", place)
+        path.rename(place / WEIGHTS)
+        loaded.append(ModelStore().network(network_recipe(place).network, *CPU))
+    assert same(*loaded)
+
+
+@pytest.mark.parametrize("kind", FP8.values())
+def test_plain_numbers_of_8_bits_are_themselves(kind: torch.dtype, tmp_path: Path) -> None:
+    tensors = {name: (0.05 * one).to(kind) for name, one in original(2, 1).items()}
+    save_file(tensors, tmp_path / "plain.safetensors")
+    save_file({name: one.float() for name, one in tensors.items()}, tmp_path / "wide.safetensors")
+    store = ModelStore()
+    ours, theirs = (
+        store.network(network_recipe(tmp_path / f"{name}.safetensors").network, *CPU)
+        for name in ("plain", "wide")
+    )
+    assert same(ours, theirs)
+
+
+def test_one_weight_is_wide_beside_the_module_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Tensor]] = []
+
+    def watched(*given: Any) -> Tensor:
+        assert not [one for one in made if one() is not None]
+        tensor = widened(*given)
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    monkeypatch.setattr(convert, "widened", watched)
+    scaled, _ = transformer_files("comfy_quant").save(tmp_path)
+    network = network_recipe(scaled).network
+    module = ModelStore().network(network, *CPU)
+    assert len(made) == 7  # each once, although some come apart in three
+    assert not [one for one in made if one() is not None]
+    given = loaded_tensors(network, blank(network))
+    assert len(made) == 7
+    late = [name for name, tensor in given.items() if isinstance(tensor, Deferred)]
+    assert len(late) == 4 + 3 * 3
+    weights = module.state_dict()
+    assert all(torch.equal(now(given[name]), weights[name]) for name in late)
+
+
+def test_what_torch_makes_of_a_deferred_tensor_is_deferred() -> None:
+    values, made = torch.arange(12.0).reshape(4, 3), []
+
+    def compute() -> Tensor:
+        made.append(values)
+        return values
+
+    late, plain = deferred((4, 3), torch.float32, compute, Latest()), torch.ones(2, 3)
+    first, second = late.chunk(2)
+    whole = torch.cat([second, plain, first], dim=0)
+    cases = {
+        whole: torch.cat([values[2:], plain, values[:2]]),
+        torch.cat(tensors=(late, plain)): torch.cat([values, plain]),
+        late.T.contiguous(): values.T,
+        late.contiguous().float().detach(): values,  # which torch returns as it is
+        late[1:, None].clone().detach(): values[1:, None],
+        late.roll(2, 0): values.roll(2, 0),
+    }
+    assert not made
+    for got, wanted in cases.items():
+        assert isinstance(got, Deferred) and got.shape == wanted.shape
+        assert torch.equal(now(got), wanted) and not isinstance(now(got), Deferred)
+    assert len(made) == 1
+
+
+def test_a_header_is_understood_without_torch(tmp_path: Path) -> None:
+    scaled, _ = transformer_files("comfy_quant").save(tmp_path)
+    code = (
+        "import sys\nfrom katz_graph.models.loading.sources import network_recipe\n"
+        "network_recipe(sys.argv[1]); print('torch' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(scaled)], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "False"
+
+
+# Bad input
+
+LAYER = "joint_blocks.1.x_block.mlp.fc1"
+WEIGHT, SCALE, MARK = f"{LAYER}.weight", f"{LAYER}.weight_scale", f"{LAYER}.comfy_quant"
+
+
+def int8() -> dict[str, Tensor]:
+    made, scale = stored(original(2, 1)[WEIGHT], "int8_tensorwise")
+    return {WEIGHT: made, SCALE: scale, MARK: marker(format="int8_tensorwise")}
+
+
+def metadata(layers: Any) -> dict[str, str]:
+    return {"_quantization_metadata": json.dumps(layers)}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said", "words"),
+    [
+        *(
+            ({MARK: marker(format=kind)}, None, f"{WEIGHT} is stored as {kind}, which is not read")
+            for kind in ("nvfp4", "mxfp8", "asym_w4a8_int8", "w4a8", "convrot_w4a4", "new_one", "int8_blockwise")
+        ),
+        ({}, metadata({"layers": {LAYER: {"format": "nvfp4"}}}), f"{WEIGHT} is stored as nvfp4"),
+        ({}, metadata({"layers": {LAYER: "int8_tensorwise"}}), f"the marker of {WEIGHT} is not understood"),
+        ({}, metadata({"layer": {}}), "its metadata _quantization_metadata is not understood"),
+        ({}, metadata([]), "its metadata _quantization_metadata is not understood"),
+        ({}, {"_quantization_metadata": "{"}, "its metadata _quantization_metadata is not understood"),
+        ({}, metadata({"layers": {LAYER: {"format": "float8_e4m3fn"}}}), f"{WEIGHT} is I8, its marker says float8_e4m3fn"),
+        ({}, metadata({"layers": {"x.y": {"format": "nvfp4"}}}), "a marker says how x.y.weight is stored, which is not there"),
+        ({}, metadata({"layers": {LAYER: {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 64}}}), f"{WEIGHT} has two markers, which differ"),
+        ({MARK: marker(convrot=True, per_row=True)}, None, f"the marker of {WEIGHT} names no format"),
+        ({MARK: torch.tensor([123, 1], dtype=torch.uint8)}, None, f"its marker {MARK} is not understood"),
+        ({MARK: torch.zeros(5000, dtype=torch.uint8)}, None, f"its marker {MARK} is not understood"),
+        ({MARK: torch.zeros(4)}, None, f"its marker {MARK} is not understood"),
+        ({MARK: marker(format="int8_tensorwise", group_size=64)}, None, f"the marker of {WEIGHT} is not understood: "),
+        ({MARK: marker(format="int8_tensorwise", orig_shape=[1, 2])}, None, f"the marker of {WEIGHT} is not understood: "),
+        ({MARK: marker(format="int8_tensorwise", convrot=1)}, None, f"the marker of {WEIGHT} is not understood: "),
+        ({MARK: marker(format="int8_tensorwise", convrot=True)}, None, r"inputs are rotated in groups of 256"),
+        ({MARK: marker(format="int8_tensorwise", convrot=True, convrot_groupsize=8)}, None, r"inputs are rotated in groups of 8"),
+        ({MARK: marker(format="int8_tensorwise", params={"convrot": True, "convrot_groupsize": "64"})}, None, r"inputs are rotated in groups of 64"),
+        ({MARK: None}, None, f"{WEIGHT} is 8-bit integers, and nothing says of which format"),
+        ({SCALE: None, MARK: None}, None, f"{WEIGHT} is 8-bit integers without a scale"),
+        ({SCALE: None}, None, f"{WEIGHT} has a marker and no scale"),
+        ({WEIGHT: None, MARK: None}, None, f"{SCALE} is a scale without its weight, {WEIGHT}"),
+        ({SCALE: torch.ones(255)}, None, r"expected one scale or one for each of the 256 rows"),
+        ({SCALE: torch.ones(256, 2)}, None, r"expected one scale or one for each of the 256 rows"),
+        ({SCALE: torch.ones(1, 64)}, None, r"expected one scale or one for each of the 256 rows"),
+        ({SCALE: torch.ones(256, 1).to(torch.float8_e4m3fn)}, None, f"{SCALE} is F8_E4M3"),
+        ({f"{LAYER}.scale_weight": torch.ones(1)}, None, f"{WEIGHT} has two scales"),
+        ({"scaled_fp8": torch.zeros(2, dtype=torch.int32)}, None, "its marker scaled_fp8 is I32, which is not understood"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_refused_in_one_line(
+    tensors: dict[str, Tensor | None], said: dict[str, str] | None, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.safetensors"
+    whole = original(2, 1) | int8() | tensors
+    save_file({name: one for name, one in whole.items() if one is not None}, path, said)
+    with pytest.raises(InputError) as caught:
+        network_recipe(path)
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and words in line and "\n" not in line
+    assert line.endswith(
+        ": take a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
+    )
+
+
+def test_parts_of_every_kind_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "part.safetensors"
+    for tensors, layer, load in (
+        (transformers_text(parts("sd1")["text_encoder"]), "text_model.encoder.layers.0.mlp.fc1", lambda: clip_recipe([path])),
+        (parts("sd1")["vae"].state_dict(), "decoder.conv_in", lambda: vae_recipe(path)),
+        (checkpoint_tensors("sd1"), "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1", lambda: pipeline_recipes(path)),
+        (checkpoint_tensors("sd1"), "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1", lambda: clip_recipe([path])),
+    ):  # fmt: skip
+        whole = tensors | {f"{layer}.comfy_quant": marker(format="nvfp4")}
+        save_file({name: one.detach().contiguous().clone() for name, one in whole.items()}, path)
+        with pytest.raises(InputError, match=f"{layer}.weight is stored as nvfp4"):
+            load()
