@@ -23,13 +23,13 @@ WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
     "katz_graph/planner/passes/fit.py": {"unet"},  # the same
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "web/routes/models.py": {"unet"},  # the same
-    # a tensor's name, by which HunyuanVideo is refused
-    "katz_graph/models/loading/single_file.py": {"refiner"},
+    # names of tensors and models that are refused: HunyuanVideo's, FLUX.2
+    "katz_graph/models/loading/single_file.py": {"flux", "refiner"},
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},
     "nodes/sigmas.py": {"sd1", "sdxl"},  # the same
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
-    "nodes/loaders.py": {"sd3", "sdxl", "unet"},
+    "nodes/loaders.py": {"flux", "sd3", "sdxl", "unet"},
     "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
