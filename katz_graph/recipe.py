@@ -195,11 +195,14 @@ class ControlUse:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text for all text encoders; `further`: for the second, the third, where they are others."""
+    """A text for all text encoders; `further`: for the second, the third, where they are others.
+    `absent`: the numbers of those that read none: their part of the encoding is zeros, or left out.
+    """
 
     clip: ClipRecipe
     text: str
     further: tuple[str, ...] = ()
+    absent: tuple[int, ...] = ()
 
     def text_of(self, encoder: int) -> str:
         """Returns the text for the n-th text encoder."""
@@ -299,6 +302,20 @@ class Concatenated:
     mask: Picture | None = None  # [B, H, W] or [B, 1, H, W] in any size
 
 
+ReferencePlacing = Literal["offset", "index", "uxo"]
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Latents, as on wires, that a model for editing reads as tokens beside those of the picture.
+    `placing`: where they stand: beside each other on a plane behind the picture, each on a plane of
+    its own, or behind the picture's corner.
+    """
+
+    latents: tuple[Picture, ...]  # [B, C, h, w]
+    placing: ReferencePlacing = "offset"
+
+
 @dataclass(frozen=True, slots=True)
 class ConditioningEntry:
     """One prompt with what acts on it."""
@@ -314,12 +331,14 @@ class ConditioningEntry:
     concatenated: Concatenated | None = None
     # that a distilled model is told; None is the model's own, "off" none
     guidance: float | Literal["off"] | None = None
+    references: References | None = None
 
     def with_control(self, use: ControlUse) -> ConditioningEntry:
         return replace(self, control=(*self.control, use))
 
 
 Conditioning = tuple[ConditioningEntry, ...]
+"""Prompts that act together."""
 
 
 def digest(recipe: object) -> str:

@@ -31,6 +31,7 @@ _CLASSES: tuple[type, ...] = (
     recipe.ModelRecipe,
     recipe.TextEncoderRecipe,
     recipe.TextLayout,
+    recipe.References,
     recipe.LearnedWords,
     recipe.ClipRecipe,
     recipe.VaeRecipe,

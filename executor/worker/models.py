@@ -188,7 +188,13 @@ class DeviceModels:
             self._resident(module, clip.loras, part)
             encoders.append((module, self.store.tokenizer(recipe)))
         encoded = text.encode(
-            encoders, prompt.text, clip.last_layer, prompt.further, clip.learned, clip.layout
+            encoders,
+            prompt.text,
+            clip.last_layer,
+            prompt.further,
+            clip.learned,
+            clip.layout,
+            prompt.absent,
         )
         vector = encoded.pooled
         return TextEncoding(

@@ -98,13 +98,26 @@ def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
             return -torch.stack(found).squeeze(2)
 
 
-def in_stages(module: Any, step: Step, text: TextEncoding, cuts: list[int]) -> Tensor:
+def in_stages(
+    module: Any,
+    step: Step,
+    text: TextEncoding,
+    cuts: list[int],
+    references: tuple[Tensor, ...] = (),
+    placing: str = "offset",
+) -> Tensor:
     """Runs the stages with the blocks cut behind those numbers. Returns the raw prediction."""
 
     def run(name: str, **given: Any) -> Any:
         return stage(name).computed(module, given)[0]
 
-    fixed = run("transformer_fixed", text=text, cells=step.x.shape[-2:])
+    fixed = run(
+        "transformer_fixed",
+        text=text,
+        cells=step.x.shape[-2:],
+        latents=references,
+        placing=placing,
+    )
     tokens: Tokens = run(
         "transformer_embed",
         step=step,

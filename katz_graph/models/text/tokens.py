@@ -13,7 +13,7 @@ from transformers.utils import logging
 from katz_graph.errors import InputError
 from katz_graph.messages import first_line
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.text.kinds import kind_of, positions_of, width_of
+from katz_graph.models.text.kinds import kind_of, positions_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
 from katz_graph.models.text.textual_inversion import pieces, vectors
 from katz_graph.recipe import Prompt, TextEncoderRecipe, TextLayout
@@ -55,11 +55,13 @@ def prompt_length(prompt: Prompt) -> int:
     the one with the most needs, and the tokens of long texts behind them.
     """
     layout, in_rows, long = prompt.clip.layout, [0], 0
+    clip, _ = split(prompt.clip.encoders)
+    silent = all(number in prompt.absent for number in range(len(clip)))
     for number, encoder in enumerate(prompt.clip.encoders):
         text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
         if not kind_of(encoder.encoder).rows:
-            long += len(sequence(tokenizer, text, layout))
-        elif layout.clip_rows:
+            long += 0 if number in prompt.absent else len(sequence(tokenizer, text, layout))
+        elif layout.clip_rows and not silent:
             positions = positions_of(encoder.encoder)
             learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
             rows = token_rows(tokenizer, positions, weighted_segments(text), learned)

@@ -117,7 +117,13 @@ def _branch(
     """Adds the network of one conditioning entry, with a ControlNet instance per use."""
     whole = ConditioningEntry(entry.encoding)
     text = (
-        replace(whole, sizes=entry.sizes, concatenated=entry.concatenated, guidance=entry.guidance),
+        replace(
+            whole,
+            sizes=entry.sizes,
+            concatenated=entry.concatenated,
+            guidance=entry.guidance,
+            references=entry.references,
+        ),
     )
     step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}-area", entry.area)
     active = [use for use in entry.control if use.strength != 0.0]

@@ -53,13 +53,11 @@ def hoist(program: Program) -> Program:
             },
         )
         for name, made_by in text_arguments(stage_of(operation)).items():
-            key, reads = (
-                f"{text_key}:{digest(model)[:12]}",
-                {"model": model, "text": inputs["text"]},
-            )
-            if "cells" in stage(made_by).recipes:  # it depends on the size of what is seen
-                reads["cells"] = part.cells if part else None
-                key = ":".join([key, *map(str, reads["cells"] or ())])
+            key = f"{text_key}:{digest(model)[:12]}"
+            reads = {"model": model, "text": inputs["text"]}
+            if "cells" in stage(made_by).recipes:  # it depends on what is seen
+                reads |= {"cells": part.cells if part else None, "references": entry.references}
+                key = f"{key}:{digest((reads['cells'], entry.references))[:12]}"
             inputs[name] = once(made_by, key, reads)
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None

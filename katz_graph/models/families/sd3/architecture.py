@@ -11,7 +11,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_guidance
+from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
@@ -55,7 +55,7 @@ def complete(
     """Returns the entry as it is. InputError where the picture is larger than the table of
     positions, and for what the family has not.
     """
-    check_guidance(entry, model)
+    check_told(entry, model)
     side, patch = (
         config_value(model.network, name, int, usual)
         for name, usual in (("pos_embed_max_size", 96), ("patch_size", 2))

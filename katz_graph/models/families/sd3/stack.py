@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import Fixed, lacks_text
+from katz_graph.models.families.shared.transformer import (
+    NOTHING,
+    Beside,
+    Fixed,
+    lacks_text,
+)
 
 
 def side(module: Any) -> int:
@@ -42,7 +47,7 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     return (module.time_text_embed.text_embedder(text.pooled),)
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
     """Returns the middle of the table of positions [1, rows · columns, D]."""
     size = module.pos_embed.pos_embed_max_size
     table = module.pos_embed.pos_embed.reshape(1, size, size, -1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -18,11 +19,27 @@ from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.families.shared.compute import UNPOOLED
 from katz_graph.models.family import Architecture, architecture, family_of, family_of_class
 from katz_graph.models.stages import Example, Loop, Outputs, Sized, named
-from katz_graph.recipe import Component, ModelRecipe
+from katz_graph.picture.batch import repeated
+from katz_graph.recipe import Component, ModelRecipe, References
 from katz_graph.sampling.prediction import to_denoised
 
 Fixed = tuple[Tensor, ...]
-"""Holds what the blocks read beside tokens, positions above all: tensors [1, ...], for all rows."""
+"""Holds what the blocks read beside tokens: positions [1, ...], for all rows, and further tokens
+[B, ...].
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Holds latents [B, C, h, w] in the model's scale that are read beside the picture, and where
+    they stand.
+    """
+
+    latents: tuple[Tensor, ...] = ()
+    placing: str = "offset"
+
+
+NOTHING = Beside()
 
 
 class Stack(Protocol):
@@ -45,7 +62,9 @@ class Stack(Protocol):
     def vectors(self, module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
         """Returns what is added to a timestep's embedding, in order: [B, E] each."""
 
-    def fixed(self, module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+    def fixed(
+        self, module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING
+    ) -> Fixed:
         """Returns what blocks read for so many patches, and tokens of a text."""
 
     def embedding(self, module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
@@ -97,13 +116,23 @@ def bind_pooled(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    return {"cells": inputs["cells"] or loop.shape[2:]}
+    """Brings references into the model's scale, one for each picture of the batch."""
+    seen: References | None = inputs["references"]
+    latents = [] if seen is None else [latent.pixels for latent in seen.latents]
+    return {
+        "cells": inputs["cells"] or loop.shape[2:],
+        "latents": tuple(
+            repeated(loop.latent.normalised(one), loop.shape[0]).to(loop.dtype) for one in latents
+        ),
+        "placing": "" if seen is None else seen.placing,
+    }
 
 
 def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
     stack = stack_of(module)
     grid = _grid(stack.side(module), *given["cells"])
-    return (stack.fixed(module, *grid, given["text"].hidden.shape[1]),)
+    beside = Beside(given["latents"], given["placing"])
+    return (stack.fixed(module, *grid, given["text"].hidden.shape[1], beside),)
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -132,7 +161,7 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
         x = torch.cat([x, given["concatenated"].to(x.dtype)], dim=1)
     embedding = stack.embedding(module, step.timestep, given["pooled"])
     hidden, text = stack.embed(
-        module, _filled(x, stack.side(module)), given["context"], embedding, given["fixed"]
+        module, filled(x, stack.side(module)), given["context"], embedding, given["fixed"]
     )
     return (Tokens(hidden, text, embedding, step),)
 
@@ -220,7 +249,8 @@ def _grid(side: int, height: int, width: int) -> tuple[int, int]:
     return -(-height // side), -(-width // side)
 
 
-def _filled(x: Tensor, side: int) -> Tensor:
+def filled(x: Tensor, side: int) -> Tensor:
+    """Fills a latent up to whole patches with what lies on its other side."""
     missing = -x.shape[-1] % side, -x.shape[-2] % side
     return pad(x, (0, missing[0], 0, missing[1]), mode="circular") if any(missing) else x
 
@@ -237,7 +267,7 @@ def embed_example(module: Any, sizes: Sized) -> Example:
     def call() -> list[Tensor]:
         embedding = stack.embedding(module, time, vectors)
         hidden, words = stack.embed(
-            module, _filled(x, stack.side(module)), context, embedding, fixed
+            module, filled(x, stack.side(module)), context, embedding, fixed
         )
         return [hidden, embedding, *([] if words is None else [words])]
 
@@ -303,6 +333,6 @@ def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
     x, text, fixed = _inputs(module, sizes)
     embedding = stack.embedding(module, x.new_empty(sizes.batch), stack.vectors(module, text))
     context = stack.context(module, text)
-    hidden, words = stack.embed(module, _filled(x, stack.side(module)), context, embedding, fixed)
+    hidden, words = stack.embed(module, filled(x, stack.side(module)), context, embedding, fixed)
     step: Any = x  # no example reads it
     return Tokens(hidden, words, embedding, step), fixed

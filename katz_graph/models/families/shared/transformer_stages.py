@@ -76,7 +76,7 @@ FIXED = Stage(
     compute=f"{COMPUTE}:fixed",
     bind=f"{COMPUTE}:bind_fixed",
     module="model",
-    recipes=("cells",),
+    recipes=("cells", "references"),
     recorded=False,  # positions are made of numbers
     reads_text=True,
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from katz_graph.graph import Link, NodeCall
-from katz_graph.models.families.shared.conditioning import check_guidance, with_channels
+from katz_graph.models.families.shared.conditioning import check_told, with_channels
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.patches import unet_wrapper
 from katz_graph.recipe import (
@@ -29,7 +29,7 @@ def complete(
     negative side, where the conditioning sets none.
     """
     shape = unet_architecture(model.network)
-    check_guidance(entry, model)
+    check_told(entry, model)
     entry = with_channels(entry, model, latent)
     sizes = entry.sizes or Sizes()
     if shape.is_refiner and not positive and sizes.aesthetic_score is None:

@@ -15,7 +15,12 @@ from diffusers.models.transformers.transformer_z_image import SEQ_MULTI_OF
 from torch import Tensor, nn
 
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import Fixed, grid_ids
+from katz_graph.models.families.shared.transformer import (
+    NOTHING,
+    Beside,
+    Fixed,
+    grid_ids,
+)
 
 
 def side(module: Any) -> int:
@@ -47,7 +52,7 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     return ()
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
     """Returns the rotary positions of the whole sequence [1, S, D / 2, 2]: real and imaginary."""
     text = _text_ids(module, _whole(tokens))
     picture = grid_ids(rows, columns, text.device, first=len(text) + 1)
