@@ -56,6 +56,7 @@ _CLASSES: tuple[type, ...] = (
     patches.FlowSampling,
     patches.FreeU,
     patches.RescaledGuidance,
+    patches.GradualMask,
     spec.SamplingSpec,
     spec.DiffusersSpec,
     names.SamplerChoice,

@@ -16,7 +16,7 @@ from katz_graph.ir.values import Evaluation
 from katz_graph.models.configuration import scheduler_config
 from katz_graph.models.family import family_of
 from katz_graph.models.stages import Loop
-from katz_graph.patches import FreeU, OpaquePatch, sampling_patch
+from katz_graph.patches import FreeU, OpaquePatch, gradual_mask, sampling_patch
 from katz_graph.planner.passes.variants import Decide
 from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.names import SamplerChoice
@@ -69,7 +69,7 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
             values["end_at_step"],
             not values["return_with_leftover_noise"],
         )
-    batch_index = latent.get("batch_index")
+    batch_index, gradual = latent.get("batch_index"), gradual_mask(values["model"].patches)
     return SamplingSpec(
         sampler=sampler.name,
         options=sampler.options,
@@ -77,6 +77,7 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
         seed=values["seed"],
         add_noise=values["add_noise"],
         mask=latent.get("noise_mask"),
+        gradual=None if gradual is None else gradual.strength,
         batch_index=None if batch_index is None else tuple(batch_index),
     ), table
 
