@@ -183,6 +183,7 @@ class ControlUse:
     schedule (fractions) it acts in.
 
     `spreads`: it acts on the other side of guidance too, where that has no ControlNet of its own.
+    `vae` encodes the image for a ControlNet that reads latents.
     """
 
     control_net: ControlNetRecipe
@@ -191,6 +192,7 @@ class ControlUse:
     start_percent: float = 0.0
     end_percent: float = 1.0
     spreads: bool = False
+    vae: VaeRecipe | None = None
 
 
 @dataclass(frozen=True, slots=True)

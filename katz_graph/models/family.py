@@ -7,7 +7,7 @@ Must not know any family. Never imports torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -27,6 +27,7 @@ from katz_graph.recipe import (
     Conditioning,
     ConditioningEntry,
     ControlNetRecipe,
+    ControlUse,
     ModelRecipe,
     TextLayout,
     VaeRecipe,
@@ -41,9 +42,23 @@ Complete = Callable[[ConditioningEntry, ModelRecipe, Mapping[str, Any], bool], C
 is the latent that is sampled; true means the positive side.
 """
 Nodes = dict[str, NodeCall]
-Predict = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, Mapping[str, Link]], Link]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Holds what a ControlNet gives in a region: its residuals, in order."""
+
+    control_net: ControlNetRecipe
+    residuals: tuple[Link, ...]
+
+
+Predict = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, Sequence[Control]], Link]
 """Adds the operations of one prediction to a region, under names that begin with the given one:
-from a step, a text, and the residuals of ControlNets.
+from a step, a text, and ControlNets.
+"""
+DrawControl = Callable[[Nodes, str, Link, Conditioning, ControlUse], tuple[Link, ...]]
+"""Adds the operations of one ControlNet to a region, under names that begin with the given one:
+from a step and a text. Returns the links of its residuals.
 """
 
 
@@ -119,12 +134,16 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Controls:
     """Declares the ControlNets of a family: their classes in diffusers, and their single files.
-    `check` raises InputError when one does not fit a model of the family.
+    `check` raises InputError when one does not fit a model of the family. `draw` adds the
+    operations of one to a region. `reads`, of transformers: which of a ControlNet's residuals is
+    added before each block of a network, and before its head.
     """
 
     class_names: tuple[str, ...]
     file: Layout
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
+    draw: DrawControl
+    reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

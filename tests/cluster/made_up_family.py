@@ -69,7 +69,7 @@ def predict(
     model: Any,
     step: Link,
     text: Any,
-    residuals: Mapping[str, Link],
+    controls: Any,
 ) -> Link:
     nodes[f"{name}-made"] = NodeCall("MadeUp", {"step": step, "model": model, "conditioning": text})
     return Link(f"{name}-made", 0)

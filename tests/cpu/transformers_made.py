@@ -117,13 +117,14 @@ def in_stages(
         cells=step.x.shape[-2:],
         latents=references,
         placing=placing,
+        before=0,
     )
     tokens: Tokens = run(
         "transformer_embed",
         step=step,
         text=text,
         fixed=fixed,
-        context=run("transformer_context", text=text),
+        context=run("transformer_context", text=text, kinds=()),
         pooled=run("transformer_pooled", text=text, reads_pooled=text.pooled is not None),
     )
     first = 0

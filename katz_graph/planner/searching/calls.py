@@ -277,6 +277,9 @@ def calls_before(
             for _, ref in operation.references():
                 if ref.operation in readers:
                     readers[ref.operation][arranged.placement[operation.id]] = None
+    for operation in reversed(program.before):  # what is made of other hoisted work
+        for _, ref in operation.references():
+            readers[ref.operation] |= readers[operation.id]
     found = []
     for device in (device.name for device in program.target.devices):
         batches = _batches(

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from katz_graph.models.families.flux.architecture import (
+    CONTROLNET,
     TRANSFORMER,
     complete,
     trained_latent,
     trained_noise,
     transformer_architecture,
 )
+from katz_graph.models.families.flux.controls import (
+    check_controlnet,
+    controlnet_configuration,
+    reads,
+)
 from katz_graph.models.families.flux.files import transformer_configuration
 from katz_graph.models.families.shared import transformer_region as region
 from katz_graph.models.family import (
+    Controls,
     Files,
     Layout,
     LoraNames,
@@ -56,6 +63,17 @@ FAMILY = ModelFamily(
         vae_overflows=lambda _: False,
         noise=trained_noise,
         multiplier=1.0,
+    ),
+    controls=Controls(
+        (CONTROLNET,),
+        Layout(
+            prefixes=("",),
+            names=("controlnet_x_embedder.weight",),
+            configure=controlnet_configuration,
+        ),
+        check_controlnet,
+        region.draw_control,
+        reads,
     ),
     lora=LoraNames(
         prefix="lora_transformer_",

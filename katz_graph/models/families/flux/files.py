@@ -65,9 +65,6 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
     """
     width, channels = shapes["img_in.weight"]
     (head,) = shapes["double_blocks.0.img_attn.norm.query_norm.scale"]
-    first = head // 8  # of rotary positions: the axis of pictures, then rows and columns
-    if (head - first) % 4 or first % 2:
-        raise ValueError(head)
     return {
         "_class_name": TRANSFORMER,
         "patch_size": 1,
@@ -80,8 +77,18 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
         "joint_attention_dim": shapes["txt_in.weight"][1],
         "pooled_projection_dim": shapes["vector_in.in_layer.weight"][1],
         "guidance_embeds": "guidance_in.in_layer.weight" in shapes,
-        "axes_dims_rope": [first, (head - first) // 2, (head - first) // 2],
+        "axes_dims_rope": positions(head),
     }
+
+
+def positions(head: int) -> list[int]:
+    """Returns how a head is shared by the axes of rotary positions: pictures, rows, columns.
+    ValueError for a head that cannot be.
+    """
+    first = head // 8
+    if (head - first) % 4 or first % 2:
+        raise ValueError(head)
+    return [first, (head - first) // 2, (head - first) // 2]
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

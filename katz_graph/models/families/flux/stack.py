@@ -33,17 +33,22 @@ def blocks(module: Any) -> Sequence[nn.Module]:
     return [*module.transformer_blocks, *module.single_transformer_blocks]
 
 
-def parts(module: Any) -> Mapping[str, Sequence[nn.Module]]:
-    return {
-        "context": [module.context_embedder],
-        "embed": [module.x_embedder, module.time_text_embed.timestep_embedder],
-        "head": [module.norm_out, module.proj_out],
-    }
+def parts(module: Any, name: str) -> Sequence[nn.Module]:
+    match name:
+        case "context":
+            return [module.context_embedder]
+        case "embed":
+            return [module.x_embedder, module.time_text_embed.timestep_embedder]
+        case _:
+            return [module.norm_out, module.proj_out]
 
 
-def context(module: Any, text: TextEncoding) -> Tensor:
+def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
     tokens: Tensor = module.context_embedder(text.hidden)
-    return tokens
+    if not kinds:
+        return tokens
+    numbers = torch.tensor([kinds], device=tokens.device).expand(len(tokens), -1)
+    return torch.cat([module.controlnet_mode_embedder(numbers), tokens], dim=1)
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
@@ -55,6 +60,25 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
         return (pooled,)
     guidance = embedders.time_proj(text.guidance.to(pooled.dtype) * TIME_FACTOR)
     return embedders.guidance_embedder(guidance.to(pooled.dtype)), pooled
+
+
+def unshifted(values: Mapping[str, Any]) -> bool:
+    return False
+
+
+def hint(module: Any, reference: Tensor) -> Tensor:
+    """A ControlNet that reads pixels makes them as small as a latent first."""
+    if module.input_hint_block is not None:
+        reference = module.input_hint_block(reference)
+    tokens: Tensor = module.controlnet_x_embedder(packed(reference))
+    return tokens
+
+
+def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
+    double = len(module.controlnet_blocks)
+    blocks = module.controlnet_blocks if number < double else module.controlnet_single_blocks
+    found: Tensor = blocks[number if number < double else number - double](hidden)
+    return found
 
 
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:

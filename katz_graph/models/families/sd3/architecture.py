@@ -15,7 +15,7 @@ from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
-TRANSFORMER = "SD3Transformer2DModel"
+TRANSFORMER, CONTROLNET = "SD3Transformer2DModel", "SD3ControlNetModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)
 SCHEDULER: Configuration = {
     "_class_name": "FlowMatchEulerDiscreteScheduler",
@@ -26,10 +26,10 @@ SCHEDULER: Configuration = {
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer. InputError for another class, or where the picture's and
-    the text's tokens differ in width.
+    """Returns the shape of a transformer or ControlNet. InputError for another class, or where the
+    picture's and the text's tokens differ in width.
     """
-    expect_class(part, TRANSFORMER)
+    expect_class(part, TRANSFORMER, CONTROLNET)
     heads, head_width = (
         config_value(part, name, int) for name in ("num_attention_heads", "attention_head_dim")
     )

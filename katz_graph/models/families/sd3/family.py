@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from katz_graph.models.families.sd3.architecture import (
+    CONTROLNET,
     SCHEDULER,
     TRANSFORMER,
     complete,
     trained_latent,
     transformer_architecture,
 )
+from katz_graph.models.families.sd3.controls import (
+    check_controlnet,
+    controlnet_configuration,
+    reads,
+)
 from katz_graph.models.families.sd3.files import transformer_configuration
 from katz_graph.models.families.shared import transformer_region as region
 from katz_graph.models.family import (
+    Controls,
     Files,
     Layout,
     LoraNames,
@@ -54,6 +61,17 @@ FAMILY = ModelFamily(
         latent=trained_latent,
         vae_overflows=lambda _: False,
         noise=lambda _: SCHEDULER,
+    ),
+    controls=Controls(
+        (CONTROLNET,),
+        Layout(
+            prefixes=("",),
+            names=("pos_embed_input.proj.weight",),
+            configure=controlnet_configuration,
+        ),
+        check_controlnet,
+        region.draw_control,
+        reads,
     ),
     lora=LoraNames(
         prefix="lora_transformer_",

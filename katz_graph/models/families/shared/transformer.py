@@ -5,8 +5,8 @@ cost: with the stack of parts that a family names.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.errors import InputError
-from katz_graph.ir.values import TextEncoding, Tokens
+from katz_graph.ir.values import TextEncoding, Tokens, per_row
+from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.compute import UNPOOLED
+from katz_graph.models.families.shared.inputs import fit_reference
+from katz_graph.models.families.shared.transformer_stages import network_of
 from katz_graph.models.family import Architecture, architecture, family_of, family_of_class
 from katz_graph.models.stages import Example, Loop, Outputs, Sized, named
 from katz_graph.picture.batch import repeated
-from katz_graph.recipe import Component, ModelRecipe, References
+from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe, References
 from katz_graph.sampling.prediction import to_denoised
 
 Fixed = tuple[Tensor, ...]
@@ -53,11 +56,13 @@ class Stack(Protocol):
     def blocks(self, module: Any) -> Sequence[nn.Module]:
         """Returns all blocks, in order."""
 
-    def parts(self, module: Any) -> Mapping[str, Sequence[nn.Module]]:
-        """Maps `context`, `embed` and `head` to the modules whose weights they read."""
+    def parts(self, module: Any, name: str) -> Sequence[nn.Module]:
+        """Returns the modules whose weights `context`, `embed` or `head` reads."""
 
-    def context(self, module: Any, text: TextEncoding) -> Tensor:
-        """Returns the text's tokens [B, T, D]."""
+    def context(self, module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
+        """Returns the text's tokens [B, T, D]; before them one for each kind of reference that a
+        ControlNet for several is told it gets.
+        """
 
     def vectors(self, module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
         """Returns what is added to a timestep's embedding, in order: [B, E] each."""
@@ -93,6 +98,19 @@ class Stack(Protocol):
     ) -> Tensor:
         """Returns the prediction [B, C, rows · side, columns · side]."""
 
+    # of families with ControlNets
+
+    def hint(self, module: Any, reference: Tensor) -> Tensor:
+        """Returns the tokens [B, N, D] that a ControlNet makes of a reference: a latent in the
+        model's scale, or pixels [B, 3, H, W] in -1..1.
+        """
+
+    def residual(self, module: Any, number: int, hidden: Tensor) -> Tensor:
+        """Returns what a ControlNet adds to a picture's tokens after its n-th block."""
+
+    def unshifted(self, values: Mapping[str, Any]) -> bool:
+        """Tells by its configuration if a ControlNet reads latents that are not shifted."""
+
 
 def stack_of(module: Any) -> Stack:
     family = family_of_class(type(module).__name__)
@@ -100,8 +118,17 @@ def stack_of(module: Any) -> Stack:
     return cast(Stack, import_module(family.network.stack))
 
 
+def bind_context(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"kinds": _kinds(inputs)}
+
+
 def context(module: Any, given: Mapping[str, Any]) -> Outputs:
-    return (stack_of(module).context(module, _typed(module, given["text"])),)
+    return (stack_of(module).context(module, _typed(module, given["text"]), given["kinds"]),)
+
+
+def _kinds(inputs: Mapping[str, Any]) -> tuple[int, ...]:
+    recipe = inputs["model"]
+    return recipe.types if isinstance(recipe, ControlNetRecipe) else ()
 
 
 def pooled(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -112,7 +139,7 @@ def pooled(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_pooled(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    return {"reads_pooled": architecture(inputs["model"].network).pooled_width is not None}
+    return {"reads_pooled": architecture(network_of(inputs)).pooled_width is not None}
 
 
 def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -121,6 +148,7 @@ def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     latents = [] if seen is None else [latent.pixels for latent in seen.latents]
     return {
         "cells": inputs["cells"] or loop.shape[2:],
+        "before": len(_kinds(inputs)),
         "latents": tuple(
             repeated(loop.latent.normalised(one), loop.shape[0]).to(loop.dtype) for one in latents
         ),
@@ -132,7 +160,8 @@ def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
     stack = stack_of(module)
     grid = _grid(stack.side(module), *given["cells"])
     beside = Beside(given["latents"], given["placing"])
-    return (stack.fixed(module, *grid, given["text"].hidden.shape[1], beside),)
+    tokens = given["before"] + given["text"].hidden.shape[1]
+    return (stack.fixed(module, *grid, tokens, beside),)
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -149,6 +178,53 @@ def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 def channels(module: None, given: Mapping[str, Any]) -> Outputs:
     return (given["channels"],)
+
+
+def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    """Resizes a reference image to the size of the picture or of the part in question."""
+    height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
+    part = inputs["control_net"].control_net
+    stack = import_module(family_of(part).network.stack)
+    unshifted = stack.unshifted(config(part))
+    space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
+    pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height, width)
+    return {"pixels": pixels, "space": (space.scale, space.shift), "dtype": str(loop.dtype)}
+
+
+def reference(encode: Callable[[Tensor], Tensor] | None, given: Mapping[str, Any]) -> Outputs:
+    """Returns a reference as a ControlNet reads it: encoded by a VAE, or its pixels in -1..1."""
+    pixels: Tensor = given["pixels"]
+    dtype = getattr(torch, given["dtype"].removeprefix("torch."))
+    if encode is None:
+        return ((pixels * 2 - 1).to(dtype),)
+    scale, shift = given["space"]
+    latent = encode(pixels.movedim(1, -1)).to(pixels.device)
+    return (((latent - shift) * scale).to(dtype),)
+
+
+def hint(module: Any, given: Mapping[str, Any]) -> Outputs:
+    stack = stack_of(module)
+    seen = given["reference"].to(module.dtype)
+    return (stack.hint(module, filled(seen, stack.side(module))),)
+
+
+def control(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Returns the tokens that a ControlNet's first block reads."""
+    (tokens,) = embed(module, given)
+    return (replace(tokens, hidden=tokens.hidden + given["hint"]),)
+
+
+def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Runs one block of a ControlNet. Returns the tokens, and its residual times its strength."""
+    tokens: Tokens = given["features"]
+    stack, number = stack_of(module), given["block"]
+    hidden, text = stack.block(
+        module, number, tokens.hidden, tokens.text, tokens.embedding, given["fixed"]
+    )
+    residual = stack.residual(module, number, hidden)
+    wide = residual.float()  # in which diffusers' strength, a number, is multiplied
+    scaled = (wide * per_row(given["strength"], wide)).to(residual.dtype)
+    return replace(tokens, hidden=hidden, text=text), scaled
 
 
 def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -179,7 +255,9 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
             f"{count - 1}"
         )
     hidden, text = tokens.hidden, tokens.text
+    residual = _residual(given)
     for number in range(first, last + 1):
+        hidden = _added(hidden, residual)
         hidden, text = stack.block(module, number, hidden, text, tokens.embedding, given["fixed"])
     return (Tokens(hidden, text, tokens.embedding, tokens.step),)
 
@@ -193,9 +271,27 @@ def head(module: Any, given: Mapping[str, Any]) -> Outputs:
     tokens: Tokens = given["features"]
     stack, x = stack_of(module), tokens.step.x
     grid = _grid(stack.side(module), *x.shape[-2:])
-    whole = stack.head(module, tokens.hidden, tokens.embedding, *grid)
+    hidden = _added(tokens.hidden, _residual(given))
+    whole = stack.head(module, hidden, tokens.embedding, *grid)
     raw = whole[..., : x.shape[-2], : x.shape[-1]]
     return (to_denoised(raw, tokens.step, given["parametrisation"]),)
+
+
+def _residual(given: Mapping[str, Any]) -> Tensor | None:
+    """Returns the sum of what ControlNets add, in their order."""
+    found = [given[name] for name in sorted(given) if name.startswith("residuals_")]
+    there = [one for one in found if one is not None]
+    return None if not there else sum(there[1:], start=there[0])
+
+
+def _added(hidden: Tensor, residual: Tensor | None) -> Tensor:
+    """Adds a residual to the picture's tokens, which come before those of references."""
+    if residual is None:
+        return hidden
+    count = residual.shape[1]
+    if count == hidden.shape[1]:
+        return hidden + residual
+    return torch.cat([hidden[:, :count] + residual, hidden[:, count:]], dim=1)
 
 
 def lacks_text(number: int) -> InputError:
@@ -271,7 +367,7 @@ def embed_example(module: Any, sizes: Sized) -> Example:
         )
         return [hidden, embedding, *([] if words is None else [words])]
 
-    return call, stack.parts(module)["embed"]
+    return call, stack.parts(module, "embed")
 
 
 def blocks_example(module: Any, sizes: Sized) -> Example:
@@ -296,14 +392,30 @@ def head_example(module: Any, sizes: Sized) -> Example:
     grid = _grid(stack.side(module), sizes.height, sizes.width)
     return (
         lambda: [stack.head(module, tokens.hidden, tokens.embedding, *grid)],
-        stack.parts(module)["head"],
+        stack.parts(module, "head"),
     )
+
+
+def control_example(module: Any, sizes: Sized) -> Example:
+    return embed_example(module, sizes)
+
+
+def control_block_example(module: Any, sizes: Sized) -> Example:
+    """Counts as its output what is sent to the network alone."""
+    stack, number = stack_of(module), sizes.first_block
+    tokens, fixed = _tokens(module, sizes)
+
+    def call() -> list[Tensor]:
+        hidden, _ = stack.block(module, number, tokens.hidden, tokens.text, tokens.embedding, fixed)
+        return [stack.residual(module, number, hidden)]
+
+    return call, [stack.blocks(module)[number]]
 
 
 def context_example(module: Any, sizes: Sized) -> Example:
     stack = stack_of(module)
     _, text, _ = _inputs(module, sizes)
-    return lambda: [stack.context(module, text)], stack.parts(module)["context"]
+    return lambda: [stack.context(module, text)], stack.parts(module, "context")
 
 
 def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:

@@ -54,6 +54,7 @@ FAMILY = ModelFamily(
             besides=("lora_controlnet",),
         ),
         check_controlnet,
+        region.draw_control,
     ),
     files=Files(
         network=Layout(
