@@ -11,6 +11,7 @@ import { type Json, listOf, textOf } from "../json";
 import { noteRender } from "../renders";
 import { activeSession, docOf, type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
+import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "./ends";
 import { type CardNode, handlesOf } from "./layout";
@@ -61,6 +62,7 @@ export const Card = memo(function Card({
     const runs = jobs.byId[job]?.nodes ?? {};
     return runs[key] ?? (subgraph && jobs.byId[job] ? runInside(runs, key) : null) ?? undefined;
   });
+  const pointed = usePage((page) => page.pointed?.node === key);
   const missing = known && type === undefined && subgraph === undefined;
   const state = run?.phase === "failed" || failed ? "failed" : (run?.phase ?? "");
   const name = node.title || textOf(subgraph?.name) || type?.title || node.type;
@@ -69,6 +71,7 @@ export const Card = memo(function Card({
     state,
     modeName(node.mode),
     selected ? "selected" : "",
+    pointed ? "pointed" : "",
     node.collapsed ? "collapsed" : "",
     outlined ? "outlined" : "",
     type?.isVirtual ? "virtual" : "",

@@ -4,8 +4,9 @@ import type { Planned } from "../shell/planning";
 import { plansOf } from "../shell/planning";
 import { bars, compared } from "../plan/measured";
 import { PlanStrip } from "../plan/PlanStrip";
-import type { Plan } from "../plan/plan";
-import { TimelineView } from "../plan/TimelineView";
+import { criticalChain } from "../plan/critical";
+import type { Plan, Timeline } from "../plan/plan";
+import { namedIn, TimelineView } from "../plan/TimelineView";
 import { shortName, timeText } from "../plan/words";
 
 const NO_SPANS: readonly MeasuredSpan[] = [];
@@ -90,6 +91,7 @@ function Sampler({
         <dd>{plan.dtype}</dd>
       </dl>
       <p>Bound by {plan.binding}.</p>
+      {plan.timeline !== null && <Chain timeline={plan.timeline} />}
       <h4>What was weighed</h4>
       <ol className="weighed">
         {plan.alternatives.map(({ name, seconds, chosen }) => (
@@ -132,6 +134,30 @@ function Sampler({
         </p>
       ))}
     </section>
+  );
+}
+
+/** What the last evaluation in the timeline waited for, one after another. */
+function Chain({ timeline }: { readonly timeline: Timeline }) {
+  const { spans, first } = timeline;
+  const chain = criticalChain(timeline).filter((at) => spans[at]?.evaluation === first + 1);
+  return (
+    <>
+      <h4>Critical chain of an evaluation</h4>
+      <ol className="weighed critical-chain">
+        {chain.flatMap((at) => {
+          const span = spans[at];
+          return span === undefined
+            ? []
+            : [
+                <li key={at}>
+                  <span>{namedIn(span, timeline)}</span>
+                  <span>{timeText(span.seconds)}</span>
+                </li>,
+              ];
+        })}
+      </ol>
+    </>
   );
 }
 

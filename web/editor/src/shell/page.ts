@@ -11,6 +11,11 @@ export interface Pictures {
   readonly at: number;
 }
 
+export interface Pointed {
+  readonly operation: string;
+  readonly node: string;
+}
+
 /** A widget with a picture whose mask is painted. */
 export interface Masking {
   readonly session: string;
@@ -27,6 +32,8 @@ interface Page {
   readonly overlay: boolean;
   /** The sampler whose step is looked at in place of the graph, by session and node. */
   readonly step: { readonly session: string; readonly node: string } | null;
+  /** What is pointed at in a timeline or an opened step: an operation of a plan, and its node. */
+  readonly pointed: Pointed | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
   /** A file that somebody else has changed, while a choice is asked for. */
@@ -38,6 +45,7 @@ export const usePage = create<Page>(() => ({
   side: null,
   overlay: true,
   step: null,
+  pointed: null,
   masking: null,
   pictures: null,
   conflict: null,
