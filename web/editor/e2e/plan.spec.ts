@@ -201,3 +201,34 @@ test("P0.38 P0.36 the critical chain stands in words, in the timeline and in the
   await region.locator(".operation.critical").first().hover();
   await expect(panel.locator(".framed")).toHaveCount(1);
 });
+
+test("P0.34 planned nodes have bars in their devices' colours, folded and from afar too; a legend says which", async ({
+  page,
+}) => {
+  const told = watchPlan(page);
+  await openTemplate(page, "Denoising loop");
+  const plan = await told.last();
+  const byNode = new Map<string, Set<string>>();
+  for (const segment of plan.variants[0].segments)
+    for (const id of segment.calls.flatMap((call: any) => call.operations)) {
+      const at = plan.operations.find((one: any) => one.id === id).node;
+      byNode.set(at, (byNode.get(at) ?? new Set()).add(segment.device));
+    }
+  await expect(page.locator(".device-bar")).toHaveCount(byNode.size);
+  for (const [id, devices] of byNode) {
+    const bar = node(page, id).locator(".device-bar");
+    await expect(bar).toHaveAccessibleName(`computes on ${[...devices].join(", ")}`);
+    await expect(bar.locator("i")).toHaveCount(devices.size);
+    for (const device of devices)
+      await expect(bar.locator(`.device-${plan.devices.indexOf(device)}`)).toHaveCount(1);
+  }
+  const legend = page.getByRole("note", { name: "devices of the plan" });
+  await expect(legend.locator("span")).toHaveText(plan.devices);
+  const [first = ""] = byNode.keys();
+  await node(page, first).locator(".card-title .name").click();
+  await page.keyboard.press("Alt+c");
+  await expect(node(page, first).locator(".device-bar b")).toBeVisible();
+  await page.keyboard.press("e");
+  await expect(page.locator(".device-bar")).toHaveCount(0);
+  await expect(legend).toHaveCount(0);
+});

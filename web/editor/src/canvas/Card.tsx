@@ -15,7 +15,7 @@ import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "./ends";
 import { type CardNode, handlesOf } from "./layout";
-import { NodePlan } from "../plan/NodePlan";
+import { DeviceBar, NodePlan } from "../plan/NodePlan";
 import { Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
 import { useCanvas } from "./state";
@@ -86,6 +86,7 @@ export const Card = memo(function Card({
         <div className="card-title">
           <span className="name">{name}</span>
         </div>
+        <DeviceBar job={job} node={key} />
         <Ends node={node} width={width ?? node.width} />
         <Results job={job} node={key} />
       </article>
@@ -94,6 +95,7 @@ export const Card = memo(function Card({
   return (
     <article className={classes.join(" ")} data-node={id}>
       <Title node={node} name={name} run={run} />
+      <DeviceBar job={job} node={key} />
       {run?.phase === "running" && run.maximum > 1 && (
         <progress value={run.value} max={run.maximum} aria-label="evaluations" />
       )}

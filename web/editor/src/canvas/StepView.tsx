@@ -20,7 +20,7 @@ import {
   stepOf,
   variantAt,
 } from "../plan/step";
-import { bytesText, shortName, timeText } from "../plan/words";
+import { bytesText, deviceLook, shortName, timeText } from "../plan/words";
 import { type Pointed, usePage } from "../shell/page";
 import "../plan/plan.css";
 
@@ -43,7 +43,7 @@ function DrawnPart({ data: { shown } }: NodeProps<Part>) {
   const pointed = usePage((page) => operations.includes(page.pointed?.operation ?? ""));
   return (
     <div
-      className={`${kind} ${look} ${pointed ? "pointed" : ""} device-${device % 8}`}
+      className={`${kind} ${look} ${pointed ? "pointed" : ""} ${deviceLook(device)}`}
       title={`${title} ${detail}`.trim()}
     >
       {kind === "lane" ? <b>{title}</b> : <span>{title}</span>}
@@ -133,7 +133,7 @@ export function StepView({
           )}
           {plan.devices.map((device, place) => (
             <span key={device}>
-              <i className={`swatch device-${place % 8}`} /> {device}
+              <i className={`swatch ${deviceLook(place)}`} /> {device}
             </span>
           ))}
         </span>

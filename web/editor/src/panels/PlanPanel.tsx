@@ -7,7 +7,7 @@ import { PlanStrip } from "../plan/PlanStrip";
 import { criticalChain } from "../plan/critical";
 import type { Plan, Timeline } from "../plan/plan";
 import { namedIn, TimelineView } from "../plan/TimelineView";
-import { shortName, timeText } from "../plan/words";
+import { deviceLook, shortName, timeText } from "../plan/words";
 
 const NO_SPANS: readonly MeasuredSpan[] = [];
 
@@ -116,7 +116,7 @@ function Sampler({
           {plan.cells.map((cell) => (
             <tr key={`${cell.segment} ${cell.stage}`}>
               <td>
-                <i className={`swatch device-${cell.device % 8}`} /> {plan.devices[cell.device]}
+                <i className={`swatch ${deviceLook(cell.device)}`} /> {plan.devices[cell.device]}
               </td>
               <td title={cell.stage}>
                 {shortName(cell.stage)}
@@ -177,7 +177,7 @@ function Segments({
           {compared(plan, spans).map(({ segment, device, predicted, measured, far }) => (
             <tr key={segment}>
               <td>
-                <i className={`swatch device-${device % 8}`} /> {segment}
+                <i className={`swatch ${deviceLook(device)}`} /> {segment}
               </td>
               <td>{timeText(predicted)}</td>
               <td title={far ? "more than a quarter apart" : undefined}>

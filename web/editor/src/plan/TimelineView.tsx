@@ -9,7 +9,7 @@ import { moved, revealing, stepped, type View, zoomed } from "./axis";
 import { chainTo, criticalChain, operationIn } from "./critical";
 import type { MeasuredBar } from "./measured";
 import type { Plan, Span, Timeline } from "./plan";
-import { shortName, timeText } from "./words";
+import { deviceLook, shortName, timeText } from "./words";
 
 const WIDTH = 1000;
 const LANE = 46;
@@ -211,7 +211,7 @@ function computing(plan: Plan, spans: readonly Span[], operation: string | undef
 
 function kindOf(plan: Plan, row: string): string {
   const device = plan.devices.indexOf(row);
-  return device < 0 ? "link-span" : `device-${device % 8}`;
+  return device < 0 ? "link-span" : deviceLook(device);
 }
 
 const Predicted = memo(function Predicted({

@@ -14,6 +14,7 @@ import { FilesPanel } from "../panels/FilesPanel";
 import { JobsPanel } from "../panels/JobsPanel";
 import { keepOpen, restore } from "./keeping";
 import { connect, tell, useJob, useLive, watchReports } from "./live";
+import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
@@ -76,6 +77,7 @@ export function App() {
         <div className="work">
           {session !== null && ready && <Canvas session={session} />}
           {empty && ready && <Start />}
+          {session !== null && <Legend job={session.job ?? ""} />}
           {session !== null && session.path.length > 0 && <Trail session={session} />}
           {session !== null && step !== undefined && (
             <StepView
