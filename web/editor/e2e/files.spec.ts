@@ -1,6 +1,6 @@
 /** Files on the server and windows of one person, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
-import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
+import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
 async function saveAs(page: Page, name: string): Promise<void> {
   await page.keyboard.press("Control+s");
@@ -176,4 +176,62 @@ test("P0.41 the token is asked for in words, at the first visit and in between, 
   expect(page.url()).not.toContain("token");
   expect(troubles.every((line) => line.includes("401"))).toBe(true);
   troubles.length = 0;
+});
+
+test("P0.33 the gallery is filtered by workflow and by node, after a reload too", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await setSteps(page, "2");
+  const doc = await downloaded(page);
+  const save = doc.nodes.find(({ id }: { id: number }) => id === 91);
+  const link = doc.links.find((one: number[]) => one[3] === 91);
+  const second = {
+    ...save,
+    id: 95,
+    title: "Second",
+    pos: [save.pos[0], save.pos[1] + 400],
+    widgets_values: ["second"], // else it is the same picture as the first one
+    widgets_values_named: { filename_prefix: "second" },
+  };
+  doc.nodes.find(({ id }: { id: number }) => id === 5).widgets_values[0] = 616161; // not known
+  second.inputs = save.inputs.map((input: { link: number | null }) =>
+    input.link === null ? input : { ...input, link: 900 },
+  );
+  const more = {
+    ...doc,
+    nodes: [...doc.nodes, second],
+    links: [...doc.links, [900, link[1], link[2], 95, link[4], link[5]]],
+    last_link_id: 900,
+    last_node_id: 95,
+  };
+  await openFile(page, "two outputs.json", JSON.stringify(more));
+  await expect(page.locator(".tab.active")).toContainText("two outputs");
+  await runToEnd(page);
+  await expect(node(page, "95").locator(".result img")).toBeVisible();
+  await page.locator(".tab").first().locator("button").first().click();
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("5151");
+  await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
+  await runToEnd(page);
+  await page.waitForTimeout(800); // until the tabs are kept
+  await page.reload();
+  await expect(page.locator(".card").first()).toBeVisible();
+  await page.keyboard.press("g");
+  const gallery = page.getByRole("complementary", { name: "gallery" });
+  await gallery.getByLabel("of the workflow").selectOption("two outputs");
+  await expect(gallery.locator("li")).toHaveCount(2);
+  await page.locator(".tab").nth(1).locator("button").first().click();
+  await gallery.getByLabel("of the node").selectOption("Second #95");
+  await expect(gallery.locator("li")).toHaveCount(1);
+  await gallery.getByLabel("of the workflow").selectOption("all workflows");
+  expect(await gallery.locator("li").count()).toBeGreaterThan(2);
+  // the name stays when the tab is closed
+  await page.keyboard.press("Alt+w");
+  await gallery.getByLabel("of the workflow").selectOption("two outputs");
+  await expect(gallery.locator("li")).toHaveCount(2);
+  await expect(gallery.getByLabel("of the node").locator("option")).toHaveText([
+    "all nodes",
+    "#91",
+    "#95",
+  ]);
 });

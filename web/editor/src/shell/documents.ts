@@ -3,11 +3,14 @@ import { create } from "zustand";
 import { begin, type History, record, redo, undo } from "../document/history";
 import { type Doc, nodesOf } from "../document/model";
 import { changeAt, graphAt, type Path } from "../document/scope";
+import { textOf } from "../json";
 import type { Checked } from "../server/client";
 import type { StoredWorkflow } from "../server/workflows";
 
 export interface Session {
   readonly id: string;
+  /** What pictures say they were run from: the id in the file, else one that is kept beside it. */
+  readonly workflow: string;
   readonly name: string;
   /** Where it is saved on the server, and which version of that is known. */
   readonly file: StoredWorkflow | null;
@@ -49,6 +52,7 @@ const MOST_CLOSED = 20;
 export function newSession(name: string, doc: Doc, notes: readonly string[] = []): Session {
   return {
     id: crypto.randomUUID(),
+    workflow: textOf(doc.id) || crypto.randomUUID(),
     name,
     file: null,
     history: begin(doc),

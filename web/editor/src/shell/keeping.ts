@@ -14,6 +14,7 @@ interface Kept {
   readonly active: number;
   readonly documents: readonly {
     readonly name: string;
+    readonly workflow?: string; // absent in what an older page kept
     readonly file: StoredWorkflow | null;
     readonly doc: Doc;
     readonly saved: boolean;
@@ -41,8 +42,9 @@ export async function restore(): Promise<number> {
     return 0; // a browser that keeps nothing has nothing to restore
   }
   const sessions = found.flatMap(({ documents }) =>
-    documents.map(({ name, file, doc, saved, job, repeats }) => ({
+    documents.map(({ name, workflow, file, doc, saved, job, repeats }) => ({
       ...newSession(name, doc),
+      ...(workflow && { workflow }),
       file,
       history: begin(doc),
       saved: saved ? doc : {},
@@ -97,6 +99,7 @@ export function keepOpen(): () => void {
       active: sessions.findIndex(({ id }) => id === active),
       documents: sessions.map((session) => ({
         name: session.name,
+        workflow: session.workflow,
         file: session.file,
         doc: docOf(session),
         saved: session.saved === docOf(session),
