@@ -152,3 +152,37 @@ test("P0.15 a model that is missing stays, is marked, and the nearest name is of
   await node(page, "1").getByRole("button", { name: "use katz-mini?" }).click();
   await expect(field).toHaveValue("katz-mini");
 });
+
+test("P0.24 a colour is picked or typed, in the form that its widget has", async ({ page }) => {
+  await page.route("**/object_info", async (route) => {
+    const answer = await (await route.fetch()).json();
+    const required = { tone: ["COLOR", { default: "#ff0000" }], share: ["FLOAT", { default: 1 }] };
+    answer.Tint = { ...answer.EmptyImage, display_name: "Tint", input: { required } };
+    await route.fulfill({ json: answer });
+  });
+  await page.reload();
+  const add = async (name: string) => {
+    await page.keyboard.press("Shift+A");
+    await page.getByRole("combobox", { name: "Add a node" }).fill(name);
+    await page.getByRole("option").first().click();
+  };
+  await add("EmptyImage");
+  await add("Tint");
+  const plain = node(page, "1");
+  await plain.getByLabel("color, picked").fill("#0180ff");
+  await expect(plain.getByLabel("color", { exact: true })).toHaveValue(String(0x0180ff));
+  const tint = node(page, "2");
+  await tint.getByLabel("tone, picked").fill("#00ff00");
+  await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#00ff00");
+  await tint.getByLabel("tone", { exact: true }).fill("ABCDEF80");
+  await tint.getByLabel("tone", { exact: true }).press("Enter");
+  await expect(tint.getByLabel("tone, picked")).toHaveValue("#abcdef");
+  await tint.getByLabel("tone", { exact: true }).fill("url(//example.org)");
+  await tint.getByLabel("tone", { exact: true }).press("Enter");
+  await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#abcdef80");
+  const { nodes } = await downloaded(page);
+  expect(nodes[0].widgets_values.at(-1)).toBe(0x0180ff);
+  expect(nodes[1].widgets_values).toEqual(["#abcdef80", 1]);
+  await page.getByRole("main").press("Control+z");
+  await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#00ff00");
+});

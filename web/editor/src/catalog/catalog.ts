@@ -5,7 +5,7 @@ import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf, textsOf
 
 export interface Widget {
   readonly name: string;
-  readonly kind: "number" | "text" | "switch" | "choice";
+  readonly kind: "number" | "text" | "switch" | "choice" | "colour";
   readonly whole: boolean;
   readonly lines: boolean;
   readonly choices: readonly Json[];
@@ -54,6 +54,7 @@ const KINDS: Readonly<Record<string, Widget["kind"]>> = {
   STRING: "text",
   BOOLEAN: "switch",
   COMBO: "choice",
+  COLOR: "colour",
 };
 
 export function catalogOf(info: Json): Catalog {
@@ -188,6 +189,7 @@ function fits(widget: Widget, value: Json): boolean {
     case "number":
       return typeof value === "number" || typeof value === "bigint";
     case "text":
+    case "colour":
       return typeof value === "string";
     case "switch":
       return typeof value === "boolean";
@@ -228,8 +230,8 @@ export function newNode(type: NodeType, x: number, y: number): JsonObject {
 
 /** The type of the input that stands for a widget. */
 export function socketOf({ kind, whole }: Widget): string {
-  const types = { number: whole ? "INT" : "FLOAT", text: "STRING", switch: "BOOLEAN" } as const;
-  return kind === "choice" ? "COMBO" : types[kind];
+  if (kind === "number") return whole ? "INT" : "FLOAT";
+  return { text: "STRING", switch: "BOOLEAN", choice: "COMBO", colour: "COLOR" }[kind];
 }
 
 const PACKS = "custom_nodes.";
@@ -250,6 +252,8 @@ function startOf(widget: Widget): Json {
       return false;
     case "choice":
       return widget.choices[0] ?? "";
+    case "colour":
+      return "#000000";
   }
 }
 

@@ -9,6 +9,7 @@ import { activeSession, useDocuments } from "../shell/documents";
 import { usePage } from "../shell/page";
 import { ChoiceField } from "./ChoiceField";
 import type { Field } from "./field";
+import { ColourField, Swatch } from "./ColourField";
 import { DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
@@ -111,7 +112,14 @@ function Value({ onMask, ...field }: Field & { readonly onMask: () => void }) {
     case "text":
       return <TextField {...field} />;
     case "number":
-      return <NumberField {...field} />;
+      return (
+        <>
+          {field.widget.options.display === "color" && <Swatch {...field} />}
+          <NumberField {...field} />
+        </>
+      );
+    case "colour":
+      return <ColourField {...field} />;
     case "choice":
       return field.widget.helper === "upload" ? (
         <PictureField {...field} onMask={onMask} />
