@@ -161,6 +161,7 @@ test("P0.24 a colour is picked or typed, in the form that its widget has", async
     await route.fulfill({ json: answer });
   });
   await page.reload();
+  await expect(page.locator("main.canvas")).toBeVisible();
   const add = async (name: string) => {
     await page.keyboard.press("Shift+A");
     await page.getByRole("combobox", { name: "Add a node" }).fill(name);
@@ -185,4 +186,39 @@ test("P0.24 a colour is picked or typed, in the form that its widget has", async
   expect(nodes[1].widgets_values).toEqual(["#abcdef80", 1]);
   await page.getByRole("main").press("Control+z");
   await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#00ff00");
+});
+
+test("P0.03 help of one input: at its name, at its field, and by F1; an author's words are no HTML", async ({
+  page,
+}) => {
+  await page.route("**/object_info", async (route) => {
+    const answer = await (await route.fetch()).json();
+    answer.KSampler.input.required.cfg[1].tooltip = "<img src=x> how closely";
+    answer.KSampler.input.required.model = ["MODEL", { tooltip: "what denoises" }];
+    answer.KSampler.output_tooltips = ["the picture to be"];
+    await route.fulfill({ json: answer });
+  });
+  await page.reload();
+  await openTemplate(page, "Text to image");
+  const sampler = node(page, "5");
+  const words = "<img src=x> how closely\na number from 0 to 100; default 8";
+  await expect(sampler.locator(".label", { hasText: "cfg" })).toHaveAttribute(
+    "title",
+    new RegExp(`^cfg: ${words.replaceAll("\n", "\\n")}`),
+  );
+  await expect(sampler.getByLabel("cfg")).toHaveAccessibleDescription(/how closely/);
+  await expect(sampler.getByTitle("what denoises\nMODEL")).toHaveText("model");
+  await expect(sampler.getByTitle("the picture to be\nLATENT")).toBeVisible();
+  await sampler.getByLabel("cfg").press("F1");
+  const help = page.getByRole("region", { name: "help" });
+  await expect(help.getByRole("heading")).toHaveText("KSampler");
+  await expect(help.locator("dd.asked")).toHaveText(words);
+  await expect(help.locator("img")).toHaveCount(0);
+  await page.keyboard.press("Escape");
+  await node(page, "2").locator(".card-title .name").click();
+  await page.keyboard.press("F1");
+  await expect(help.getByRole("heading")).toHaveText(/^CLIP Text Encode/);
+  await expect(help.locator(".asked")).toHaveCount(0);
+  await help.getByRole("button", { name: "close the help" }).click();
+  await expect(help).toHaveCount(0);
 });

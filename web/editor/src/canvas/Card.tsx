@@ -2,6 +2,7 @@
 import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { type NodeType, placedWidgets, type Widget } from "../catalog/catalog";
+import { outputHelp } from "../catalog/help";
 import { promotedWidgets } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
 import type { Doc, DocNode } from "../document/model";
@@ -187,6 +188,7 @@ const Body = memo(function Body({
                 <OutputSocket
                   output={{ node: node.id, slot: row, type: right.type }}
                   label={right.label}
+                  help={outputHelp(type, row, right.type)}
                 />
               )}
             </div>

@@ -18,6 +18,8 @@ export interface Socket {
   readonly name: string;
   readonly type: string;
   readonly optional: boolean;
+  /** What the node's author says of it; "" for nothing. */
+  readonly tooltip: string;
 }
 
 export interface NodeType {
@@ -31,7 +33,11 @@ export interface NodeType {
   readonly aliases: readonly string[];
   readonly sockets: readonly Socket[];
   readonly widgets: readonly Widget[];
-  readonly outputs: readonly { readonly name: string; readonly type: string }[];
+  readonly outputs: readonly {
+    readonly name: string;
+    readonly type: string;
+    readonly tooltip: string;
+  }[];
   readonly isOutput: boolean;
   /** Whether only editors know it: it never runs, and its values cannot be linked. */
   readonly isVirtual: boolean;
@@ -94,8 +100,8 @@ const VIRTUAL: readonly NodeType[] = [
   virtual("Note", "Note", "A text for people.", { widgets: [NOTE] }),
   virtual("MarkdownNote", "Markdown Note", "A text for people.", { widgets: [NOTE] }),
   virtual("Reroute", "Reroute", "Leads a link around.", {
-    sockets: [{ name: "", type: "*", optional: false }],
-    outputs: [{ name: "", type: "*" }],
+    sockets: [{ name: "", type: "*", optional: false, tooltip: "" }],
+    outputs: [{ name: "", type: "*", tooltip: "" }],
   }),
 ];
 
@@ -116,8 +122,12 @@ function typeOf(name: string, raw: JsonObject): NodeType {
   for (const { name: input, spec, optional } of declared) {
     const widget = widgetOf(input, spec);
     if (widget !== null) widgets.push(widget);
-    else sockets.push({ name: input, type: textOf(spec[0], "*"), optional });
+    else {
+      const tooltip = textOf(fieldsOf(spec[1]).tooltip);
+      sockets.push({ name: input, type: textOf(spec[0], "*"), optional, tooltip });
+    }
   }
+  const tooltips = listOf(raw.output_tooltips);
   const names = listOf(raw.output_name);
   return {
     name,
@@ -131,6 +141,7 @@ function typeOf(name: string, raw: JsonObject): NodeType {
     outputs: listOf(raw.output).map((type, number) => ({
       name: textOf(names[number]) || textOf(type, "*"),
       type: textOf(type, "*"),
+      tooltip: textOf(tooltips[number]),
     })),
     isOutput: raw.output_node === true,
     isVirtual: false,

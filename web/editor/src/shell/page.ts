@@ -28,6 +28,8 @@ export interface Masking {
 interface Page {
   readonly dialog: Dialog | null;
   readonly side: Side | null;
+  /** A node type whose help was asked for, and one of its inputs; "" for the whole. */
+  readonly help: { readonly type: string; readonly input: string } | null;
   /** Whether plans are made while editing, and drawn over the graph. */
   readonly overlay: boolean;
   /** The sampler whose step is looked at in place of the graph, by session and node. */
@@ -43,6 +45,7 @@ interface Page {
 export const usePage = create<Page>(() => ({
   dialog: null,
   side: null,
+  help: null,
   overlay: true,
   step: null,
   pointed: null,

@@ -4,7 +4,7 @@ import { parsedColour, pickedOf, valueOf } from "./colours";
 import type { Field } from "./field";
 
 export function ColourField(field: Field) {
-  const { value, label, set } = field;
+  const { value, label, help, set } = field;
   const [text, setText] = useState(String(value));
   useEffect(() => setText(String(value)), [value]);
   const confirm = () => {
@@ -17,6 +17,7 @@ export function ColourField(field: Field) {
       <Swatch {...field} />
       <input
         aria-label={label}
+        aria-description={help}
         spellCheck={false}
         value={text}
         onChange={(event) => setText(event.target.value)}
