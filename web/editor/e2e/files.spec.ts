@@ -235,3 +235,81 @@ test("P0.33 the gallery is filtered by workflow and by node, after a reload too"
     "#95",
   ]);
 });
+
+/** Has the page keep its drafts now, as it does when it is hidden. */
+async function hide(page: Page): Promise<void> {
+  await page.evaluate(() => {
+    Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+    Object.defineProperty(document, "visibilityState", { value: "visible", configurable: true });
+  });
+}
+
+test("P0.17 drafts are kept on the server within 10 s, open in another browser, and go when saved", async ({
+  page,
+  browser,
+  context,
+  troubles,
+}) => {
+  const drafts = async (): Promise<string[]> => {
+    const all = await (await page.request.get("/v2/userdata")).json();
+    return all
+      .map(({ path }: { path: string }) => path)
+      .filter((path: string) => /^drafts\/.*json$/.test(path));
+  };
+  const steps = (of: Page) => node(of, "5").getByLabel("steps");
+  for (const path of await drafts())
+    // of other tests
+    await page.request.delete(`/userdata/${encodeURIComponent(path)}`);
+  await page.reload();
+  await openTemplate(page, "Text to image");
+  await hide(page);
+  await page.waitForTimeout(300);
+  expect(await drafts()).toEqual([]); // it is as it was opened
+  await setSteps(page, "11");
+  await expect.poll(async () => (await drafts()).length, { timeout: 10_000 }).toBe(1);
+  const [first = ""] = await drafts();
+  expect(first).toMatch(/^drafts\/txt2img [0-9a-f]{8}\.json$/);
+
+  // another browser, which has nothing of its own
+  const elsewhere = await browser.newContext({ storageState: await context.storageState() });
+  const other = await elsewhere.newPage();
+  await other.goto("/");
+  const list = other.getByRole("region", { name: "drafts" });
+  await list.getByRole("button", { name: /^txt2img/ }).click();
+  await expect(steps(other)).toHaveValue("11");
+  await expect(other.locator(".tab.active b")).toBeVisible(); // it is saved nowhere
+  await setSteps(other, "12");
+  await hide(other);
+  const stored = async (path: string) => {
+    const { document } = await (
+      await page.request.get(`/userdata/${encodeURIComponent(path)}`)
+    ).json();
+    return document.nodes.find(({ id }: { id: number }) => id === 5).widgets_values[2];
+  };
+  await expect.poll(() => stored(first)).toBe(12);
+
+  // both go on: neither overwrites the other one's
+  await setSteps(page, "13");
+  await hide(page);
+  await expect.poll(async () => (await drafts()).length).toBe(2);
+  const second = (await drafts()).find((path) => path !== first) ?? "";
+  expect([await stored(first), await stored(second)]).toEqual([12, 13]);
+
+  // what is saved needs no draft
+  await saveAs(other, "drafted");
+  await hide(other);
+  await expect.poll(drafts).toEqual([second]);
+  await elsewhere.close();
+
+  // closing a tab keeps its draft, and it can be forgotten
+  await setSteps(page, "14");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Alt+w");
+  await hide(page);
+  await expect.poll(() => stored(second)).toBe(14);
+  await page.reload();
+  await page.getByRole("button", { name: "forget the draft txt2img" }).click();
+  await expect.poll(drafts).toEqual([]);
+  expect(troubles.splice(0)).toEqual([expect.stringContaining("412")]);
+});

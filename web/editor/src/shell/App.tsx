@@ -10,6 +10,7 @@ import { PlanPanel } from "../panels/PlanPanel";
 import { onKey } from "./keys";
 import { Dialogs } from "../dialogs/Dialogs";
 import { docOf, graphOf, useActive, useDocuments } from "./documents";
+import { keepDrafts } from "./drafting";
 import { FilesPanel } from "../panels/FilesPanel";
 import { JobsPanel } from "../panels/JobsPanel";
 import { keepOpen, restore } from "./keeping";
@@ -43,7 +44,7 @@ export function App() {
     void restore().then((count) => {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());
-      ends.push(keepOpen());
+      ends.push(keepOpen(), keepDrafts());
       setReady(true);
     });
     window.addEventListener("keydown", onKey);

@@ -14,6 +14,8 @@ export interface Session {
   readonly name: string;
   /** Where it is saved on the server, and which version of that is known. */
   readonly file: StoredWorkflow | null;
+  /** Where it is kept on the server while it is not saved. */
+  readonly draft: StoredWorkflow | null;
   readonly history: History;
   /** The graph of the document that is in view. */
   readonly path: Path;
@@ -44,6 +46,7 @@ interface Documents {
   readonly changeDocument: (id: string, label: string, edit: (doc: Doc) => Doc) => void;
   readonly undo: (id: string) => void;
   readonly redo: (id: string) => void;
+  /** Changes what stands beside a document, of closed ones too. */
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
 
@@ -55,6 +58,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     workflow: textOf(doc.id) || crypto.randomUUID(),
     name,
     file: null,
+    draft: null,
     history: begin(doc),
     path: [],
     saved: doc,
@@ -134,7 +138,13 @@ export const useDocuments = create<Documents>((set) => {
           ? session
           : inView({ ...session, history }, history.present.path);
       }),
-    update: (id, part) => each(id, (session) => ({ ...session, ...part })),
+    update: (id, part) => {
+      const changed = (session: Session) => (session.id === id ? { ...session, ...part } : session);
+      set(({ sessions, closed }) => ({
+        sessions: sessions.map(changed),
+        closed: closed.map(changed),
+      }));
+    },
   };
 });
 
