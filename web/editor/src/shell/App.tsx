@@ -76,7 +76,7 @@ export function App() {
       {session !== null && <Toolbar session={session} job={job} />}
       <div className="middle">
         <div className="work">
-          {session !== null && ready && <Canvas session={session} />}
+          {session !== null && ready && <Canvas session={session} covered={step !== undefined} />}
           {empty && ready && <Start />}
           {session !== null && <Legend job={session.job ?? ""} />}
           {session !== null && session.path.length > 0 && <Trail session={session} />}
