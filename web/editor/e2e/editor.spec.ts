@@ -209,7 +209,7 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   const sheet = page.getByRole("dialog", { name: "Shortcuts" });
   const close = async () => {
     await page.keyboard.press("Escape");
-    await expect(sheet).toHaveCount(0);
+    await expect(page.locator("dialog")).toHaveCount(0); // a closed one still takes the next key
   };
   const give = async (action: string, key: string) => {
     await page.getByRole("button", { name: "Shortcuts", exact: true }).click();
