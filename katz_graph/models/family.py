@@ -56,9 +56,9 @@ Predict = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, Sequence[Contro
 """Adds the operations of one prediction to a region, under names that begin with the given one:
 from a step, a text, and ControlNets.
 """
-DrawControl = Callable[[Nodes, str, Link, Conditioning, ControlUse], tuple[Link, ...]]
-"""Adds the operations of one ControlNet to a region, under names that begin with the given one:
-from a step and a text. Returns the links of its residuals.
+DrawControl = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, ControlUse], tuple[Link, ...]]
+"""Adds the operations of a model's ControlNet to a region, under names that begin with the given
+one: from a step and a text. Returns the links of its residuals.
 """
 
 

@@ -152,10 +152,11 @@ def _control(
     text: Conditioning,
     use: ControlUse,
 ) -> Control:
-    check_controlnet(use.control_net, model)
     controls = family_of(model.network).controls
-    assert controls is not None  # as it was checked
-    residuals = controls.draw(nodes, name, step, text, use)
+    if controls is None:
+        check_controlnet(use.control_net, model)
+        raise AssertionError  # none fits such a model
+    residuals = controls.draw(nodes, name, model, step, text, use)
     window = use.start_percent, use.end_percent
     return Control(
         use.control_net,

@@ -11,7 +11,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
 from katz_graph.models.configuration import config
-from katz_graph.models.family import Control, family_of
+from katz_graph.models.family import Control, check_controlnet, family_of
 from katz_graph.patches import freeu_patches, unet_wrapper
 from katz_graph.recipe import Conditioning, ControlUse, ModelRecipe
 
@@ -82,12 +82,18 @@ def _groups(
 
 
 def draw_control(
-    nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioning, use: ControlUse
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    step: Link,
+    text: Conditioning,
+    use: ControlUse,
 ) -> tuple[Link, ...]:
     """Adds the embedding and each block of a ControlNet, which gives a residual each. InputError
-    without a VAE, where it reads latents.
+    where it does not fit the model, or reads latents and has no VAE.
     """
     control_net = use.control_net
+    check_controlnet(control_net, model)
     if use.vae is None and reads_latents(control_net.control_net):
         raise InputError(
             f"{control_net.control_net.folder}: the ControlNet reads a picture as a latent: link "

@@ -40,7 +40,12 @@ def complete(
 
 
 def draw_control(
-    nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioning, use: ControlUse
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    step: Link,
+    text: Conditioning,
+    use: ControlUse,
 ) -> tuple[Link, ...]:
     """Adds a ControlNet, which gives all that it adds at once."""
     inputs = {
