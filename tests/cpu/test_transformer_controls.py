@@ -215,6 +215,33 @@ def test_a_controlnet_for_several_kinds_is_told_which_it_gets() -> None:
     assert not torch.equal(made[0], made[1]) and not torch.equal(made[1], made[2])
 
 
+def test_residuals_of_a_controlnet_that_reads_pixels_come_again_and_again() -> None:
+    base = make_transformer("flux", 3, blocks=5)
+    pixels_of = {"conditioning_embedding_channels": 16, "num_single_layers": 0, "patch_size": 2}
+    control = make_controlnet("flux", 4, blocks=2, **pixels_of)
+    step, text = inputs(base, 1, torch.float32)
+    height, width = step.x.shape[-2:]
+    seen = torch.randn(1, 3, height * 8, width * 8, generator=torch.Generator().manual_seed(5))
+    ours = controlled(base, control, step, text, seen, 1.0)
+    packed = FluxPipeline._pack_latents(step.x, 1, 16, height, width)
+    common = {
+        "encoder_hidden_states": text.hidden,
+        "pooled_projections": text.pooled,
+        "timestep": step.timestep.float(),
+        "img_ids": FluxPipeline._prepare_latent_image_ids(
+            1, height // 2, width // 2, "cpu", torch.float32
+        ),
+        "txt_ids": torch.zeros(text.hidden.shape[1], 3),
+        "guidance": text.guidance,
+    }
+    double, single = control(packed, seen, return_dict=False, **common)
+    assert len(double) == 2 and single is None
+    whole = base(
+        packed, controlnet_block_samples=double, controlnet_blocks_repeat=True, **common
+    ).sample
+    assert torch.equal(ours, FluxPipeline._unpack_latents(whole, height * 8, width * 8, 8))
+
+
 # Pictures
 
 
