@@ -232,13 +232,17 @@ class Lokr(Method):
         return [a * b if self.taken is None else len(self.taken), c * d, *kernel]
 
     def cut(self, rows: Cut) -> Lokr:
-        taken = torch.arange(self.shape[0]) if self.taken is None else self.taken
-        return replace(self, taken=rows(taken))
+        return replace(self, taken=rows(self._rows(torch.device("cpu"))))
+
+    def _rows(self, device: torch.device) -> Tensor:
+        """Returns the numbers of its rows."""
+        if self.taken is None:
+            return torch.arange(self.shape[0], device=device)
+        return self.taken.to(device)
 
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
         first, second = (_whole(part, total.device) for part in (self.first, self.second))
-        taken = torch.arange(self.shape[0]) if self.taken is None else self.taken
-        row = taken[rows].to(total.device)
+        row = self._rows(total.device)[rows]
         left, right = first[row // len(second)], second[row % len(second)]
         total.view(len(row), first.shape[1], second.shape[1]).addcmul_(
             left[:, :, None], right[:, None], value=strength * self.scale

@@ -37,9 +37,8 @@ from katz_graph.bench.random_transformers import Kind, make_transformer
 from katz_graph.errors import InputError
 from katz_graph.executor.worker.weight_set import WeightSets
 from katz_graph.models.family import family_of_class
-from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import network_recipe
-from katz_graph.recipe import Lora
+from katz_graph.models.loading.identity import component, file_identity
+from katz_graph.recipe import Lora, ModelRecipe
 
 Tensors = dict[str, Tensor]
 EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image")  # one of each family
@@ -602,7 +601,8 @@ def test_of_a_file_that_fits_in_part_it_is_told_how_much(
     kind: Kind, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module.save_pretrained(tmp_path / "transformer")
-    model = network_recipe(tmp_path / "transformer" / "diffusion_pytorch_model.safetensors")
+    network = component(tmp_path / "transformer", "network")
+    model = ModelRecipe(network, network)
     tensors = by_originals(module, kind, BY_ORIGINALS["kohya"])
     further: Iterable[str] = [f"lora_unet_extra_blocks_{number}_proj" for number in range(5)]
     more = {f"{name}.{end}": value for name in further for end, value in lora(32, 32).items()}
