@@ -36,7 +36,7 @@ from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.bench.random_transformers import Kind, make_transformer
 from katz_graph.errors import InputError
 from katz_graph.executor.worker.weight_set import WeightSets
-from katz_graph.models.family import family_of_class
+from katz_graph.models.families.flux.family import FAMILY as FLUX
 from katz_graph.models.loading.identity import component, file_identity
 from katz_graph.recipe import Lora, ModelRecipe
 
@@ -166,7 +166,7 @@ def by_modules(module: nn.Module, kind: Kind, naming: Callable[[str], tuple[str,
 def by_originals(
     module: nn.Module, kind: Kind, naming: Callable[[str], tuple[str, ...]]
 ) -> Tensors:
-    tensors = {}
+    tensors: Tensors = {}
     for layer, (down, ups, alpha) in factors(module, kind).items():
         up = torch.cat(ups)
         up = swapped(up) if layer in SWAPPED[kind] else up
@@ -350,7 +350,7 @@ def test_fal_s_files_of_the_whole_flux_are_what_diffusers_makes_of_them(tmp_path
     with torch.device("meta"):
         whole = FluxTransformer2DModel(guidance_embeds=True)
     used = saved(tmp_path / "lora.safetensors", tensors)
-    ours = fit(read_lora(used.file), family_of_class(type(whole).__name__), weights(whole))
+    ours = fit(read_lora(used.file), FLUX, weights(whole))
     wanted = _convert_fal_kontext_lora_to_diffusers(dict(tensors))
     assert len(wanted) == 2 * len(ours) == 2 * (19 * (10 + 4) + 38 * 6 + 1)
     for name, method in ours.items():
@@ -375,7 +375,8 @@ def test_sd3_s_layers_are_those_of_diffusers_converter_of_checkpoints(
         for number, (name, up) in enumerate(rows.items())
     }
     converted = convert_sd3_transformer_checkpoint_to_diffusers(layout | numbered)
-    wanted, ours = {}, {}
+    wanted: Tensors = {}
+    ours: Tensors = {}
     for name, weight in module.named_parameters():
         if weight.ndim < 2:
             continue
@@ -448,7 +449,7 @@ def test_other_methods_change_fused_rows_as_they_change_the_whole(
         methods[f"{layer.replace('.', '_')}.{one}"].add_to(joined, STRENGTH)
         whole = swapped(joined) if layer in SWAPPED["flux"] else joined
         sizes = [len(module.get_parameter(f"{name}.{one}")) for name in names]
-        for name, rows in zip(names, whole.split(sizes), strict=True):
+        for name, rows in zip(names, torch.split(whole, sizes), strict=True):
             assert torch.allclose(ours[f"{name}.{one}"], rows, rtol=0, atol=1e-6)
     assert len(ours) == len(names) * len(parameters)
 
@@ -462,9 +463,7 @@ def test_rows_of_a_lokr_come_in_pieces(tmp_path: Path) -> None:
         },
     )
     module = make_transformer("flux", 1)
-    method = fit(read_lora(used.file), family_of_class("FluxTransformer2DModel"), weights(module))[
-        "norm_out.linear.weight"
-    ]
+    method = fit(read_lora(used.file), FLUX, weights(module))["norm_out.linear.weight"]
     whole, pieces = torch.zeros(64, 32), torch.zeros(64, 32)
     method.add_to(whole, 1.0)
     for first in range(0, 64, 24):

@@ -71,7 +71,7 @@ PROCESSORS: Mapping[str, tuple[str, ...]] = {
     "single_blocks.{}.proj_lora": RENAMING.layers["single_blocks.{}.linear2"],
 }
 """Names the layers as XLabs' trainer does, by the processors of attention that it puts in."""
-OF_LORAS = replace(RENAMING, layers=RENAMING.layers | PROCESSORS)
+OF_LORAS = replace(RENAMING, layers={**RENAMING.layers, **PROCESSORS})
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
