@@ -183,16 +183,17 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class LoraNames:
-    """Declares how LoRA files name the modules of a network: those of kohya's trainers begin with
-    `prefix`, PEFT's own with one of `roots`. `renaming` maps diffusers' names to PEFT's; `others`
-    names the function from the paths of all modules to the further names of each. Both as
-    `module:name`.
+    """Declares how LoRA files name the modules of a network: behind one of `prefixes` with
+    underscores for dots, or by paths, which begin with one of `roots`, diffusers' or the original
+    code's. `renaming` maps diffusers' names of tensors to PEFT's; `originals` names the function
+    from the paths of all modules to the layers of the original code, each with the modules whose
+    rows are its own. Both as `module:name`.
     """
 
-    prefix: str
+    prefixes: tuple[str, ...]
     roots: tuple[str, ...]
     renaming: str
-    others: str
+    originals: str
 
 
 @dataclass(frozen=True, slots=True)

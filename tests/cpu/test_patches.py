@@ -27,7 +27,7 @@ from katz_graph.ir.values import Step
 from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies, skip_hook
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry
-from katz_graph.patches import FlowSampling, (
+from katz_graph.patches import (
     ContinuousSampling,
     DiscreteSampling,
     FlowSampling,
@@ -39,9 +39,8 @@ from katz_graph.patches import FlowSampling, (
 from katz_graph.planner.passes.expand import expand_guider
 from katz_graph.planner.report.describe import as_json
 from katz_graph.planner.report.text import as_text
-from katz_graph.planner.sampling import table_of
+from katz_graph.planner.sampling import predicts_flow, table_of
 from katz_graph.recipe import ConditioningEntry, ModelRecipe, Prompt, digest
-from katz_graph.planner.sampling import predicts_flow
 from katz_graph.sampling.guidance import guided, rescaled
 from katz_graph.sampling.prediction import scale_model_input, to_denoised
 from katz_graph.sampling.schedules import schedule

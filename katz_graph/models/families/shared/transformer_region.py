@@ -15,8 +15,6 @@ from katz_graph.models.family import Control, check_controlnet, family_of
 from katz_graph.patches import freeu_patches, unet_wrapper
 from katz_graph.recipe import Conditioning, ControlUse, ModelRecipe
 
-OTHER_NAMES = "katz_graph.models.families.shared.naming:other_names"
-
 
 def predict(
     nodes: dict[str, NodeCall],
