@@ -11,7 +11,6 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.files.images import resize
 from katz_graph.knobs import PromptText
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
@@ -138,6 +137,8 @@ class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
     """A picture in the size nearest to its shape that FLUX.1 Kontext was trained on."""
 
     def run(self, image: Image) -> Image:
+        from katz_graph.files.images import resize
+
         height, width = image.shape[1:3]
         wide, high = min(EDITED, key=lambda size: (abs(width / height - size[0] / size[1]), size))
         return resize(image, wide, high, "lanczos", "center")
