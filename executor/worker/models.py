@@ -191,8 +191,10 @@ class DeviceModels:
             encoders, prompt.text, clip.last_layer, prompt.further, clip.learned, clip.layout
         )
         vector = encoded.pooled
-        return TextEncoding(
-            encoded.hidden.to(self.dtype), None if vector is None else vector.to(self.dtype)
+        return replace(
+            encoded,
+            hidden=encoded.hidden.to(self.dtype),
+            pooled=None if vector is None else vector.to(self.dtype),
         )
 
     def decode_latent(

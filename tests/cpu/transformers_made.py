@@ -11,7 +11,10 @@ from typing import Any
 import diffusers
 import torch
 from diffusers import FluxPipeline
+from diffusers.models.embeddings import get_2d_rotary_pos_embed
+from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_region_for_grid
 from torch import Tensor
+from torch.nn.functional import pad
 
 from katz_graph.bench.random_transformers import PIPELINES, Kind
 from katz_graph.bench.requests import bind
@@ -22,7 +25,15 @@ from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 
-KINDS: tuple[Kind, ...] = ("sd3", "sd35", "flux", "schnell", "z_image")
+KINDS: tuple[Kind, ...] = (
+    "sd3",
+    "sd35",
+    "flux",
+    "schnell",
+    "z_image",
+    "hunyuan_dit",
+    "hunyuan_dit11",
+)
 PROMPTS = "a red circle above sand", "grey, blurred"
 STEPS, GUIDANCE, TOLD = 4, 4.0, 3.5
 SCHEDULES = {"StableDiffusion3Pipeline": "normal"}  # of others: simple
@@ -67,6 +78,8 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
     """Draws a step of 6 x 10 cells and a text of 9 tokens."""
     draw = torch.Generator().manual_seed(seed)
     config = module.config
+    if type(module).__name__ == "HunyuanDiT2DModel":
+        return _inputs_of_two_encoders(config, batch, dtype, draw)
     width = config.get("joint_attention_dim") or config["cap_feat_dim"]
     pooled = config.get("pooled_projection_dim")
     x, hidden = (
@@ -77,6 +90,30 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
     told = torch.full((batch,), TOLD) if config.get("guidance_embeds") else None
     level = 0.4375 if pooled is None or told is not None else 437.5
     return Step.of(x.float(), x, 0.4375, level), TextEncoding(hidden, vector, guidance=told)
+
+
+def _inputs_of_two_encoders(
+    config: Any, batch: int, dtype: torch.dtype, draw: torch.Generator
+) -> tuple[Step, TextEncoding]:
+    """Draws a step of the same size, and texts of 7 and 5 tokens, in the second row of 70 and 200,
+    filled up.
+    """
+    short, long = (
+        torch.randn(shape, generator=draw).to(dtype)
+        for shape in (
+            (batch, 77, config.cross_attention_dim),
+            (batch, 256, config.cross_attention_dim_t5),
+        )
+    )
+    wider = pad(short, (0, long.shape[-1] - short.shape[-1]))
+    masks = [
+        torch.arange(length)[None] < torch.tensor(counts)[:batch, None]
+        for length, counts in ((77, (7, 70)), (256, (5, 200)))
+    ]
+    x = torch.randn(batch, 4, 6, 10, generator=draw).to(dtype)
+    sizes = torch.tensor([[1024, 768, 8, 16, 48, 80, 6.0]], dtype=dtype).repeat(batch, 1)
+    text = TextEncoding(torch.cat([wider, long], dim=1), sizes=sizes, mask=torch.cat(masks, dim=1))
+    return Step.of(x.float(), x, 0.4375, 436), text
 
 
 def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
@@ -93,6 +130,23 @@ def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
             nowhere = torch.zeros(text.hidden.shape[1], 3)
             whole = module(packed, text.hidden, text.pooled, time, ids, nowhere, text.guidance)
             return FluxPipeline._unpack_latents(whole.sample, height * 8, width * 8, 8)
+        case "HunyuanDiT2DModel":
+            config, first = module.config, 77
+            assert text.mask is not None and text.sizes is not None
+            grid = height // 2, width // 2
+            region = get_resize_crop_region_for_grid(grid, 32)
+            whole = module(
+                x,
+                time.to(x.dtype),
+                text.hidden[:, :first, : config.cross_attention_dim],
+                text.mask[:, :first].long(),
+                text.hidden[:, first:, : config.cross_attention_dim_t5].contiguous(),
+                text.mask[:, first:].long(),
+                text.sizes[:, [0, 1, 4, 5, 2, 3]],
+                torch.zeros(batch, dtype=torch.long),
+                get_2d_rotary_pos_embed(config.attention_head_dim, region, grid),
+            )
+            return whole.sample[:, :4]
         case _:
             found = module([*x.unsqueeze(2)], 1 - time, [*text.hidden]).sample
             return -torch.stack(found).squeeze(2)

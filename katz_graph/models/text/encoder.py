@@ -73,18 +73,22 @@ def encode(
     texts = [text, *further, *[text] * len(encoders)]
     each = [(*pair, said) for pair, said in zip(encoders, texts, strict=False)]
     in_rows = [one for one in each if _takes_rows(one[0])]
-    parts, pooled = [], None
+    parts, masks, pooled = [], [], None
     if in_rows:
         hidden, pooled = _encode_rows(in_rows, last_layer, learned, layout)
         parts = [hidden] if layout.clip_rows else []
-    parts += [
-        encode_sequence(module, tokenizer, said, layout)
-        for module, tokenizer, said in each
-        if not _takes_rows(module)
-    ]
+    for number, (module, tokenizer, said) in enumerate(each):
+        if not _takes_rows(module):
+            hidden, mask = encode_sequence(module, tokenizer, said, layout, layout.length(number))
+            parts.append(hidden)
+            masks.append(mask)
     width = max(part.shape[-1] for part in parts)
     filled = [pad(part, (0, width - part.shape[-1])) for part in parts]
-    return TextEncoding(filled[0] if len(filled) == 1 else torch.cat(filled, dim=1), pooled)
+    return TextEncoding(
+        filled[0] if len(filled) == 1 else torch.cat(filled, dim=1),
+        pooled,
+        mask=torch.cat(masks, dim=1) if layout.lengths else None,
+    )
 
 
 def _takes_rows(module: Any) -> bool:
