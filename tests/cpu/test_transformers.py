@@ -24,6 +24,7 @@ from transformers_made import (
 )
 
 from katz_graph.bench.random_transformers import (
+    CHANNELS,
     PIPELINES,
     Kind,
     make_pipeline,
@@ -49,12 +50,15 @@ from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import ConditioningEntry, Lora, Prompt
 
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image")  # one of each family
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
 PEFT = {  # a layer of the second block
     "sd35": "transformer_blocks.1.attn.to_v",
     "flux": "single_transformer_blocks.1.attn.to_v",
     "z_image": "layers.1.attention.to_v",
+    "hunyuan_dit": "blocks.4.attn1.to_v",  # reads the second's
 }
+
+LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than what some models read
 
 torch.set_num_threads(1)
 
@@ -83,7 +87,7 @@ def test_stages_give_what_forward_gives(kind: Kind, batch: int, dtype: torch.dty
         assert torch.equal(in_stages(module, step, text, cuts), wanted)
 
 
-@pytest.mark.parametrize("kind", ["sd3", "flux"])
+@pytest.mark.parametrize("kind", ["sd3", "flux", "hunyuan_dit"])
 def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> None:
     module = make_transformer(kind, 3)
     step, text = inputs(module, 1, torch.float32)
@@ -179,11 +183,22 @@ def test_each_text_encoder_may_have_its_own_text(folders: dict[Kind, Path]) -> N
 # Pictures
 
 
-@pytest.mark.parametrize("kind", ["sd3+t5", "sd35+t5", "flux", "schnell", "z_image"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sd3+t5",
+        "sd35+t5",
+        "flux",
+        "schnell",
+        "z_image",
+        "hunyuan_dit",
+        "hunyuan_dit11",
+    ],
+)
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
     name: Kind = kind.partition("+")[0]  # type: ignore[assignment]
     make_pipeline(tmp_path, name, 5, with_t5="+" in kind)
-    latent = torch.zeros(1, 16, 8, 12)
+    latent = torch.zeros(1, CHANNELS.get(PIPELINES[name][0], 16), 8, 12)
     with local_engine() as engine:
         ours = sample(engine, region(tmp_path, name, latent))
         _, _, vae = pipeline_recipes(tmp_path)
@@ -193,6 +208,21 @@ def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
     assert (picture - wanted).abs().max() <= 1e-5
     assert wanted.std() > 0.05  # of more than one colour
     assert (stock_picture(tmp_path, name, noise, PROMPTS[::-1]) - wanted).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["hunyuan_dit", "hunyuan_dit11"])
+def test_a_picture_under_the_pipeline_s_own_scheduler_is_its_own(
+    kind: Kind, tmp_path: Path
+) -> None:
+    make_pipeline(tmp_path, kind, 5)
+    latent, seed = torch.zeros(1, 4, 12, 8), torch.Generator().manual_seed(7)
+    with local_engine() as engine:
+        own = region(tmp_path, kind, latent, scheduler_class="DDPMScheduler", texts=LONG_PROMPTS)
+        ours = sample(engine, own)
+        picture = engine.decode_latent(pipeline_recipes(tmp_path)[2], ours, bare_context(engine))
+    noise = torch.randn(latent.shape, generator=seed)
+    wanted = stock_picture(tmp_path, kind, noise, LONG_PROMPTS, generator=seed)
+    assert (picture - wanted).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", EACH)

@@ -36,7 +36,10 @@ KINDS: tuple[Kind, ...] = (
 )
 PROMPTS = "a red circle above sand", "grey, blurred"
 STEPS, GUIDANCE, TOLD = 4, 4.0, 3.5
-SCHEDULES = {"StableDiffusion3Pipeline": "normal"}  # of others: simple
+SCHEDULES = {
+    "StableDiffusion3Pipeline": "normal",
+    "HunyuanDiTPipeline": "normal",
+}  # of others: simple
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
 
 
@@ -58,19 +61,17 @@ def region(
 def region_of(
     model: ModelRecipe, clip: ClipRecipe, kind: Kind, latent: Tensor, **changed: Any
 ) -> Region:
-    """`changed`: of what a KSampler is told, and `texts`, the positive's and the negative's."""
+    """`changed`: of what a KSampler is told, or a DiffusersSampler where it names a class of
+    schedulers, and `texts`, the positive's and the negative's.
+    """
     texts = changed.pop("texts", PROMPTS)
     cfg = changed.pop("cfg", guidance(kind))
-    begin = {
-        "sampler_name": "euler",
-        "scheduler": schedule(kind),
-        "steps": STEPS,
-        "seed": 7,
-        "latent_image": {"samples": latent},
-        "model": model,
-    } | changed
+    stock = "scheduler_class" in changed
+    how = {} if stock else {"sampler_name": "euler", "scheduler": schedule(kind)}
+    given = {"steps": STEPS, "seed": 7, "latent_image": {"samples": latent}, "model": model}
     entries = ((ConditioningEntry(Prompt(clip, text)),) for text in texts)
-    expansion = expand_sampling("StepBegin", begin, model, *entries, cfg)
+    begin = "DiffusersStepBegin" if stock else "StepBegin"
+    expansion = expand_sampling(begin, how | given | changed, model, *entries, cfg)
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
@@ -178,10 +179,23 @@ def in_stages(module: Any, step: Step, text: TextEncoding, cuts: list[int]) -> T
 
 
 def stock_picture(
-    folder: Path, kind: Kind, noise: Tensor, texts: tuple[str, str] = PROMPTS
+    folder: Path,
+    kind: Kind,
+    noise: Tensor,
+    texts: tuple[str, str] = PROMPTS,
+    **told: Any,
 ) -> Tensor:
-    """Returns the picture [B, H, W, 3] of diffusers' pipeline with all its text encoders."""
+    """Returns the picture [B, H, W, 3] of diffusers' pipeline with all its text encoders. `told`:
+    further arguments of the pipeline; without any, one whose scheduler draws noise gets Euler's.
+    """
     stock = diffusers.DiffusionPipeline.from_pretrained(folder)
+    if PIPELINES[kind][0] == "HunyuanDiTPipeline" and not told:
+        euler = diffusers.EulerDiscreteScheduler.from_config(
+            stock.scheduler.config, timestep_spacing="linspace"
+        )
+        stock.scheduler = euler
+        # it begins with noise of the highest level, a KSampler with that and a picture of size one
+        noise = noise * (1 + euler.init_noise_sigma**-2) ** 0.5
     stock.set_progress_bar_config(disable=True)
     batch, _, height, width = noise.shape
     common = {
@@ -196,6 +210,13 @@ def stock_picture(
             own = {"latents": packed, "guidance_scale": TOLD, "max_sequence_length": 256}
         case "ZImagePipeline":  # it adds the difference to the positive side
             own = {"latents": noise, "guidance_scale": GUIDANCE - 1, "negative_prompt": texts[1]}
+        case "HunyuanDiTPipeline":
+            own = {
+                "latents": noise,
+                "guidance_scale": GUIDANCE,
+                "negative_prompt": texts[1],
+                "use_resolution_binning": False,
+            }
         case _:
             own = {
                 "latents": noise,
@@ -203,5 +224,5 @@ def stock_picture(
                 "negative_prompt": texts[1],
                 "max_sequence_length": 77,
             }
-    picture: Tensor = stock(texts[0], **common, **own).images
+    picture: Tensor = stock(texts[0], **common, **own, **told).images
     return picture.movedim(1, -1)
