@@ -153,8 +153,12 @@ def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
             return -torch.stack(found).squeeze(2)
 
 
-def in_stages(module: Any, step: Step, text: TextEncoding, cuts: list[int]) -> Tensor:
-    """Runs the stages with the blocks cut behind those numbers. Returns the raw prediction."""
+def in_stages(
+    module: Any, step: Step, text: TextEncoding, cuts: list[int], first: int = 0
+) -> Tensor:
+    """Runs the stages with the blocks, from `first` on, cut behind those numbers. Returns the raw
+    prediction.
+    """
 
     def run(name: str, **given: Any) -> Any:
         return stage(name).computed(module, given)[0]
@@ -168,7 +172,6 @@ def in_stages(module: Any, step: Step, text: TextEncoding, cuts: list[int]) -> T
         context=run("transformer_context", text=text),
         pooled=run("transformer_pooled", text=text, reads_pooled=text.pooled is not None),
     )
-    first = 0
     for last in [*cuts, -1]:
         tokens = run(
             "transformer_blocks", features=tokens, fixed=fixed, first_block=first, last_block=last

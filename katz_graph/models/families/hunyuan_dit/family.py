@@ -32,7 +32,7 @@ FAMILY = ModelFamily(
     files=None,
     training=Training(
         latent=trained_latent,
-        vae_overflows=lambda _: True,
+        vae_overflows=lambda _: False,
         noise=trained_noise,
     ),
     lora=LoraNames(

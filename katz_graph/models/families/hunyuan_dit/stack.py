@@ -68,7 +68,11 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     embedders = module.time_extra_emb
     told = [embedders.pooler(_of_mt5(module, text))]
     if module.config.use_style_cond_and_image_meta_size:
-        assert text.sizes is not None  # as `architecture.complete` has it
+        if text.sizes is None:  # in a region drawn by hand
+            raise InputError(
+                "the model is told the sizes of the picture, the conditioning has none: encode "
+                "the text with CLIPTextEncodeSDXL"
+            )
         numbers = embedders.size_proj(text.sizes[:, SIZE_ORDER].reshape(-1))
         told.append(numbers.to(told[0].dtype).reshape(len(text.sizes), -1))
         style = torch.zeros(len(text.sizes), dtype=torch.long, device=text.sizes.device)
