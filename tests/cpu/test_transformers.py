@@ -102,6 +102,16 @@ def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> N
     assert torch.equal(ours, wanted[..., :5, :7])
 
 
+def test_blocks_give_what_later_ones_read_of_earlier_ones_and_no_more() -> None:
+    values = {"_class_name": PIPELINES["hunyuan_dit"][1], **transformer_config("hunyuan_dit", 4)}
+    work = [
+        stage_work(values, "transformer_blocks", 1, 8, 8, 77, 0, last).output_bytes
+        for last in range(8)
+    ]
+    hidden = 4 * 16 * 32  # bytes of 16 tokens
+    assert [(one - work[-1]) / hidden for one in work] == [1, 2, 3, 3, 3, 2, 1, 0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_one_count_serves_all_sizes(kind: Kind, batch: int) -> None:
