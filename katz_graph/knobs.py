@@ -41,7 +41,7 @@ WholeCells = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]
 Side = Annotated[int, Field(ge=1, le=16384)]  # pixels
 BatchSize = Annotated[int, Field(ge=1, le=4096)]
 ScaleFactor = Annotated[float, Field(ge=0.01, le=8.0), Widget(step=0.01)]
-Colour = Annotated[int, Field(ge=0, le=0xFFFFFF)]  # 0xRRGGBB
+Colour = Annotated[int, Field(ge=0, le=0xFFFFFF), Widget(colour=True)]  # 0xRRGGBB
 Crop = Literal["disabled", "center"]
 Flip = Literal["x-axis: vertically", "y-axis: horizontally"]
 Rotation = Literal["none", "90 degrees", "180 degrees", "270 degrees"]

@@ -62,6 +62,7 @@ class Widget:
     dynamic_prompts: bool = False
     control_after_generate: bool = False
     upload: bool = False
+    colour: bool = False
 
 
 @dataclass(frozen=True, slots=True)

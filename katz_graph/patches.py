@@ -65,6 +65,15 @@ class RescaledGuidance:
 
 
 @dataclass(frozen=True, slots=True)
+class GradualMask:
+    """Repaints a place from the step on at which its mask is as large as the rest of the schedule
+    (Levin and Fried 2023, "Differential Diffusion"); by `strength`, else as the mask is.
+    """
+
+    strength: float
+
+
+@dataclass(frozen=True, slots=True)
 class OpaquePatch:
     """A function that a pack put on a model. Two are equal when their identities are, so these must
     be unique.
@@ -81,13 +90,18 @@ class OpaquePatch:
 
 
 SamplingPatch = DiscreteSampling | ContinuousSampling | FlowSampling
-Patch = SamplingPatch | FreeU | RescaledGuidance | OpaquePatch
+Patch = SamplingPatch | FreeU | RescaledGuidance | GradualMask | OpaquePatch
 P = TypeVar("P", bound=Patch)
 
 
 def sampling_patch(patches: Iterable[Patch]) -> SamplingPatch | None:
     """Returns the sampling patch; the last one counts, as in ComfyUI."""
     return _last(patch for patch in patches if isinstance(patch, SamplingPatch))
+
+
+def gradual_mask(patches: Iterable[Patch]) -> GradualMask | None:
+    """Returns the patch of a latent's mask; the last one counts."""
+    return _last(patch for patch in patches if isinstance(patch, GradualMask))
 
 
 def guidance_patch(patches: Iterable[Patch]) -> RescaledGuidance | OpaquePatch | None:

@@ -189,6 +189,7 @@ class ControlUse:
     schedule (fractions) it acts in.
 
     `spreads`: it acts on the other side of guidance too, where that has no ControlNet of its own.
+    `vae` encodes the image for a ControlNet that reads latents.
     """
 
     control_net: ControlNetRecipe
@@ -197,15 +198,19 @@ class ControlUse:
     start_percent: float = 0.0
     end_percent: float = 1.0
     spreads: bool = False
+    vae: VaeRecipe | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text for all text encoders; `further`: for the second, the third, where they are others."""
+    """A text for all text encoders; `further`: for the second, the third, where they are others.
+    `absent`: the numbers of those that read none: their part of the encoding is zeros, or left out.
+    """
 
     clip: ClipRecipe
     text: str
     further: tuple[str, ...] = ()
+    absent: tuple[int, ...] = ()
 
     def text_of(self, encoder: int) -> str:
         """Returns the text for the n-th text encoder."""
@@ -305,6 +310,20 @@ class Concatenated:
     mask: Picture | None = None  # [B, H, W] or [B, 1, H, W] in any size
 
 
+ReferencePlacing = Literal["offset", "index", "uxo"]
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Latents, as on wires, that a model for editing reads as tokens beside those of the picture.
+    `placing`: where they stand: beside each other on a plane behind the picture, each on a plane of
+    its own, or behind the picture's corner.
+    """
+
+    latents: tuple[Picture, ...]  # [B, C, h, w]
+    placing: ReferencePlacing = "offset"
+
+
 @dataclass(frozen=True, slots=True)
 class ConditioningEntry:
     """One prompt with what acts on it."""
@@ -320,12 +339,14 @@ class ConditioningEntry:
     concatenated: Concatenated | None = None
     # that a distilled model is told; None is the model's own, "off" none
     guidance: float | Literal["off"] | None = None
+    references: References | None = None
 
     def with_control(self, use: ControlUse) -> ConditioningEntry:
         return replace(self, control=(*self.control, use))
 
 
 Conditioning = tuple[ConditioningEntry, ...]
+"""Prompts that act together."""
 
 
 def digest(recipe: object) -> str:

@@ -52,6 +52,7 @@ Mask = Annotated["Tensor", Socket("MASK")]  # float32 [B, H, W], 0..1
 Step = Annotated["StepValue", Socket("STEP")]
 Features = Annotated["FeatureValues", Socket("FEATURES")]
 Tokens = Annotated["TokenValues", Socket("TOKENS")]
+TokenResiduals = Annotated["Tensor", Socket("TOKEN_RESIDUALS")]  # [B, N, D]
 Residuals = Annotated["ResidualValues", Socket("RESIDUALS")]
 Sigmas = Annotated["Tensor", Socket("SIGMAS")]  # float32 [N + 1], CPU
 Sampler = Annotated[SamplerChoice, Socket("SAMPLER")]

@@ -240,11 +240,40 @@ class ControlNetApplyAdvanced(
         if not self.strength:
             return positive, negative
         use = ControlUse(
-            control_net, Picture.of(image), self.strength, self.start_percent, self.end_percent
+            control_net,
+            Picture.of(image),
+            self.strength,
+            self.start_percent,
+            self.end_percent,
+            vae=vae,
         )
         return mapped(positive, lambda entry: entry.with_control(use)), mapped(
             negative, lambda entry: entry.with_control(use)
         )
+
+
+class ControlNetApplySD3(
+    Node,
+    category="conditioning/controlnet",
+    title="Apply Controlnet with VAE",
+    names=("positive", "negative"),
+):
+    """A ControlNet that reads latents, on both conditionings; as Apply ControlNet with a VAE."""
+
+    strength: Strength = 1.0
+    start_percent: Fraction = 0.0
+    end_percent: Fraction = 1.0
+
+    def run(
+        self,
+        positive: Conditioning,
+        negative: Conditioning,
+        control_net: ControlNet,
+        vae: Vae,
+        image: Image,
+    ) -> tuple[Conditioning, Conditioning]:
+        same = ControlNetApplyAdvanced(**self.model_dump())
+        return same.run(positive, negative, control_net, image, vae)
 
 
 class ControlNetApply(Node, category="conditioning/controlnet", title="Apply ControlNet (old)"):

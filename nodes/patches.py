@@ -13,7 +13,13 @@ from katz_graph.errors import InputError
 from katz_graph.knobs import Fraction, Share
 from katz_graph.models.loading.merge import merged_clip, merged_model
 from katz_graph.node import Node, Widget
-from katz_graph.patches import ContinuousSampling, DiscreteSampling, FlowSampling, RescaledGuidance
+from katz_graph.patches import (
+    ContinuousSampling,
+    DiscreteSampling,
+    FlowSampling,
+    GradualMask,
+    RescaledGuidance,
+)
 from katz_graph.patches import FreeU as FreeUPatch
 from katz_graph.wires import Clip, Model
 
@@ -64,6 +70,17 @@ class RescaleCFG(Node, category="advanced/model"):
 
     def run(self, model: Model) -> Model:
         return model.with_patch(RescaledGuidance(self.multiplier))
+
+
+class DifferentialDiffusion(Node, category="_for_testing", title="Differential Diffusion"):
+    """A mask of greys says from which step on a place is repainted: white from the first, dark ones
+    later (Levin and Fried 2023).
+    """
+
+    strength: Fraction = 1.0
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(GradualMask(self.strength))
 
 
 class ModelSamplingDiscrete(Node, category="advanced/model"):

@@ -6,9 +6,20 @@ from typing import Annotated
 
 from pydantic import Field
 
+from katz_graph.knobs import Strength
 from katz_graph.node import Node
 from katz_graph.nodes.denoise import Block, OutsideRegion
-from katz_graph.wires import Conditioning, Model, Prediction, Step, Tokens
+from katz_graph.wires import (
+    Conditioning,
+    ControlNet,
+    Image,
+    Model,
+    Prediction,
+    Step,
+    TokenResiduals,
+    Tokens,
+    Vae,
+)
 
 
 class TransformerEmbed(Node, category="denoise", stage="transformer_embed"):
@@ -19,17 +30,58 @@ class TransformerEmbed(Node, category="denoise", stage="transformer_embed"):
 
 
 class TransformerBlocks(Node, category="denoise", stage="transformer_blocks"):
-    """A range of a transformer's blocks. Block -1 as the last one means the model's last."""
+    """A range of a transformer's blocks. Block -1 as the last one means the model's last. Residuals
+    are summed and added to the picture's tokens before each block of the range.
+    """
 
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
     last_block: Block = -1
 
-    def run(self, model: Model, conditioning: Conditioning, features: Tokens) -> Tokens:
+    def run(
+        self,
+        model: Model,
+        conditioning: Conditioning,
+        features: Tokens,
+        *residuals: TokenResiduals | None,
+    ) -> Tokens:
         raise OutsideRegion(self)
 
 
 class TransformerHead(Node, category="denoise", stage="transformer_head"):
-    """The prediction that a transformer makes of its last block's tokens."""
+    """The prediction that a transformer makes of its last block's tokens, residuals added."""
 
-    def run(self, model: Model, features: Tokens) -> Prediction:
+    def run(self, model: Model, features: Tokens, *residuals: TokenResiduals | None) -> Prediction:
+        raise OutsideRegion(self)
+
+
+class TransformerControl(Node, category="denoise", stage="transformer_control"):
+    """The tokens of a transformer's ControlNet for one reference image, which the model's VAE
+    encodes where the ControlNet reads latents.
+    """
+
+    def run(
+        self,
+        control_net: ControlNet,
+        conditioning: Conditioning,
+        step: Step,
+        image: Image,
+        vae: Vae | None = None,
+    ) -> Tokens:
+        raise OutsideRegion(self)
+
+
+class TransformerControlBlock(
+    Node,
+    category="denoise",
+    stage="transformer_control_block",
+    names=("features", "residuals"),
+):
+    """One block of a transformer's ControlNet, and what it adds to the model's tokens."""
+
+    strength: Strength = 1.0
+    block: Annotated[int, Field(ge=0, le=63)] = 0
+
+    def run(
+        self, control_net: ControlNet, conditioning: Conditioning, features: Tokens
+    ) -> tuple[Tokens, TokenResiduals]:
         raise OutsideRegion(self)

@@ -60,7 +60,8 @@ class BoundCalls:
         known = [name for name in stage.rows if not isinstance(inputs[name], (Ref, Previous))]
         rows = {name: self._rows([member.inputs[name] for member in members]) for name in known}
         constants = on_device(stage.bound(inputs, self._loop), self._models.device)
-        module = self._models.module(inputs[stage.module]) if stage.module else None
+        recipe = inputs.get(stage.module) if stage.module else None
+        module = None if recipe is None else self._models.module(recipe)
         return Bound(stage, module, {**constants, **rows})
 
     def _rows(self, numbers: Sequence[Any]) -> Tensor:

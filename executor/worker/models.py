@@ -129,11 +129,13 @@ class DeviceModels:
         self.network_seconds += self._resident(module, recipe.loras, part)
         return module
 
-    def module(self, recipe: ModelRecipe | ControlNetRecipe | Encoding) -> Any:
+    def module(self, recipe: ModelRecipe | ControlNetRecipe | VaeRecipe | Encoding) -> Any:
         """Returns what a stage computes with: the live network of a recipe, with the weights that
-        it has now; for a text, what encodes it.
+        it has now; for a text, what encodes it, and for a VAE what encodes pictures.
         """
         match recipe:
+            case VaeRecipe():
+                return lambda pixels: self.encode_image(recipe, pixels)[0]
             case ModelRecipe():
                 return self._network(recipe)
             case ControlNetRecipe():
@@ -167,7 +169,8 @@ class DeviceModels:
         self.residents.drop(self._control_net(recipe).key)
 
     def _control_net(self, recipe: ControlNetRecipe) -> Loadable:
-        return self.store.controlnet_of(recipe.control_net, self.device, self.dtype, recipe.base)
+        part = recipe.control_net
+        return self.store.controlnet_of(part, self.device, self.dtype_of(part), recipe.base)
 
     def encode_text(self, encoding: Encoding) -> TextEncoding:
         """Encodes to [1, T, D], and pooled [1, P] where the family has it."""
@@ -188,7 +191,13 @@ class DeviceModels:
             self._resident(module, clip.loras, part)
             encoders.append((module, self.store.tokenizer(recipe)))
         encoded = text.encode(
-            encoders, prompt.text, clip.last_layer, prompt.further, clip.learned, clip.layout
+            encoders,
+            prompt.text,
+            clip.last_layer,
+            prompt.further,
+            clip.learned,
+            clip.layout,
+            prompt.absent,
         )
         vector = encoded.pooled
         return replace(

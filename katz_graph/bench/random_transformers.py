@@ -120,6 +120,25 @@ def make_transformer(kind: Kind, seed: int, blocks: int = 3) -> Any:
     return module.requires_grad_(False)
 
 
+def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> Any:
+    """Makes a ControlNet of a transformer whose weights all count; of FLUX.1 with one single block
+    less than double ones. `changed`: of its configuration.
+    """
+    values = transformer_config(kind, blocks) | {"num_layers": blocks} | changed
+    if kind in ("flux", "schnell"):
+        values["num_single_layers"] = changed.get("num_single_layers", blocks - 1)
+        model = diffusers.FluxControlNetModel
+    else:
+        dropped = ("sample_size", "dual_attention_layers")
+        values = {name: value for name, value in values.items() if name not in dropped}
+        model = diffusers.SD3ControlNetModel
+    with seeded(seed):
+        module = model(**values).eval()
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, 0.0, 0.1)
+    return module.requires_grad_(False)
+
+
 def make_pipeline(
     folder: str | Path, kind: Kind, seed: int, blocks: int = 3, with_t5: bool = False
 ) -> None:
@@ -135,7 +154,11 @@ def make_pipeline(
     }
     with seeded(seed), quiet(*LIBRARIES):
         make_transformer(kind, seed, blocks).save_pretrained(folder / "transformer")
-        _vae(pipeline).save_pretrained(folder / "vae")
+        vae = _vae(pipeline)
+        last = vae.encoder.conv_out  # means, and spreads of nothing, so that encoding draws nothing
+        last.weight.data[len(last.weight) // 2 :] = 0.0
+        last.bias.data[len(last.bias) // 2 :] = -100.0
+        vae.save_pretrained(folder / "vae")
         _scheduler(kind).save_pretrained(folder / "scheduler")
         encoders = _text_encoders(pipeline, with_t5)
         for suffix, (make, words, tokens) in zip(("", "_2", "_3"), encoders, strict=False):

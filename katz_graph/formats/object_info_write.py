@@ -139,6 +139,7 @@ def _native_options(port: Input) -> dict[str, Any]:
         or (port.knob and is_seed(port.name, port.socket))
         or NOTHING,
         "image_upload": widget.upload or NOTHING,
+        "display": "color" if widget.colour else NOTHING,
         "lazy": port.lazy or NOTHING,
         "forceInput": (
             not port.knob and port.socket in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")

@@ -103,7 +103,8 @@ def overflows(vae: VaeRecipe) -> bool:
 
 def union_types(control: ControlNetRecipe) -> int:
     """Counts the kinds of reference that a ControlNet for several knows; 0 for one of one kind."""
-    return int(config(control.control_net).get("num_control_type", 0))
+    values = config(control.control_net)
+    return int(values.get("num_control_type") or values.get("num_mode") or 0)
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ Must not know any family. Never imports torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -27,6 +27,7 @@ from katz_graph.recipe import (
     Conditioning,
     ConditioningEntry,
     ControlNetRecipe,
+    ControlUse,
     ModelRecipe,
     TextLayout,
     VaeRecipe,
@@ -41,9 +42,23 @@ Complete = Callable[[ConditioningEntry, ModelRecipe, Mapping[str, Any], bool], C
 is the latent that is sampled; true means the positive side.
 """
 Nodes = dict[str, NodeCall]
-Predict = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, Mapping[str, Link]], Link]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Holds what a ControlNet gives in a region: its residuals, in order."""
+
+    control_net: ControlNetRecipe
+    residuals: tuple[Link, ...]
+
+
+Predict = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, Sequence[Control]], Link]
 """Adds the operations of one prediction to a region, under names that begin with the given one:
-from a step, a text, and the residuals of ControlNets.
+from a step, a text, and ControlNets.
+"""
+DrawControl = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, ControlUse], tuple[Link, ...]]
+"""Adds the operations of a model's ControlNet to a region, under names that begin with the given
+one: from a step and a text. Returns the links of its residuals.
 """
 
 
@@ -122,12 +137,16 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Controls:
     """Declares the ControlNets of a family: their classes in diffusers, and their single files.
-    `check` raises InputError when one does not fit a model of the family.
+    `check` raises InputError when one does not fit a model of the family. `draw` adds the
+    operations of one to a region. `reads`, of transformers: which of a ControlNet's residuals is
+    added before each block of a network, and before its head.
     """
 
     class_names: tuple[str, ...]
     file: Layout
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
+    draw: DrawControl
+    reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +186,17 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class LoraNames:
-    """Declares how LoRA files name the modules of a network: those of kohya's trainers begin with
-    `prefix`, PEFT's own with one of `roots`. `renaming` maps diffusers' names to PEFT's; `others`
-    names the function from the paths of all modules to the further names of each. Both as
-    `module:name`.
+    """Declares how LoRA files name the modules of a network: behind one of `prefixes` with
+    underscores for dots, or by paths, which begin with one of `roots`, diffusers' or the original
+    code's. `renaming` maps diffusers' names of tensors to PEFT's; `originals` names the function
+    from the paths of all modules to the layers of the original code, each with the modules whose
+    rows are its own. Both as `module:name`.
     """
 
-    prefix: str
+    prefixes: tuple[str, ...]
     roots: tuple[str, ...]
     renaming: str
-    others: str
+    originals: str
 
 
 @dataclass(frozen=True, slots=True)

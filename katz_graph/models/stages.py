@@ -85,7 +85,7 @@ Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
 """Pairs a call of a stage on a module without memory that gives its output tensors with the parts
 of the module whose weights it reads.
 """
-Module = Literal["", "model", "control_net", "encoding"]
+Module = Literal["", "model", "control_net", "encoding", "vae"]
 Outputs = tuple[Any, ...]
 Compute = Callable[[Any, Mapping[str, Any]], Outputs]
 """`f(module, given) -> outputs`: `given` holds the tensors that the call reads, alone or inside of
@@ -113,7 +113,8 @@ class Stage:
     """Declares one stage. `compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`,
     and of a function from a module without memory and `Sized` to an `Example`, as
     `module:function`, imported when first called. `module`: the input whose recipe names the
-    live module that computes; `encoding` is the text encoders of a device. `recipes`: further
+    live module that computes; `encoding` is the text encoders of a device, `vae` what
+    encodes pictures (None without one). `recipes`: further
     inputs that `bind` alone reads. `rows`: inputs that are a number for each row. `recorded`:
     its calls may be recorded, for it computes with tensors alone.
 
@@ -122,11 +123,11 @@ class Stage:
     computes each once a request. `stands_for`: stages that it does as one, where a patch wraps
     them. `blocks`: those that it takes a range of, where the last gives more than the others.
     `holds_weights`: its weights count as memory; False where another stage of the module counts
-    them. `may_lag`: its output may come from the evaluation before (stale-controlnet). `pooled`:
-    devices that have nothing else may serve it to several requests. `encodes_text`, `reads_text`:
-    it computes from a prompt, or from encoded text. `placeable`, `group`: `--place` takes its name,
-    and the name of several. `label`, `colour`: of a costed stage in pictures of
-    plans.
+    them. `may_lag`: the number of its output that may come from the evaluation before
+    (stale-controlnet). `pooled`: devices that have nothing else may serve it to several requests.
+    `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`,
+    `group`: `--place` takes its name, and the name of several. `label`, `colour`: of a costed stage
+    in pictures of plans.
     """
 
     name: str
@@ -144,7 +145,7 @@ class Stage:
     stands_for: tuple[str, ...] = ()
     blocks: Blocks | None = None
     holds_weights: bool = False
-    may_lag: bool = False
+    may_lag: int | None = None
     pooled: bool = False
     encodes_text: bool = False
     reads_text: bool = False

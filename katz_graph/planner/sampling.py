@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.errors import InputError
@@ -16,7 +16,7 @@ from katz_graph.ir.values import Evaluation
 from katz_graph.models.configuration import scheduler_config
 from katz_graph.models.family import family_of
 from katz_graph.models.stages import Loop
-from katz_graph.patches import FreeU, OpaquePatch, sampling_patch
+from katz_graph.patches import FreeU, OpaquePatch, gradual_mask, sampling_patch
 from katz_graph.planner.passes.variants import Decide
 from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.names import SamplerChoice
@@ -37,6 +37,12 @@ def table_of(model: ModelRecipe) -> NoiseTable:
         if patch is None
         else altered_table(scheduler_config(model), patch)
     )
+
+
+@lru_cache(maxsize=16)
+def predicts_flow(model: ModelRecipe) -> bool:
+    """Tells if a model predicts a flow's velocity: as trained, or as a patch says."""
+    return table_of(model).parametrisation == "flow_prediction"
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loop:
@@ -69,7 +75,7 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
             values["end_at_step"],
             not values["return_with_leftover_noise"],
         )
-    batch_index = latent.get("batch_index")
+    batch_index, gradual = latent.get("batch_index"), gradual_mask(values["model"].patches)
     return SamplingSpec(
         sampler=sampler.name,
         options=sampler.options,
@@ -77,6 +83,7 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
         seed=values["seed"],
         add_noise=values["add_noise"],
         mask=latent.get("noise_mask"),
+        gradual=None if gradual is None else gradual.strength,
         batch_index=None if batch_index is None else tuple(batch_index),
     ), table
 

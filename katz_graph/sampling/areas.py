@@ -5,6 +5,7 @@ latent to repaint. Knows tensors only.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -109,6 +110,15 @@ class LatentMask:
         """Takes a mask in any size, the original [B, C, h, w] and unit noise of its shape."""
         self._mask, self._latent, self._noise = fit_mask(mask, latent), latent, noise
         self._path = path
+
+    def opened(self, rest: float, strength: float) -> LatentMask:
+        """Returns the mask where all is repainted that it covers by `rest` or more, by `strength`;
+        `rest`: of the schedule, 1 at its beginning, 0 at its end.
+        """
+        other = copy(self)
+        whole = (self._mask >= rest).to(self._mask.dtype)
+        other._mask = torch.lerp(self._mask, whole, strength) if strength < 1 else whole
+        return other
 
     def before(self, x: Tensor, sigma: float) -> Tensor:
         kept = self._path.noised(self._latent, self._noise, sigma)

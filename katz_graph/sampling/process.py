@@ -83,7 +83,9 @@ class SamplingProcess:
         self._step: Step | None = None
         self._denoised: Tensor | None = None
         self._interval = self._denoised_interval = -1  # of the schedule
-        self._mask: LatentMask | None = None
+        self._whole_mask: LatentMask | None = None
+        self._mask: LatentMask | None = None  # of the step
+        self._gradual, self._ends = spec.gradual, (0.0, 0.0)
         self._result: Tensor | None = None
 
         latent = to_device(latent.float(), device)
@@ -101,7 +103,9 @@ class SamplingProcess:
                 if solver.entry.redraws_mask_noise
                 else noise
             )
-            self._mask = LatentMask(spec.mask, latent, to_device(mask_noise, device), table.path)
+            self._whole_mask = LatentMask(
+                spec.mask, latent, to_device(mask_noise, device), table.path
+            )
         x = table.path.started(latent, to_device(noise, device), spec.sigmas[0])
         # The sigmas stay on the CPU: comparing one on a GPU would stall it.
         sigmas = torch.tensor(spec.sigmas, dtype=torch.float32)
@@ -109,6 +113,8 @@ class SamplingProcess:
             x, sigmas, solver.noise_source(latent.shape, spec.seed, sigmas, device)
         )
         self._end = spec.sigmas[-1]
+        last = max(self._end, table.sigma_min)
+        self._ends = table.timestep_at(spec.sigmas[0]), table.timestep_at(last)
         self._resume(None)
 
     def next_step(self) -> Step | None:
@@ -146,7 +152,16 @@ class SamplingProcess:
             self._result = self._table.path.finished(finished.value, self._end)
             return
         sigma = float(query.sigma)
+        self._mask = self._mask_at(sigma)
         x = self._mask.before(query.x, sigma) if self._mask else query.x
         scaled = scale_model_input(x, sigma, self._table.parametrisation).to(self._dtype)
         self._step = Step.of(x, scaled, sigma, self._table.timestep_at(sigma))
         self._interval = query.step
+
+    def _mask_at(self, sigma: float) -> LatentMask | None:
+        """Returns the mask of a noise level, which may open from step to step."""
+        first, last = self._ends
+        if self._whole_mask is None or not self._gradual or first == last:
+            return self._whole_mask
+        rest = (self._table.timestep_at(sigma) - last) / (first - last)
+        return self._whole_mask.opened(rest, self._gradual)

@@ -24,6 +24,8 @@ class SamplingSpec:
     add_noise: bool = True
     mask: Tensor | None = None  # [H, W], [B, H, W] or [B, 1, H, W] in any size, 1 = repaint
     batch_index: tuple[int, ...] | None = None  # [B]: which draw of the seed each sample gets
+    # how much the mask opens step by step; None: it stays as it is
+    gradual: float | None = None
     # of the sampler, where they are not its own defaults
     options: tuple[tuple[str, float | str], ...] = ()
 

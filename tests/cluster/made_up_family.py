@@ -4,7 +4,7 @@ one stage, and a stage that makes a prediction stronger by a strength for each r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from katz_graph.graph import Link, NodeCall
@@ -21,6 +21,7 @@ from katz_graph.models.family import (
     Network,
     Training,
 )
+from katz_graph.models.renaming import Rows
 from katz_graph.models.stages import Extent, Loop, Outputs, Stage
 from katz_graph.node import Node
 from katz_graph.recipe import Component
@@ -57,6 +58,10 @@ def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
     return tensors
 
 
+def originals(paths: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
+    return {}
+
+
 def architecture(part: Component) -> Architecture:
     return Architecture(
         4, 4, text_width=config_value(part, "text_width", int, 32), pooled_width=None
@@ -69,7 +74,7 @@ def predict(
     model: Any,
     step: Link,
     text: Any,
-    residuals: Mapping[str, Link],
+    controls: Any,
 ) -> Link:
     nodes[f"{name}-made"] = NodeCall("MadeUp", {"step": step, "model": model, "conditioning": text})
     return Link(f"{name}-made", 0)
@@ -117,7 +122,7 @@ FAMILY = ModelFamily(
         lambda _: False,
         lambda _: {"prediction_type": "epsilon"},
     ),
-    lora=LoraNames("lora_made_up_", (), "builtins:dict", "builtins:dict"),
+    lora=LoraNames(("lora_made_up_",), (), "builtins:dict", f"{MODULE}:originals"),
     text_sets=(),
     stages=(PREDICT, STRONGER),
 )

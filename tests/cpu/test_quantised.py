@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scaled_files import FP8, Files, marker, reference, stored, turned
 from single_files import checkpoint_tensors, open_clip, original_vae, parts, transformers_text
 from test_sd3 import folder, original  # noqa: F401 - a fixture
 from torch import Tensor
@@ -36,97 +37,9 @@ from katz_graph.models.loading.sources import (
 )
 from katz_graph.models.loading.store import ModelStore
 
-FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 CPU = ("cpu", torch.float32)
 PREFIX = "model.diffusion_model."
 WEIGHTS = "diffusion_pytorch_model.safetensors"
-
-
-def turned(size: int) -> Tensor:
-    """The regular Hadamard matrix, by the digits to base 4 of row and column: an entry is negative
-    where an odd number of pairs of digits add up to 3.
-    """
-    digits = [[number // 4**place % 4 for place in range(8)] for number in range(size)]
-    places = range(round(torch.tensor(float(size)).log2().item()) // 2)
-    return (
-        torch.tensor(
-            [
-                [
-                    (-1.0) ** sum(row[place] + column[place] == 3 for place in places)
-                    for column in digits
-                ]
-                for row in digits
-            ],
-            dtype=torch.float64,
-        )
-        / size**0.5
-    )
-
-
-def reference(weight: Tensor, scale: Tensor, rotated: int = 0) -> Tensor:
-    """What a stored weight stands for, in float32."""
-    rows = scale.double().reshape(-1, *[1] * (weight.ndim - 1))
-    values = weight.double()
-    if rotated:
-        values = (values.reshape(len(weight), -1, rotated) @ turned(rotated)).reshape(weight.shape)
-    return (values * rows).float()
-
-
-def stored(weight: Tensor, kind: str, rows: bool = True, rotated: int = 0) -> tuple[Tensor, Tensor]:
-    """Returns a weight in a format with scales, and those: [N, 1], or one."""
-    values = weight.float().flatten(1)
-    if rotated:
-        groups = values.reshape(len(weight), -1, rotated).double()
-        values = (groups @ turned(rotated).T).reshape(values.shape).float()
-    limit = 127 if kind == "int8_tensorwise" else torch.finfo(FP8[kind]).max
-    most = values.abs().amax(dim=1, keepdim=True) if rows else values.abs().max()
-    scale = most / limit
-    values = (values / scale).reshape(weight.shape)
-    made = values.round().to(torch.int8) if limit == 127 else values.to(FP8[kind])
-    return made, scale
-
-
-def marker(**said: Any) -> Tensor:
-    return torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
-
-
-class Files:
-    """Makes the tensors of a scaled file, and of the wide one of the same numbers."""
-
-    def __init__(self, tensors: dict[str, Tensor], mark: str, prefix: str = "") -> None:
-        self.scaled, self.wide = dict(tensors), dict(tensors)
-        self.layers: dict[str, Any] = {}
-        self.mark, self.prefix = mark, prefix
-
-    def store(self, layer: str, kind: str, rows: bool = True, rotated: int = 0) -> None:
-        name = f"{self.prefix}{layer}"
-        made, scale = stored(self.wide[f"{name}.weight"], kind, rows, rotated)
-        old = self.mark == "scaled_fp8"
-        self.scaled[f"{name}.weight"] = made
-        self.scaled[f"{name}.{'scale_weight' if old else 'weight_scale'}"] = scale
-        self.scaled[f"{name}.{'scale_input' if old else 'input_scale'}"] = torch.tensor(0.5)
-        self.wide[f"{name}.weight"] = reference(made, scale, rotated)
-        said: dict[str, Any] = {"format": kind}
-        if rotated:
-            said |= {"convrot": True, "convrot_groupsize": rotated}
-        self.layers[name] = said
-
-    def save(self, place: Path) -> tuple[Path, Path]:
-        metadata = None
-        match self.mark:
-            case "scaled_fp8":
-                self.scaled[f"{self.prefix}scaled_fp8"] = torch.zeros(2, dtype=torch.float8_e4m3fn)
-            case "comfy_quant":
-                for name, said in self.layers.items():
-                    self.scaled[f"{name}.comfy_quant"] = marker(**said)
-            case "metadata":
-                metadata = {"_quantization_metadata": json.dumps({"layers": self.layers})}
-        paths = place / "scaled.safetensors", place / "wide.safetensors"
-        for path, tensors, said in zip(
-            paths, (self.scaled, self.wide), (metadata, None), strict=True
-        ):
-            save_file({name: one.contiguous() for name, one in tensors.items()}, path, said)
-        return paths
 
 
 def same(one: Any, other: Any) -> bool:

@@ -14,7 +14,7 @@ from katz_graph.errors import InputError
 from katz_graph.ir.values import Step, per_row
 from katz_graph.sampling.names import SAMPLER_NAMES, SAMPLERS, SCHEDULER_NAMES, SamplerChoice
 from katz_graph.sampling.noise import initial_noise
-from katz_graph.sampling.noise_table import flow_table
+from katz_graph.sampling.noise_table import flow_table, noise_table
 from katz_graph.sampling.path import Flow
 from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.process import Process, start_process
@@ -259,3 +259,32 @@ def test_every_schedule_gives_finite_pictures(scheduler: str, sampler: str) -> N
 def test_levels_that_a_flow_has_not_are_refused_in_one_line(sigmas: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match="this model is a flow, whose levels lie between 1"):
         solver_of(SamplerChoice("euler"), sigmas, Flow(0.9999))
+
+
+@pytest.mark.parametrize("path", ["flow", "exploding"])
+def test_a_gradual_mask_opens_as_the_schedule_goes_on(path: str) -> None:
+    """Of four columns with masks 1, 0.6, 0.3, 0 each is repainted from its share of the timesteps
+    on, and before it shows the original at the step's level.
+    """
+    table = flow_table() if path == "flow" else noise_table({})
+    steps = 10
+    sigmas = schedule("simple", table, steps)
+    mask = torch.tensor([1.0, 0.6, 0.3, 0.0]).expand(1, 1, 4, 4)
+    latent = torch.full((1, 4, 4, 4), 0.5)
+    spec = SamplingSpec("euler", sigmas, 3, mask=mask, gradual=1.0)
+    process = start_process(spec, latent, table, "cpu", torch.float32)
+    noise = initial_noise(latent.shape, 3, None)
+    first, last = table.timestep_at(sigmas[0]), table.timestep_at(table.sigma_min)
+    shown = []
+    while (step := process.next_step()) is not None:
+        sigma = float(step.sigma[0])
+        original = table.path.noised(latent, noise, sigma)
+        kept = (step.x - original).abs().amax(dim=(0, 1, 2)) < 1e-5
+        rest = (table.timestep_at(sigma) - last) / (first - last)
+        # what was repainted in the step before has left the original's way
+        # (and a run on the other path begins with more noise than its level has)
+        begun = [path == "flow", True, True, True]
+        assert kept.tolist() == (shown[-1] if shown else begun), rest
+        shown.append([rest > share for share in (1.0, 0.6, 0.3, 0.0)])
+        process.advance(torch.full_like(step.x, -1.0))
+    assert [sum(column) for column in zip(*shown, strict=True)] == [0, 4, 7, 10]

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers import FluxKontextPipeline, FluxPipeline
 from safetensors.torch import load_file, save_file
 from transformers_made import (
     COSTED,
     KINDS,
     PROMPTS,
+    STEPS,
+    TOLD,
     forward,
     in_stages,
     inputs,
@@ -51,7 +54,16 @@ from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequenc
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
-from katz_graph.recipe import ConditioningEntry, Joined, Lora, Prompt, Sizes, Zeroed
+from katz_graph.recipe import (
+    ConditioningEntry,
+    Joined,
+    Lora,
+    Picture,
+    Prompt,
+    References,
+    Sizes,
+    Zeroed,
+)
 
 EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
 PEFT = {  # a layer of the second block
@@ -137,6 +149,90 @@ def test_guidance_is_told_to_models_that_were_distilled_with_it() -> None:
     made = [in_stages(module, step, one, []) for one in (text, other, off)]
     assert (made[0] - made[1]).abs().max() > 1e-3
     assert (made[0] - made[2]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("placing", ["offset", "index", "uxo"])
+@pytest.mark.parametrize("sizes", [((6, 10),), ((4, 12), (8, 4), (6, 6))])
+def test_references_are_tokens_behind_the_picture_s(
+    placing: str, sizes: tuple[tuple[int, int], ...]
+) -> None:
+    module = make_transformer("flux", 3, blocks=3)
+    step, text = inputs(module, 2, torch.float32)
+    draw = torch.Generator().manual_seed(1)
+    seen = tuple(torch.randn(2, 16, *size, generator=draw) for size in sizes)
+    ours = in_stages(module, step, text, [1], seen, placing)
+    height, width = step.x.shape[-2:]
+    ids = [FluxPipeline._prepare_latent_image_ids(2, height // 2, width // 2, "cpu", torch.float32)]
+    down, across = {"uxo": (height, width)}.get(placing, (0, 0))
+    for number, (high, wide) in enumerate(sizes, start=1):
+        place = FluxPipeline._prepare_latent_image_ids(
+            2, high // 2, wide // 2, "cpu", torch.float32
+        )
+        # as ComfyUI places them: in cells, beside or beneath what is there
+        if placing == "index":
+            place[:, 0] = number
+        elif placing == "uxo":
+            place[:, 1:] += torch.tensor([down // 2, across // 2])
+            down, across = down + high, across + wide
+        else:
+            right = high + down > wide + across
+            shift = (0, across) if right else (down, 0)
+            place[:, 0], place[:, 1:] = 1, place[:, 1:] + torch.tensor(shift) // 2
+            down, across = max(down, high + shift[0]), max(across, wide + shift[1])
+        ids.append(place)
+    tokens = [FluxPipeline._pack_latents(one, *one.shape) for one in (step.x, *seen)]
+    whole = module(
+        torch.cat(tokens, dim=1),
+        text.hidden,
+        text.pooled,
+        step.timestep.float(),
+        torch.cat(ids),
+        torch.zeros(text.hidden.shape[1], 3),
+        text.guidance,
+    ).sample[:, : tokens[0].shape[1]]
+    wanted = FluxPipeline._unpack_latents(whole, height * 8, width * 8, 8)
+    assert torch.equal(ours, wanted)
+
+
+def test_a_picture_edited_by_a_reference_is_the_stock_pipeline_s(
+    folders: dict[Kind, Path],
+) -> None:
+    model, clip, vae = pipeline_recipes(folders["flux"])
+    draw = torch.Generator().manual_seed(3)
+    pixels = torch.rand(1, 64, 96, 3, generator=draw)
+    latent = torch.zeros(1, 16, 8, 12)
+    with local_engine() as engine:
+        seen = engine.encode_image(vae, pixels, bare_context(engine))
+        told = References((Picture.of(seen),))
+        entry = ConditioningEntry(Prompt(clip, PROMPTS[0]), references=told)
+        begin = {
+            "sampler_name": "euler",
+            "scheduler": "simple",
+            "steps": STEPS,
+            "seed": 7,
+            "latent_image": {"samples": latent},
+            "model": model,
+        }
+        expansion = expand_sampling("StepBegin", begin, model, (entry,), (entry,), 1.0)
+        ours = sample(engine, bind(expansion.graph, expansion.outputs[0].node))
+        picture = engine.decode_latent(vae, ours, bare_context(engine))
+    stock = FluxKontextPipeline.from_pretrained(folders["flux"])
+    stock.set_progress_bar_config(disable=True)
+    noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(7))
+    wanted = stock(
+        image=pixels.movedim(-1, 1),
+        prompt=PROMPTS[0],
+        latents=FluxPipeline._pack_latents(noise, *noise.shape),
+        height=64,
+        width=96,
+        max_area=64 * 96,
+        num_inference_steps=STEPS,
+        guidance_scale=TOLD,
+        max_sequence_length=256,
+        output_type="pt",
+        _auto_resize=False,
+    ).images.movedim(1, -1)
+    assert (picture - wanted).abs().max() <= 1e-5
 
 
 # Texts

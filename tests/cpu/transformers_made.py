@@ -154,7 +154,13 @@ def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
 
 
 def in_stages(
-    module: Any, step: Step, text: TextEncoding, cuts: list[int], first: int = 0
+    module: Any,
+    step: Step,
+    text: TextEncoding,
+    cuts: list[int],
+    references: tuple[Tensor, ...] = (),
+    placing: str = "offset",
+    first: int = 0,
 ) -> Tensor:
     """Runs the stages with the blocks, from `first` on, cut behind those numbers. Returns the raw
     prediction.
@@ -163,13 +169,20 @@ def in_stages(
     def run(name: str, **given: Any) -> Any:
         return stage(name).computed(module, given)[0]
 
-    fixed = run("transformer_fixed", text=text, cells=step.x.shape[-2:])
+    fixed = run(
+        "transformer_fixed",
+        text=text,
+        cells=step.x.shape[-2:],
+        latents=references,
+        placing=placing,
+        before=0,
+    )
     tokens: Tokens = run(
         "transformer_embed",
         step=step,
         text=text,
         fixed=fixed,
-        context=run("transformer_context", text=text),
+        context=run("transformer_context", text=text, kinds=()),
         pooled=run("transformer_pooled", text=text, reads_pooled=text.pooled is not None),
     )
     for last in [*cuts, -1]:

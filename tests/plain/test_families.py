@@ -30,6 +30,7 @@ WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
     "nodes/sigmas.py": {"sd1", "sdxl"},  # the same
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
     "nodes/loaders.py": {"flux", "sd3", "sdxl", "unet"},
+    "nodes/told.py": {"flux"},  # where ComfyUI's menu has FluxGuidance
     "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages

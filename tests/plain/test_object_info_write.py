@@ -128,6 +128,11 @@ def test_titles_optional_wires_outputs_and_texts(served: dict[str, Any]) -> None
     )
 
 
+def test_a_whole_number_that_is_a_colour_says_so() -> None:
+    color = node_info(REGISTRY["EmptyImage"], FOLDERS)["input"]["required"]["color"]
+    assert color[0] == "INT" and color[1]["display"] == "color" and color[1]["max"] == 0xFFFFFF
+
+
 def test_choices_are_the_files_that_are_there_now(tmp_path: Path) -> None:
     folders = Folders((tmp_path / "models",), tmp_path / "input", tmp_path / "output", paths=False)
     (tmp_path / "models" / "loras").mkdir(parents=True)

@@ -79,7 +79,8 @@ def test_a_file_names_the_job_that_wrote_it_not_those_that_show_it_again(tmp_pat
     async def scenario(server: Served) -> None:
         jobs = []
         for _ in range(2):
-            jobs.append(await server.submit())
+            workflow = {"extra_pnginfo": {"workflow": {"id": f"w{len(jobs)}"}}}
+            jobs.append(await server.submit(extra_data=workflow))
             await server.settled(lambda: len(server.runner.taken) == len(jobs))
             if len(jobs) == 1:
                 write(tmp_path / "output", "x/a.png", picture())
@@ -87,9 +88,10 @@ def test_a_file_names_the_job_that_wrote_it_not_those_that_show_it_again(tmp_pat
             await server.finished(jobs[-1])
         write(tmp_path / "output", "b.png", picture())
         listed = (await server.client.get("/katz/files")).json()["files"]
-        assert [(file["name"], file["job"]) for file in listed] == [
-            ("b.png", None),
-            ("x/a.png", jobs[0]),
+        keys = ("name", "job", "workflow", "node")
+        assert [tuple(file[key] for key in keys) for file in listed] == [
+            ("b.png", None, None, None),
+            ("x/a.png", jobs[0], "w0", "2"),
         ]
         write(tmp_path / "output", "x/a.png", picture(), 1000)  # somebody else's by now
         listed = (await server.client.get("/katz/files")).json()["files"]

@@ -48,7 +48,8 @@ def as_data(answer: OpenedWorkflow | CheckedWorkflow | PlannedWorkflow) -> dict[
 @dataclass(frozen=True, slots=True)
 class ListedFile:
     """A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. Sizes in
-    pixels are null for what is no picture, `job` where it is not known or not over.
+    pixels are null for what is no picture, `job` where it is not known or not over. `workflow`: the
+    id of the document that the job came from; `node`: the node that shows the file.
     """
 
     name: str
@@ -58,6 +59,8 @@ class ListedFile:
     width: int | None
     height: int | None
     job: str | None
+    workflow: str | None
+    node: str | None
 
 
 @dataclass(frozen=True, slots=True)

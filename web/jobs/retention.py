@@ -124,9 +124,14 @@ def shown_files(job: Ended) -> Iterator[StoredFile]:
     """Lists the files that a job's outputs name, as editors get them: `{"filename", "subfolder",
     "type"}`. A pack may name anything: paths need not exist.
     """
-    for kinds in job.outputs.values():
+    yield from (file for _, file in shown_by(job))
+
+
+def shown_by(job: Ended) -> Iterator[tuple[str, StoredFile]]:
+    """Lists those files with the id of the node that shows each."""
+    for node, kinds in job.outputs.items():
         for entries in kinds.values():
-            yield from (file for entry in entries if (file := _shown(entry)) is not None)
+            yield from ((node, file) for entry in entries if (file := _shown(entry)) is not None)
 
 
 def _shown(entry: Any) -> StoredFile | None:

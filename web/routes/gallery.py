@@ -16,8 +16,8 @@ from katz_graph.web.files.listing import Entry, newest, pixels
 from katz_graph.web.files.paths import NAME_BYTES, folder_of
 from katz_graph.web.http.answers import FilePage, ListedFile
 from katz_graph.web.http.responses import json_answer
-from katz_graph.web.jobs.job import Job
-from katz_graph.web.jobs.retention import shown_files
+from katz_graph.web.jobs.job import Job, workflow_id
+from katz_graph.web.jobs.retention import shown_by
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
@@ -58,7 +58,7 @@ def router(state: State) -> APIRouter:
                     entry.modified,
                     size and size[0],
                     size and size[1],
-                    _writer(entry, writers.get(entry.name, ())),
+                    *_writer(entry, writers.get(entry.name, ())),
                 )
                 for entry, size in zip(found, sizes, strict=False)
             ),
@@ -77,21 +77,25 @@ def _found(
     return found, [pixels(folder / entry.name) for entry in found[:limit]]
 
 
-def _writers(jobs: Sequence[Job]) -> Mapping[str, Sequence[Job]]:
-    """Returns the jobs that show each file of the output folder."""
-    found: dict[str, list[Job]] = {}
+def _writers(jobs: Sequence[Job]) -> Mapping[str, Sequence[tuple[Job, str]]]:
+    """Returns the jobs that show each file of the output folder, each with its node."""
+    found: dict[str, list[tuple[Job, str]]] = {}
     for job in jobs:
-        for file in shown_files(job.result) if job.result is not None else ():
+        for node, file in shown_by(job.result) if job.result is not None else ():
             if file.place == "output":
-                found.setdefault(file.path, []).append(job)
+                found.setdefault(file.path, []).append((job, node))
     return found
 
 
-def _writer(entry: Entry, jobs: Sequence[Job]) -> str | None:
-    """Returns the job that ran when the file was written: others show it from the cache."""
+def _writer(
+    entry: Entry, jobs: Sequence[tuple[Job, str]]
+) -> tuple[str | None, str | None, str | None]:
+    """Returns the job that ran when the file was written, its workflow and node: others show it
+    from the cache.
+    """
     ran = (
-        job.id
-        for job in jobs
+        (job.id, workflow_id(job), node)
+        for job, node in jobs
         if (job.started or 0) - CLOCKS <= entry.modified <= (job.ended or 0) + CLOCKS
     )
-    return next(ran, None)
+    return next(ran, (None, None, None))

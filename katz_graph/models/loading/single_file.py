@@ -83,7 +83,7 @@ STRANGERS = {  # what families are called that none of ours is, by the names of 
 }
 KINDS = {
     r"lora_controlnet": ("Control-LoRA", "which is not supported: take the whole ControlNet"),
-    r"lora_|\.lora\.|hada_|lokr_|\.dora_scale": ("LoRA", "load it with LoraLoader"),
+    r"lora_|_lora\d?\.|\.lora\.|hada_|lokr_|\.dora_scale": ("LoRA", "load it with LoraLoader"),
     r"motion_modules\.": ("AnimateDiff motion module", "which is not supported"),
     r"^(adapter\.)?body\.\d+\.(block1|resnets|in_conv)": (
         "T2I-adapter",

@@ -56,15 +56,17 @@ def encode(
     further: Sequence[str] = (),
     learned: Sequence[LearnedWords] = (),
     layout: TextLayout = DEFAULT_LAYOUT,
+    absent: Sequence[int] = (),
 ) -> TextEncoding:
     """Encodes a prompt with pairs (text encoder, tokenizer): those of CLIP give [1, 77 · chunks,
     D], as many chunks as the longest needs, side by side; how the others come in says the layout.
 
     last_layer: of CLIP's: -1 is the last layer of the encoder as it was trained, -2 the one before;
     beyond the first it is the last again. None is the family's own. further: the texts for the
-    second encoder and those behind it, where they are others. learned: the textual inversions that
-    CLIP's text may name. The pooled text is the first chunk's. InputError for a last_layer that is
-    not negative.
+    second encoder and those behind it, where they are others. absent: the numbers of encoders that
+    read nothing: zeros for one of CLIP's beside another, else nothing, and pooled zeros. learned:
+    the textual inversions that CLIP's text may name. The pooled text is the first chunk's.
+    InputError for a last_layer that is not negative, and where all encoders read nothing.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(
@@ -72,16 +74,22 @@ def encode(
         )
     texts = [text, *further, *[text] * len(encoders)]
     each = [(*pair, said) for pair, said in zip(encoders, texts, strict=False)]
-    in_rows = [one for one in each if _takes_rows(one[0])]
+    in_rows = [number for number, one in enumerate(each) if _takes_rows(one[0])]
     parts, masks, pooled = [], [], None
     if in_rows:
-        hidden, pooled = _encode_rows(in_rows, last_layer, learned, layout)
-        parts = [hidden] if layout.clip_rows else []
+        mute = [number in absent for number in in_rows]
+        those = [each[number] for number in in_rows]
+        hidden, pooled = _encode_rows(those, last_layer, learned, layout, mute)
+        parts = [hidden] if layout.clip_rows and not all(mute) else []
     for number, (module, tokenizer, said) in enumerate(each):
-        if not _takes_rows(module):
-            hidden, mask = encode_sequence(module, tokenizer, said, layout, layout.length(number))
-            parts.append(hidden)
-            masks.append(mask)
+        if number in in_rows or (number in absent and not layout.lengths):
+            continue
+        hidden, mask = encode_sequence(module, tokenizer, said, layout, layout.length(number))
+        silent = number in absent
+        parts.append(torch.zeros_like(hidden) if silent else hidden)
+        masks.append(torch.zeros_like(mask) if silent else mask)
+    if not parts:
+        raise InputError("the conditioning has no text for any text encoder: write one")
     width = max(part.shape[-1] for part in parts)
     filled = [pad(part, (0, width - part.shape[-1])) for part in parts]
     return TextEncoding(
@@ -100,8 +108,11 @@ def _encode_rows(
     last_layer: int | None,
     learned: Sequence[LearnedWords],
     layout: TextLayout,
+    mute: Sequence[bool],
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the hidden states of CLIP's encoders side by side, and the pooled text."""
+    """Returns the hidden states of CLIP's encoders side by side, and the pooled text; zeros of
+    those that are mute.
+    """
     rows = [
         token_rows(
             tokenizer,
@@ -125,13 +136,17 @@ def _encode_rows(
         )
         for number, ((module, tokenizer, _), one) in enumerate(zip(encoders, rows, strict=True))
     ]
-    hidden = torch.cat([states for states, _ in encoded], dim=-1)
-    *others, last = (pooled for _, pooled in encoded)
+    pooled = [vector for _, vector in encoded]
     if projects and layout.pooled != "plain":
-        last = encoders[-1][0].text_projection(last)
+        pooled[-1] = encoders[-1][0].text_projection(pooled[-1])
+    states = [
+        torch.zeros_like(one) if off else one for (one, _), off in zip(encoded, mute, strict=True)
+    ]
+    pooled = [torch.zeros_like(one) if off else one for one, off in zip(pooled, mute, strict=True)]
+    hidden = torch.cat(states, dim=-1)
     if layout.pooled == "last":
-        return hidden, last if projects else None
-    return hidden, torch.cat([*others, last], dim=-1)
+        return hidden, pooled[-1] if projects else None
+    return hidden, torch.cat(pooled, dim=-1)
 
 
 def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:

@@ -16,7 +16,7 @@ from katz_graph.errors import InputError
 from katz_graph.messages import first_line
 from katz_graph.models.loading.identity import SENTENCE_PIECES, VOCABULARIES
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.text.kinds import kind_of, positions_of, width_of
+from katz_graph.models.text.kinds import kind_of, positions_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
 from katz_graph.models.text.textual_inversion import pieces, vectors
 from katz_graph.recipe import Prompt, TextEncoderRecipe, TextLayout
@@ -58,11 +58,14 @@ def prompt_length(prompt: Prompt) -> int:
     the one with the most needs, and the tokens of long texts behind them.
     """
     layout, in_rows, long = prompt.clip.layout, [0], 0
+    clip, _ = split(prompt.clip.encoders)
+    silent = all(number in prompt.absent for number in range(len(clip)))
     for number, encoder in enumerate(prompt.clip.encoders):
         text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
         if not kind_of(encoder.encoder).rows:
-            long += len(sequence(tokenizer, text, layout, layout.length(number)))
-        elif layout.clip_rows:
+            if number not in prompt.absent or layout.lengths:
+                long += len(sequence(tokenizer, text, layout, layout.length(number)))
+        elif layout.clip_rows and not silent:
             positions = positions_of(encoder.encoder)
             learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
             rows = token_rows(tokenizer, positions, weighted_segments(text), learned)

@@ -22,12 +22,14 @@ from katz_graph.planner.region import stage_of
 @dataclass(frozen=True, slots=True)
 class Tree:
     """Holds a leaf (one operation), or children in series (S), in parallel (P), or in an order that
-    is neither (prime).
+    is neither (prime), such as the ladder of a ControlNet's blocks beside a network's. `edges`: of
+    a prime, which child reads which, by number, after transitive reduction.
     """
 
     kind: Literal["leaf", "S", "P", "prime"]
     leaf: str = ""
     children: tuple[Tree, ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         return (
@@ -43,13 +45,19 @@ class Tree:
             yield from child.leaves()
 
     def fold(self, seconds: Callable[[str], float]) -> float:
-        """Returns the time with endless devices and free communication: sum over S, maximum over P
-        (a prime counts as S: an upper bound).
+        """Returns the time with endless devices and free communication: sum over S, maximum over P,
+        the longest path through a prime.
         """
         if self.kind == "leaf":
             return seconds(self.leaf)
         parts = [child.fold(seconds) for child in self.children]
-        return max(parts) if self.kind == "P" else sum(parts)
+        if self.kind != "prime":
+            return max(parts) if self.kind == "P" else sum(parts)
+        ends: list[float] = []  # of the children, which stand in topological order
+        for number, part in enumerate(parts):
+            before = [ends[first] for first, second in self.edges if second == number]
+            ends.append(max(before, default=0.0) + part)
+        return max(ends)
 
 
 def decompose(program: Program) -> Program:
@@ -87,10 +95,12 @@ def tree(graph: networkx.DiGraph) -> Tree:
     work.add_nodes_from(trees)
     while len(work) > 1 and (_merge_parallel(work, trees) or _merge_series(work, trees)):
         pass
-    remaining = [
-        trees[number] for number in sorted(networkx.lexicographical_topological_sort(work))
-    ]
-    return remaining[0] if len(remaining) == 1 else Tree("prime", children=tuple(remaining))
+    order = list(networkx.lexicographical_topological_sort(work))
+    if len(order) == 1:
+        return trees[order[0]]
+    place = {number: index for index, number in enumerate(order)}
+    edges = sorted((place[first], place[second]) for first, second in work.edges)
+    return Tree("prime", children=tuple(trees[number] for number in order), edges=tuple(edges))
 
 
 def _merge_parallel(work: networkx.DiGraph, trees: dict[int, Tree]) -> bool:

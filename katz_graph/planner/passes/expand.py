@@ -15,7 +15,7 @@ from katz_graph.errors import InputError
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.guidance_spec import Guider
 from katz_graph.ir.region import CROP, SLOTS
-from katz_graph.models.family import family_of
+from katz_graph.models.family import Control, check_controlnet, family_of
 from katz_graph.planner.passes.conditioning import balanced, combine
 from katz_graph.planner.passes.latent import fit_empty
 from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
@@ -117,7 +117,13 @@ def _branch(
     """Adds the network of one conditioning entry, with a ControlNet instance per use."""
     whole = ConditioningEntry(entry.encoding)
     text = (
-        replace(whole, sizes=entry.sizes, concatenated=entry.concatenated, guidance=entry.guidance),
+        replace(
+            whole,
+            sizes=entry.sizes,
+            concatenated=entry.concatenated,
+            guidance=entry.guidance,
+            references=entry.references,
+        ),
     )
     step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}-area", entry.area)
     active = [use for use in entry.control if use.strength != 0.0]
@@ -125,11 +131,11 @@ def _branch(
         raise InputError(
             f"a conditioning carries {len(active)} ControlNets; at most {SLOTS} can act at once"
         )
-    residuals = {
-        f"residuals_{number}": _control(nodes, f"{name}-controlnet{number}", step, text, use)
+    controls = [
+        _control(nodes, f"{name}-controlnet{number}", model, step, text, use)
         for number, use in enumerate(active, start=1)
-    }
-    return family_of(model.network).network.predict(nodes, name, model, step, text, residuals)
+    ]
+    return family_of(model.network).network.predict(nodes, name, model, step, text, controls)
 
 
 def _crop(nodes: dict[str, NodeCall], name: str, area: Area) -> Link:
@@ -139,31 +145,41 @@ def _crop(nodes: dict[str, NodeCall], name: str, area: Area) -> Link:
 
 
 def _control(
-    nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioning, use: ControlUse
-) -> Link:
-    inputs = {
-        "control_net": use.control_net,
-        "step": step,
-        "conditioning": text,
-        "image": use.image,
-        "strength": use.strength,
-    }
-    nodes[name] = NodeCall("ControlNet", inputs)
-    return _within(nodes, f"{name}-window", Link(name, 0), (use.start_percent, use.end_percent))
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    step: Link,
+    text: Conditioning,
+    use: ControlUse,
+) -> Control:
+    controls = family_of(model.network).controls
+    if controls is None:
+        check_controlnet(use.control_net, model)
+        raise AssertionError  # none fits such a model
+    residuals = controls.draw(nodes, name, model, step, text, use)
+    window = use.start_percent, use.end_percent
+    return Control(
+        use.control_net,
+        tuple(
+            _within(nodes, f"{name}-window", link, window, number)
+            for number, link in enumerate(residuals)
+        ),
+    )
 
 
 def _within(
-    nodes: dict[str, NodeCall], name: str, value: Link, window: tuple[float, float]
+    nodes: dict[str, NodeCall], name: str, value: Link, window: tuple[float, float], number: int = 0
 ) -> Link:
-    """Switches `value` on inside the window of the schedule, and off outside of it."""
+    """Switches `value`, one of several, on inside the window of the schedule, and off outside."""
     if window == WHOLE:
         return value
     nodes[name] = NodeCall(
         "StepWindow",
         {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]},
     )
-    nodes[f"{name}-switch"] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value})
-    return Link(f"{name}-switch", 0)
+    switch = f"{name}-switch{number or ''}"
+    nodes[switch] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value})
+    return Link(switch, 0)
 
 
 def _window(entry: ConditioningEntry) -> tuple[float, float]:

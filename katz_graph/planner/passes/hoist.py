@@ -53,20 +53,23 @@ def hoist(program: Program) -> Program:
             },
         )
         for name, made_by in text_arguments(stage_of(operation)).items():
-            key, reads = (
-                f"{text_key}:{digest(model)[:12]}",
-                {"model": model, "text": inputs["text"]},
-            )
-            if "cells" in stage(made_by).recipes:  # it depends on the size of what is seen
-                reads["cells"] = part.cells if part else None
-                key = ":".join([key, *map(str, reads["cells"] or ())])
+            key = f"{text_key}:{digest(model)[:12]}"
+            reads = {"model": model, "text": inputs["text"]}
+            if "cells" in stage(made_by).recipes:  # it depends on what is seen
+                reads |= {"cells": part.cells if part else None, "references": entry.references}
+                key = f"{key}:{digest((reads['cells'], entry.references))[:12]}"
             inputs[name] = once(made_by, key, reads)
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
-            key = ":".join([image.digest[:12], digest(model)[:12], *map(str, cells or ())])
+            vae = inputs.pop("vae", None)
+            key = ":".join([image.digest[:12], digest((model, vae))[:12], *map(str, cells or ())])
+            reads = {"control_net": model, "image": image, "cells": cells}
             inputs["reference"] = once(
-                hoists["reference"], key, {"control_net": model, "image": image, "cells": cells}
+                hoists["reference"], key, reads if vae is None else {**reads, "vae": vae}
             )
+        if "hint" in hoists:  # what a ControlNet makes of it
+            reads = {"control_net": model, "reference": inputs.pop("reference")}
+            inputs["hint"] = once(hoists["hint"], key, reads)
         if "concatenated" in hoists and entry.concatenated is not None:
             key = ":".join(
                 [

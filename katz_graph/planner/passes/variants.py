@@ -15,6 +15,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.ir.program import EvaluationPoint, Program, Variant
 from katz_graph.ir.region import SLOTS, SWITCH, Operation, Previous, Ref, Region
+from katz_graph.planner.region import stage_of
 
 CONDITIONS = ("step_pattern", "step_window")
 Decide = Callable[[Operation, EvaluationPoint], bool]
@@ -163,6 +164,12 @@ def delay(program: Program, sessions: Sequence[str]) -> Program:
     computed. Staleness counts in evaluations.
     """
     slots = {name: SLOTS + number for number, name in enumerate(sessions, start=1)}
+    lagging = {
+        op.id: stage_of(op).may_lag or 0
+        for variant in program.variants
+        for op in variant.operations
+        if op.id in slots
+    }
     before = {index: variant for variant in program.variants for index in variant.evaluations}
 
     def stale(index: int) -> frozenset[str]:
@@ -172,7 +179,7 @@ def delay(program: Program, sessions: Sequence[str]) -> Program:
     found = specialised(
         program.schedule,
         lambda index: (before[index].name, stale(index)),
-        lambda index, live: _delayed(before[index], slots, stale(index), live),
+        lambda index, live: _delayed(before[index], slots, lagging, stale(index), live),
     )
     return replace(program, variants=found, delayed=tuple(sessions))
 
@@ -182,21 +189,26 @@ def _active(variant: Variant, slots: Mapping[str, int]) -> frozenset[str]:
 
 
 def _delayed(
-    variant: Variant, slots: Mapping[str, int], stale: frozenset[str], live: frozenset[int]
+    variant: Variant,
+    slots: Mapping[str, int],
+    lagging: Mapping[str, int],
+    stale: frozenset[str],
+    live: frozenset[int],
 ) -> Variant:
     def read(value: Any) -> Any:
-        return (
-            Previous(slots[value.operation])
-            if isinstance(value, Ref) and value.operation in stale
-            else value
+        lags = (
+            isinstance(value, Ref)
+            and value.operation in stale
+            and value.output == lagging[value.operation]
         )
+        return Previous(slots[value.operation]) if lags else value
 
     operations = {
         op.id: replace(op, inputs={name: read(value) for name, value in op.inputs.items()})
         for op in variant.operations
     }
     carried = {slot: read(value) for slot, value in variant.carried.items() if slot in live}
-    carried |= {slot: Ref(name) for name, slot in slots.items() if slot in live}
+    carried |= {slot: Ref(name, lagging[name]) for name, slot in slots.items() if slot in live}
     prediction = read(variant.prediction)
     needed = needed_operations(operations, [prediction, *carried.values()])
     kept = tuple(op for name, op in operations.items() if name in needed)

@@ -150,7 +150,7 @@ def _why_not_stale(
     program: Program, simulation: Simulation, others: Sequence[Compared]
 ) -> Iterator[str]:
     if not any(
-        stage_of(operation).may_lag
+        stage_of(operation).may_lag is not None
         for variant in program.variants
         for operation in variant.operations
     ):
@@ -247,7 +247,9 @@ class Describer:
             for op in variant.operations
             if stage_of(op).costed
         }
-        self._controls = {name for name, op in operations.items() if stage_of(op).may_lag}
+        self._controls = {
+            name for name, op in operations.items() if stage_of(op).may_lag is not None
+        }
         self._edges = {
             (ref.operation, op.id)
             for variant in program.variants

@@ -107,7 +107,22 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
         program.work[source].output_bytes if source is not None and source in program.work else None
         for source in residuals
     )
-    return operation.stage, constants, variable, steps, part and part.cells, tokens, sizes
+    forms = _forms(program, operation)
+    return operation.stage, constants, variable, steps, part and part.cells, tokens, sizes, forms
+
+
+def _forms(program: Program, operation: Operation) -> Hashable:
+    """Returns what decides the shapes of what was computed before: guidance that is told or not,
+    and the sizes of references.
+    """
+    read = {value.operation for value in operation.inputs.values() if isinstance(value, Ref)}
+    forms = []
+    for one in program.before:
+        if one.id in read:
+            seen = one.inputs.get("references")
+            shapes = () if seen is None else tuple(tuple(x.pixels.shape) for x in seen.latents)
+            forms.append((one.stage, one.inputs.get("guidance") is None, shapes))
+    return tuple(sorted(forms))
 
 
 class Costs:
@@ -262,6 +277,9 @@ def calls_before(
             for _, ref in operation.references():
                 if ref.operation in readers:
                     readers[ref.operation][arranged.placement[operation.id]] = None
+    for operation in reversed(program.before):  # what is made of other hoisted work
+        for _, ref in operation.references():
+            readers[ref.operation] |= readers[operation.id]
     found = []
     for device in (device.name for device in program.target.devices):
         batches = _batches(

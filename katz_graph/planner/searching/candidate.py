@@ -178,7 +178,7 @@ class _Graph:
         self.sessions = {
             name: tuple(self._edges[name])
             for name, op in operations.items()
-            if stage_of(op).may_lag
+            if stage_of(op).may_lag is not None
         }
 
     def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:

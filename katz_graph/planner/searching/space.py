@@ -222,12 +222,17 @@ def _models(program: Program) -> dict[str, object]:
 def _items(
     tree: Tree, models: Mapping[str, object], seconds: Callable[[str], float]
 ) -> list[list[str]]:
-    """Makes every child of a P (or prime) an item; what stands in series goes with the heaviest
-    chain of its own model.
+    """Makes every child of a P an item; what stands in series goes with the heaviest chain of its
+    own model. The blocks of a prime go together by model, for one alone is not worth its transfers.
     """
     if tree.kind == "leaf":
         return [[tree.leaf]]
-    if tree.kind != "S":
+    if tree.kind == "prime":
+        together: dict[object, list[str]] = {}
+        for name in tree.leaves():
+            together.setdefault(models.get(name), []).append(name)
+        return list(together.values())
+    if tree.kind == "P":
         return [item for child in tree.children for item in _items(child, models, seconds)]
     spine = [child.leaf for child in tree.children if child.kind == "leaf"]
     found = [

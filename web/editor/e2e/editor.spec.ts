@@ -1,6 +1,4 @@
 /** A real `katz serve` with the miniature models, as a person uses it. */
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { expect } from "@playwright/test";
 import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
@@ -211,7 +209,7 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   const sheet = page.getByRole("dialog", { name: "Shortcuts" });
   const close = async () => {
     await page.keyboard.press("Escape");
-    await expect(sheet).toHaveCount(0);
+    await expect(page.locator("dialog")).toHaveCount(0); // a closed one still takes the next key
   };
   const give = async (action: string, key: string) => {
     await page.getByRole("button", { name: "Shortcuts", exact: true }).click();
@@ -233,7 +231,7 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   await expect(sheet.getByRole("status")).toContainText("J is the key of “Templates” already");
   await sheet.getByRole("button", { name: "Use it for “Queue and history”" }).click();
   await expect(
-    sheet.getByRole("button", { name: "no key, change the key of Templates" }),
+    sheet.getByRole("button", { name: "none, change the key of Templates" }),
   ).toBeVisible();
   await close();
   await page.reload();
@@ -250,38 +248,3 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   await page.keyboard.press("t");
   await expect(templates).toBeVisible();
 });
-
-for (const colorScheme of ["dark", "light"] as const)
-  test(`P0.40 P0.41 axe finds nothing serious, ${colorScheme}`, async ({ page }) => {
-    await page.emulateMedia({ colorScheme });
-    const source = readFileSync(
-      createRequire(import.meta.url).resolve("axe-core/axe.min.js"),
-      "utf8",
-    );
-    const found = async () => {
-      await page.evaluate(source);
-      const { violations } = await page.evaluate(() =>
-        (
-          window as unknown as {
-            axe: {
-              run: () => Promise<{
-                violations: { id: string; impact: string; nodes: { html: string }[] }[];
-              }>;
-            };
-          }
-        ).axe.run(),
-      );
-      return violations
-        .filter(({ impact }) => impact === "serious" || impact === "critical")
-        .map(({ id, nodes }) => `${id}: ${nodes[0]?.html}`);
-    };
-    expect(await found()).toEqual([]);
-    await openTemplate(page, "ControlNet and LoRA");
-    await runToEnd(page);
-    await page.keyboard.press("Shift+E");
-    expect(await found()).toEqual([]);
-    await page.keyboard.press("q");
-    expect(await found()).toEqual([]);
-    await page.keyboard.press("Shift+A");
-    expect(await found()).toEqual([]);
-  });

@@ -1,6 +1,6 @@
 /** Files on the server and windows of one person, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
-import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
+import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
 async function saveAs(page: Page, name: string): Promise<void> {
   await page.keyboard.press("Control+s");
@@ -176,4 +176,140 @@ test("P0.41 the token is asked for in words, at the first visit and in between, 
   expect(page.url()).not.toContain("token");
   expect(troubles.every((line) => line.includes("401"))).toBe(true);
   troubles.length = 0;
+});
+
+test("P0.33 the gallery is filtered by workflow and by node, after a reload too", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await setSteps(page, "2");
+  const doc = await downloaded(page);
+  const save = doc.nodes.find(({ id }: { id: number }) => id === 91);
+  const link = doc.links.find((one: number[]) => one[3] === 91);
+  const second = {
+    ...save,
+    id: 95,
+    title: "Second",
+    pos: [save.pos[0], save.pos[1] + 400],
+    widgets_values: ["second"], // else it is the same picture as the first one
+    widgets_values_named: { filename_prefix: "second" },
+  };
+  doc.nodes.find(({ id }: { id: number }) => id === 5).widgets_values[0] = 616161; // not known
+  second.inputs = save.inputs.map((input: { link: number | null }) =>
+    input.link === null ? input : { ...input, link: 900 },
+  );
+  const more = {
+    ...doc,
+    nodes: [...doc.nodes, second],
+    links: [...doc.links, [900, link[1], link[2], 95, link[4], link[5]]],
+    last_link_id: 900,
+    last_node_id: 95,
+  };
+  await openFile(page, "two outputs.json", JSON.stringify(more));
+  await expect(page.locator(".tab.active")).toContainText("two outputs");
+  await runToEnd(page);
+  await expect(node(page, "95").locator(".result img")).toBeVisible();
+  await page.locator(".tab").first().locator("button").first().click();
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("5151");
+  await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
+  await runToEnd(page);
+  await page.waitForTimeout(800); // until the tabs are kept
+  await page.reload();
+  await expect(page.locator(".card").first()).toBeVisible();
+  await page.keyboard.press("g");
+  const gallery = page.getByRole("complementary", { name: "gallery" });
+  await gallery.getByLabel("of the workflow").selectOption("two outputs");
+  await expect(gallery.locator("li")).toHaveCount(2);
+  await page.locator(".tab").nth(1).locator("button").first().click();
+  await gallery.getByLabel("of the node").selectOption("Second #95");
+  await expect(gallery.locator("li")).toHaveCount(1);
+  await gallery.getByLabel("of the workflow").selectOption("all workflows");
+  expect(await gallery.locator("li").count()).toBeGreaterThan(2);
+  // the name stays when the tab is closed
+  await page.keyboard.press("Alt+w");
+  await gallery.getByLabel("of the workflow").selectOption("two outputs");
+  await expect(gallery.locator("li")).toHaveCount(2);
+  await expect(gallery.getByLabel("of the node").locator("option")).toHaveText([
+    "all nodes",
+    "#91",
+    "#95",
+  ]);
+});
+
+/** Has the page keep its drafts now, as it does when it is hidden. */
+async function hide(page: Page): Promise<void> {
+  await page.evaluate(() => {
+    Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+    Object.defineProperty(document, "visibilityState", { value: "visible", configurable: true });
+  });
+}
+
+test("P0.17 drafts are kept on the server within 10 s, open in another browser, and go when saved", async ({
+  page,
+  browser,
+  context,
+  troubles,
+}) => {
+  const drafts = async (): Promise<string[]> => {
+    const all = await (await page.request.get("/v2/userdata")).json();
+    return all
+      .map(({ path }: { path: string }) => path)
+      .filter((path: string) => /^drafts\/.*json$/.test(path));
+  };
+  const steps = (of: Page) => node(of, "5").getByLabel("steps");
+  for (const path of await drafts())
+    // of other tests
+    await page.request.delete(`/userdata/${encodeURIComponent(path)}`);
+  await page.reload();
+  await openTemplate(page, "Text to image");
+  await hide(page);
+  await page.waitForTimeout(300);
+  expect(await drafts()).toEqual([]); // it is as it was opened
+  await setSteps(page, "11");
+  await expect.poll(async () => (await drafts()).length, { timeout: 10_000 }).toBe(1);
+  const [first = ""] = await drafts();
+  expect(first).toMatch(/^drafts\/txt2img [0-9a-f]{8}\.json$/);
+
+  // another browser, which has nothing of its own
+  const elsewhere = await browser.newContext({ storageState: await context.storageState() });
+  const other = await elsewhere.newPage();
+  await other.goto("/");
+  const list = other.getByRole("region", { name: "drafts" });
+  await list.getByRole("button", { name: /^txt2img/ }).click();
+  await expect(steps(other)).toHaveValue("11");
+  await expect(other.locator(".tab.active b")).toBeVisible(); // it is saved nowhere
+  await setSteps(other, "12");
+  await hide(other);
+  const stored = async (path: string) => {
+    const { document } = await (
+      await page.request.get(`/userdata/${encodeURIComponent(path)}`)
+    ).json();
+    return document.nodes.find(({ id }: { id: number }) => id === 5).widgets_values[2];
+  };
+  await expect.poll(() => stored(first)).toBe(12);
+
+  // both go on: neither overwrites the other one's
+  await setSteps(page, "13");
+  await hide(page);
+  await expect.poll(async () => (await drafts()).length).toBe(2);
+  const second = (await drafts()).find((path) => path !== first) ?? "";
+  expect([await stored(first), await stored(second)]).toEqual([12, 13]);
+
+  // what is saved needs no draft
+  await saveAs(other, "drafted");
+  await hide(other);
+  await expect.poll(drafts).toEqual([second]);
+  await elsewhere.close();
+
+  // closing a tab keeps its draft, and it can be forgotten
+  await setSteps(page, "14");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Alt+w");
+  await hide(page);
+  await expect.poll(() => stored(second)).toBe(14);
+  await page.reload();
+  await page.getByRole("button", { name: "forget the draft txt2img" }).click();
+  await expect.poll(drafts).toEqual([]);
+  expect(troubles.splice(0)).toEqual([expect.stringContaining("412")]);
 });

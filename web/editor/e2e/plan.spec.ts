@@ -110,3 +110,125 @@ test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a
   await page.keyboard.press("Shift+E");
   await check();
 });
+
+test("P0.36 the timeline is zoomed, panned, and walked by keys; what it points at is lit in the graph", async ({
+  page,
+}) => {
+  const told = watchPlan(page);
+  await openTemplate(page, "ControlNet and LoRA");
+  const { timeline, sampler } = await told.last();
+  await page.getByRole("main").press("Shift+E");
+  const panel = page.getByRole("complementary", { name: "plan" });
+  const axis = panel.getByRole("group", { name: /^spans/ });
+  const caption = panel.locator(".timeline figcaption");
+  const view = async () =>
+    ((await axis.locator("svg").getAttribute("viewBox")) ?? "").split(" ").map(Number);
+  const whole = await view();
+  expect(whole.slice(0, 3)).toEqual([0, 0, 1000]);
+  // the wheel is the panel's until the timeline has the focus
+  const box = await axis.boundingBox();
+  if (box === null) throw new Error("no timeline");
+  await page.mouse.move(box.x + box.width / 4, box.y + 2);
+  await page.mouse.wheel(0, -200);
+  await page.waitForTimeout(100);
+  expect(await view()).toEqual(whole);
+  await page.mouse.down();
+  await page.mouse.up();
+  await page.mouse.move(box.x + box.width / 4, box.y + 2);
+  await panel.evaluate((element) => element.scrollTo(0, 0));
+  const place = await axis.boundingBox();
+  if (place === null) throw new Error("no timeline");
+  await page.mouse.move(place.x + place.width / 4, place.y + 2);
+  await page.mouse.wheel(0, -400);
+  await expect.poll(async () => (await view())[2]).toBeLessThan(500);
+  const [left = 0, , width = 0] = await view();
+  expect(left + width / 4).toBeCloseTo(250, -1); // under the pointer
+  await page.mouse.down();
+  await page.mouse.move(place.x, place.y + 2, { steps: 3 });
+  await page.mouse.up();
+  await expect.poll(async () => (await view())[0]).toBeGreaterThan(left + 50);
+  // keys go from span to span, in view, and say what each is
+  await axis.press("Home");
+  await axis.press("ArrowDown");
+  const { evaluation } = timeline.spans[0];
+  await expect(caption).toContainText(`evaluation ${evaluation}`);
+  await axis.press("End");
+  await expect(caption).toContainText(`evaluation ${evaluation + 1}`);
+  await expect(caption).toContainText("waited for");
+  const [from = 0, , shown = 0] = await view();
+  const at = Number(await axis.locator(".framed").getAttribute("x"));
+  expect(at).toBeGreaterThanOrEqual(from);
+  expect(at).toBeLessThanOrEqual(from + shown);
+  const last = (await caption.textContent()) ?? "";
+  await axis.press("Enter");
+  const waited = /waited for (.*)$/.exec(last)?.[1] ?? "nothing";
+  await expect(caption).toContainText(waited);
+  await expect(node(page, sampler.split(".")[0])).toHaveClass(/pointed/);
+  await axis.press(".");
+  expect(await view()).toEqual(whole);
+  await panel.getByRole("button", { name: "zoom in" }).click();
+  expect((await view())[2]).toBeLessThan(1000);
+  await panel.getByRole("button", { name: "whole" }).click();
+  expect(await view()).toEqual(whole);
+});
+
+test("P0.38 P0.36 the critical chain stands in words, in the timeline and in the opened step", async ({
+  page,
+}) => {
+  const told = watchPlan(page);
+  await openTemplate(page, "ControlNet and LoRA");
+  const { timeline } = await told.last();
+  const ends = timeline.spans.map(({ start, seconds }: any) => start + seconds);
+  const chain: number[] = [ends.indexOf(Math.max(...ends))];
+  while (timeline.spans[chain[0] ?? 0].after !== null)
+    chain.unshift(timeline.spans[chain[0] ?? 0].after);
+  await openStep(page);
+  await page.keyboard.press("Shift+E");
+  const panel = page.getByRole("complementary", { name: "plan" });
+  const points = (await panel.locator(".chain").getAttribute("points")) ?? "";
+  expect(points.split(" ")).toHaveLength(2 * chain.length);
+  const own = chain.filter((at) => timeline.spans[at].evaluation === timeline.first + 1);
+  await expect(panel.locator(".critical-chain li")).toHaveCount(own.length);
+  const last = timeline.spans[own.at(-1) ?? 0];
+  await expect(panel.locator(".critical-chain li").last()).toContainText(last.what);
+  const region = page.getByRole("region", { name: "opened step" });
+  expect(await region.locator(".operation.critical").count()).toBeGreaterThanOrEqual(1);
+  expect(await region.locator(".flow.critical").count()).toBeGreaterThanOrEqual(1);
+  // what the timeline points at is lit there, and the other way round
+  const computed = own.find((at) => timeline.spans[at].stage !== "") ?? 0;
+  await panel.locator(".span.predicted").nth(computed).hover();
+  await expect(region.locator(".call.pointed")).toHaveCount(1);
+  await region.locator(".operation.critical").first().hover();
+  await expect(panel.locator(".framed")).toHaveCount(1);
+});
+
+test("P0.34 planned nodes have bars in their devices' colours, folded and from afar too; a legend says which", async ({
+  page,
+}) => {
+  const told = watchPlan(page);
+  await openTemplate(page, "Denoising loop");
+  const plan = await told.last();
+  const byNode = new Map<string, Set<string>>();
+  for (const segment of plan.variants[0].segments)
+    for (const id of segment.calls.flatMap((call: any) => call.operations)) {
+      const at = plan.operations.find((one: any) => one.id === id).node;
+      byNode.set(at, (byNode.get(at) ?? new Set()).add(segment.device));
+    }
+  await expect(page.locator(".device-bar")).toHaveCount(byNode.size);
+  for (const [id, devices] of byNode) {
+    const bar = node(page, id).locator(".device-bar");
+    await expect(bar).toHaveAccessibleName(`computes on ${[...devices].join(", ")}`);
+    await expect(bar.locator("i")).toHaveCount(devices.size);
+    for (const device of devices)
+      await expect(bar.locator(`.device-${plan.devices.indexOf(device)}`)).toHaveCount(1);
+  }
+  const legend = page.getByRole("note", { name: "devices of the plan" });
+  await expect(legend.locator("span")).toHaveText(plan.devices);
+  const [first = ""] = byNode.keys();
+  await node(page, first).locator(".card-title .name").click();
+  await page.keyboard.press("Alt+c");
+  await expect(node(page, first).locator(".device-bar b")).toBeVisible();
+  await page.keyboard.press("e");
+  await expect(page.locator(".device-bar")).toHaveCount(0);
+  await expect(legend).toHaveCount(0);
+});

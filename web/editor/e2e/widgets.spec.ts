@@ -152,3 +152,73 @@ test("P0.15 a model that is missing stays, is marked, and the nearest name is of
   await node(page, "1").getByRole("button", { name: "use katz-mini?" }).click();
   await expect(field).toHaveValue("katz-mini");
 });
+
+test("P0.24 a colour is picked or typed, in the form that its widget has", async ({ page }) => {
+  await page.route("**/object_info", async (route) => {
+    const answer = await (await route.fetch()).json();
+    const required = { tone: ["COLOR", { default: "#ff0000" }], share: ["FLOAT", { default: 1 }] };
+    answer.Tint = { ...answer.EmptyImage, display_name: "Tint", input: { required } };
+    await route.fulfill({ json: answer });
+  });
+  await page.reload();
+  await expect(page.locator("main.canvas")).toBeVisible();
+  const add = async (name: string) => {
+    await page.keyboard.press("Shift+A");
+    await page.getByRole("combobox", { name: "Add a node" }).fill(name);
+    await page.getByRole("option").first().click();
+  };
+  await add("EmptyImage");
+  await add("Tint");
+  const plain = node(page, "1");
+  await plain.getByLabel("color, picked").fill("#0180ff");
+  await expect(plain.getByLabel("color", { exact: true })).toHaveValue(String(0x0180ff));
+  const tint = node(page, "2");
+  await tint.getByLabel("tone, picked").fill("#00ff00");
+  await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#00ff00");
+  await tint.getByLabel("tone", { exact: true }).fill("ABCDEF80");
+  await tint.getByLabel("tone", { exact: true }).press("Enter");
+  await expect(tint.getByLabel("tone, picked")).toHaveValue("#abcdef");
+  await tint.getByLabel("tone", { exact: true }).fill("url(//example.org)");
+  await tint.getByLabel("tone", { exact: true }).press("Enter");
+  await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#abcdef80");
+  const { nodes } = await downloaded(page);
+  expect(nodes[0].widgets_values.at(-1)).toBe(0x0180ff);
+  expect(nodes[1].widgets_values).toEqual(["#abcdef80", 1]);
+  await page.getByRole("main").press("Control+z");
+  await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#00ff00");
+});
+
+test("P0.03 help of one input: at its name, at its field, and by F1; an author's words are no HTML", async ({
+  page,
+}) => {
+  await page.route("**/object_info", async (route) => {
+    const answer = await (await route.fetch()).json();
+    answer.KSampler.input.required.cfg[1].tooltip = "<img src=x> how closely";
+    answer.KSampler.input.required.model = ["MODEL", { tooltip: "what denoises" }];
+    answer.KSampler.output_tooltips = ["the picture to be"];
+    await route.fulfill({ json: answer });
+  });
+  await page.reload();
+  await openTemplate(page, "Text to image");
+  const sampler = node(page, "5");
+  const words = "<img src=x> how closely\na number from 0 to 100; default 8";
+  await expect(sampler.locator(".label", { hasText: "cfg" })).toHaveAttribute(
+    "title",
+    new RegExp(`^cfg: ${words.replaceAll("\n", "\\n")}`),
+  );
+  await expect(sampler.getByLabel("cfg")).toHaveAccessibleDescription(/how closely/);
+  await expect(sampler.getByTitle("what denoises\nMODEL")).toHaveText("model");
+  await expect(sampler.getByTitle("the picture to be\nLATENT")).toBeVisible();
+  await sampler.getByLabel("cfg").press("F1");
+  const help = page.getByRole("region", { name: "help" });
+  await expect(help.getByRole("heading")).toHaveText("KSampler");
+  await expect(help.locator("dd.asked")).toHaveText(words);
+  await expect(help.locator("img")).toHaveCount(0);
+  await page.keyboard.press("Escape");
+  await node(page, "2").locator(".card-title .name").click();
+  await page.keyboard.press("F1");
+  await expect(help.getByRole("heading")).toHaveText(/^CLIP Text Encode/);
+  await expect(help.locator(".asked")).toHaveCount(0);
+  await help.getByRole("button", { name: "close the help" }).click();
+  await expect(help).toHaveCount(0);
+});

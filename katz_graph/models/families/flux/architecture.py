@@ -15,7 +15,7 @@ from katz_graph.models.families.shared.conditioning import with_channels
 from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
-TRANSFORMER = "FluxTransformer2DModel"
+TRANSFORMER, CONTROLNET = "FluxTransformer2DModel", "FluxControlNetModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159)
 PATCH = 4  # cells of a patch
 GUIDANCE = 3.5  # that a model is told where nobody says another
@@ -23,8 +23,8 @@ GUIDANCE = 3.5  # that a model is told where nobody says another
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer. InputError for another class."""
-    expect_class(part, TRANSFORMER)
+    """Returns the shape of a transformer or ControlNet. InputError for another class."""
+    expect_class(part, TRANSFORMER, CONTROLNET)
     channels = config_value(part, "in_channels", int, LATENT.channels * PATCH)
     return Architecture(
         latent_channels=int(config(part).get("out_channels") or channels) // PATCH,

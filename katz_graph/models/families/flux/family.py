@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from katz_graph.models.families.flux.architecture import (
+    CONTROLNET,
     TRANSFORMER,
     complete,
     trained_latent,
     trained_noise,
     transformer_architecture,
 )
+from katz_graph.models.families.flux.controls import (
+    check_controlnet,
+    controlnet_configuration,
+    reads,
+)
 from katz_graph.models.families.flux.files import transformer_configuration
 from katz_graph.models.families.shared import transformer_region as region
 from katz_graph.models.family import (
+    Controls,
     Files,
     Layout,
     LoraNames,
@@ -57,8 +64,19 @@ FAMILY = ModelFamily(
         noise=trained_noise,
         multiplier=1.0,
     ),
+    controls=Controls(
+        (CONTROLNET,),
+        Layout(
+            prefixes=("",),
+            names=("controlnet_x_embedder.weight",),
+            configure=controlnet_configuration,
+        ),
+        check_controlnet,
+        region.draw_control,
+        reads,
+    ),
     lora=LoraNames(
-        prefix="lora_transformer_",
+        prefixes=("lora_unet_", "lora_transformer_"),
         roots=(
             "transformer_blocks",
             "single_transformer_blocks",
@@ -67,9 +85,17 @@ FAMILY = ModelFamily(
             "time_text_embed",
             "norm_out",
             "proj_out",
+            "double_blocks",
+            "single_blocks",
+            "img_in",
+            "txt_in",
+            "time_in",
+            "vector_in",
+            "guidance_in",
+            "final_layer",
         ),
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
-        others=region.OTHER_NAMES,
+        originals=f"{FOLDER}.files:OF_LORAS.originals",
     ),
     text_sets=(TextSet("flux", ("clip", "t5")),),
     text_layout=TextLayout(pooled="plain", clip_rows=False, least=256),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from katz_graph.models.families.flux.architecture import TRANSFORMER
@@ -57,6 +58,20 @@ RENAMING = Renaming(
     shares={"single_blocks.{}.linear1": (1, 1, 1, 4)},
     swapped=frozenset({"final_layer.adaLN_modulation.1"}),
 )
+PROCESSORS: Mapping[str, tuple[str, ...]] = {
+    f"double_blocks.{{}}.{name}": RENAMING.layers[f"double_blocks.{{}}.{layer}"]
+    for name, layer in {
+        "qkv_lora1": "img_attn.qkv",
+        "qkv_lora2": "txt_attn.qkv",
+        "proj_lora1": "img_attn.proj",
+        "proj_lora2": "txt_attn.proj",
+    }.items()
+} | {
+    "single_blocks.{}.qkv_lora": RENAMING.layers["single_blocks.{}.linear1"][:3],
+    "single_blocks.{}.proj_lora": RENAMING.layers["single_blocks.{}.linear2"],
+}
+"""Names the layers as XLabs' trainer does, by the processors of attention that it puts in."""
+OF_LORAS = replace(RENAMING, layers={**RENAMING.layers, **PROCESSORS})
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
@@ -65,9 +80,6 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
     """
     width, channels = shapes["img_in.weight"]
     (head,) = shapes["double_blocks.0.img_attn.norm.query_norm.scale"]
-    first = head // 8  # of rotary positions: the axis of pictures, then rows and columns
-    if (head - first) % 4 or first % 2:
-        raise ValueError(head)
     return {
         "_class_name": TRANSFORMER,
         "patch_size": 1,
@@ -80,8 +92,18 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
         "joint_attention_dim": shapes["txt_in.weight"][1],
         "pooled_projection_dim": shapes["vector_in.in_layer.weight"][1],
         "guidance_embeds": "guidance_in.in_layer.weight" in shapes,
-        "axes_dims_rope": [first, (head - first) // 2, (head - first) // 2],
+        "axes_dims_rope": positions(head),
     }
+
+
+def positions(head: int) -> list[int]:
+    """Returns how a head is shared by the axes of rotary positions: pictures, rows, columns.
+    ValueError for a head that cannot be.
+    """
+    first = head // 8
+    if (head - first) % 4 or first % 2:
+        raise ValueError(head)
+    return [first, (head - first) // 2, (head - first) // 2]
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared.transformer import (
+    NOTHING,
+    Beside,
     Fixed,
+    filled,
     grid_ids,
     lacks_text,
     packed,
@@ -30,17 +33,22 @@ def blocks(module: Any) -> Sequence[nn.Module]:
     return [*module.transformer_blocks, *module.single_transformer_blocks]
 
 
-def parts(module: Any) -> Mapping[str, Sequence[nn.Module]]:
-    return {
-        "context": [module.context_embedder],
-        "embed": [module.x_embedder, module.time_text_embed.timestep_embedder],
-        "head": [module.norm_out, module.proj_out],
-    }
+def parts(module: Any, name: str) -> Sequence[nn.Module]:
+    match name:
+        case "context":
+            return [module.context_embedder]
+        case "embed":
+            return [module.x_embedder, module.time_text_embed.timestep_embedder]
+        case _:
+            return [module.norm_out, module.proj_out]
 
 
-def context(module: Any, text: TextEncoding) -> Tensor:
+def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
     tokens: Tensor = module.context_embedder(text.hidden)
-    return tokens
+    if not kinds:
+        return tokens
+    numbers = torch.tensor([kinds], device=tokens.device).expand(len(tokens), -1)
+    return torch.cat([module.controlnet_mode_embedder(numbers), tokens], dim=1)
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
@@ -54,14 +62,63 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     return embedders.guidance_embedder(guidance.to(pooled.dtype)), pooled
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int) -> Fixed:
-    """Returns the cosines and sines of rotary positions, [1, tokens + rows · columns, D] each; all
-    of a text stand at 0.
+def unshifted(values: Mapping[str, Any]) -> bool:
+    return False
+
+
+def hint(module: Any, reference: Tensor) -> Tensor:
+    """A ControlNet that reads pixels makes them as small as a latent first."""
+    if module.input_hint_block is not None:
+        reference = module.input_hint_block(reference)
+    tokens: Tensor = module.controlnet_x_embedder(packed(reference))
+    return tokens
+
+
+def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
+    double = len(module.controlnet_blocks)
+    blocks = module.controlnet_blocks if number < double else module.controlnet_single_blocks
+    found: Tensor = blocks[number if number < double else number - double](hidden)
+    return found
+
+
+def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
+    """Returns the cosines and sines of rotary positions, [1, tokens + rows · columns, D] each, all
+    of a text standing at 0; and the tokens of references, whose positions come last.
     """
     device = module.x_embedder.weight.device
     text = torch.zeros(tokens, 3, dtype=torch.float64, device=device)
-    cosines, sines = module.pos_embed(torch.cat([text, grid_ids(rows, columns, device)]))
-    return cosines[None], sines[None]
+    latents = [filled(latent, side(module)) for latent in beside.latents]
+    others = [
+        grid_ids(*patches, device) + torch.tensor(place, dtype=torch.float64, device=device)
+        for patches, place in placed(latents, rows, columns, beside.placing)
+    ]
+    cosines, sines = module.pos_embed(torch.cat([text, grid_ids(rows, columns, device), *others]))
+    read = [module.x_embedder(packed(latent)) for latent in latents]
+    return cosines[None], sines[None], *([torch.cat(read, dim=1)] if read else [])
+
+
+def placed(
+    latents: Sequence[Tensor], rows: int, columns: int, placing: str
+) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
+    """Yields the rows and columns of patches of each reference, and where the first one stands:
+    plane, row, column. Offsets are where the ecosystem has them: on one plane, each reference
+    beneath or beside all before it, so that they take the least room.
+    """
+    height, width = (rows * 2, columns * 2) if placing == "uxo" else (0, 0)
+    for number, latent in enumerate(latents, start=1):
+        high, wide = latent.shape[-2:]
+        patches = high // 2, wide // 2
+        match placing:
+            case "index":
+                yield patches, (number, 0, 0)
+            case "uxo":
+                yield patches, (0, (height + 1) // 2, (width + 1) // 2)
+                height, width = height + high, width + wide
+            case _:
+                aside = high + height > wide + width
+                down, across = (0, width) if aside else (height, 0)
+                yield patches, (1, (down + 1) // 2, (across + 1) // 2)
+                height, width = max(height, high + down), max(width, wide + across)
 
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
@@ -76,7 +133,7 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
 def embed(
     module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
 ) -> tuple[Tensor, Tensor | None]:
-    return module.x_embedder(packed(x)), context
+    return torch.cat([module.x_embedder(packed(x)), *fixed[2:]], dim=1), context
 
 
 def block(
@@ -89,10 +146,11 @@ def block(
 ) -> tuple[Tensor, Tensor | None]:
     if text is None:
         raise lacks_text(number)
-    cosines, sines = fixed
+    cosines, sines, *_ = fixed
     text, hidden = blocks(module)[number](hidden, text, embedding, (cosines[0], sines[0]))
     return hidden, text
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    return unpacked(module.proj_out(module.norm_out(hidden, embedding)), rows, columns)
+    picture = hidden[:, : rows * columns]  # references come behind it
+    return unpacked(module.proj_out(module.norm_out(picture, embedding)), rows, columns)

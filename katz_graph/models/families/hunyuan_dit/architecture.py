@@ -12,12 +12,14 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_guidance
+from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
+from katz_graph.models.renaming import Renaming
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe, Sizes
 
 TRANSFORMER = "HunyuanDiT2DModel"
 LATENT = LatentSpace(channels=4, factor=8, scale=0.13025)
+RENAMING = Renaming({})  # of an original code, whose names no file may have
 LENGTHS = 77, 256  # tokens of BERT's text and of mT5's
 ORIGINAL = 1024  # pixels along a side, that the first versions are told where nobody says another
 
@@ -74,7 +76,7 @@ def complete(
     """Adds the sizes that the first versions are told, where the conditioning sets none. InputError
     for what the family has not.
     """
-    check_guidance(entry, model)
+    check_told(entry, model)
     if not config(model.network).get("use_style_cond_and_image_meta_size", True):
         return replace(entry, sizes=None)
     height, width = map(model.latent.pixels, latent["samples"].shape[-2:])

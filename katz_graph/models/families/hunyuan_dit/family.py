@@ -36,10 +36,10 @@ FAMILY = ModelFamily(
         noise=trained_noise,
     ),
     lora=LoraNames(
-        prefix="lora_transformer_",
+        prefixes=("lora_unet_", "lora_transformer_"),
         roots=("blocks", "text_embedder", "pos_embed", "time_extra_emb", "norm_out", "proj_out"),
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
-        others=region.OTHER_NAMES,
+        originals=f"{FOLDER}.architecture:RENAMING.originals",
     ),
     text_sets=(),
     text_layout=TextLayout(lengths=LENGTHS),

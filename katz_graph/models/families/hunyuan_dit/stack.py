@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import Fixed, lacks_text
+from katz_graph.models.families.shared.transformer import NOTHING, Beside, Fixed, lacks_text
 
 BASE_CELLS = 64  # along the longer side of a picture, which positions are spread over
 SIZE_ORDER = [0, 1, 4, 5, 2, 3]  # original, target, crop: among the numbers of `TextEncoding.sizes`
@@ -35,15 +35,17 @@ def skips(module: Any) -> Mapping[int, int]:
     return {number: count - 1 - number for number in range(count // 2 + 1, count)}
 
 
-def parts(module: Any) -> Mapping[str, Sequence[nn.Module]]:
-    return {
-        "context": [module.text_embedder],
-        "embed": [module.pos_embed.proj, module.time_extra_emb.timestep_embedder],
-        "head": [module.norm_out, module.proj_out],
-    }
+def parts(module: Any, name: str) -> Sequence[nn.Module]:
+    match name:
+        case "context":
+            return [module.text_embedder]
+        case "embed":
+            return [module.pos_embed.proj, module.time_extra_emb.timestep_embedder]
+        case _:
+            return [module.norm_out, module.proj_out]
 
 
-def context(module: Any, text: TextEncoding) -> Tensor:
+def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
     """Returns both encoders' rows in one width, the masked ones replaced by learned ones."""
     padding = module.text_embedding_padding
     count = text.hidden.shape[1]
@@ -80,7 +82,7 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     return (embedders.extra_embedder(torch.cat(told, dim=1)),)
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
     """Returns the cosines and sines of rotary positions, [1, rows · columns, D] each."""
     base = BASE_CELLS // side(module)
     found = get_2d_rotary_pos_embed(

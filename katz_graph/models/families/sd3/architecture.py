@@ -11,11 +11,11 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_guidance
+from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
-TRANSFORMER = "SD3Transformer2DModel"
+TRANSFORMER, CONTROLNET = "SD3Transformer2DModel", "SD3ControlNetModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)
 SCHEDULER: Configuration = {
     "_class_name": "FlowMatchEulerDiscreteScheduler",
@@ -26,10 +26,10 @@ SCHEDULER: Configuration = {
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer. InputError for another class, or where the picture's and
-    the text's tokens differ in width.
+    """Returns the shape of a transformer or ControlNet. InputError for another class, or where the
+    picture's and the text's tokens differ in width.
     """
-    expect_class(part, TRANSFORMER)
+    expect_class(part, TRANSFORMER, CONTROLNET)
     heads, head_width = (
         config_value(part, name, int) for name in ("num_attention_heads", "attention_head_dim")
     )
@@ -55,7 +55,7 @@ def complete(
     """Returns the entry as it is. InputError where the picture is larger than the table of
     positions, and for what the family has not.
     """
-    check_guidance(entry, model)
+    check_told(entry, model)
     side, patch = (
         config_value(model.network, name, int, usual)
         for name, usual in (("pos_embed_max_size", 96), ("patch_size", 2))

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from katz_graph.models.families.sd3.architecture import (
+    CONTROLNET,
     SCHEDULER,
     TRANSFORMER,
     complete,
     trained_latent,
     transformer_architecture,
 )
+from katz_graph.models.families.sd3.controls import (
+    check_controlnet,
+    controlnet_configuration,
+    reads,
+)
 from katz_graph.models.families.sd3.files import transformer_configuration
 from katz_graph.models.families.shared import transformer_region as region
 from katz_graph.models.family import (
+    Controls,
     Files,
     Layout,
     LoraNames,
@@ -55,11 +62,34 @@ FAMILY = ModelFamily(
         vae_overflows=lambda _: False,
         noise=lambda _: SCHEDULER,
     ),
+    controls=Controls(
+        (CONTROLNET,),
+        Layout(
+            prefixes=("",),
+            names=("pos_embed_input.proj.weight",),
+            configure=controlnet_configuration,
+        ),
+        check_controlnet,
+        region.draw_control,
+        reads,
+    ),
     lora=LoraNames(
-        prefix="lora_transformer_",
-        roots=("transformer_blocks", "context_embedder", "time_text_embed", "proj_out"),
+        prefixes=("lora_unet_", "lora_transformer_"),
+        roots=(
+            "transformer_blocks",
+            "pos_embed",
+            "context_embedder",
+            "time_text_embed",
+            "norm_out",
+            "proj_out",
+            "joint_blocks",
+            "x_embedder",
+            "t_embedder",
+            "y_embedder",
+            "final_layer",
+        ),
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
-        others=region.OTHER_NAMES,
+        originals=f"{FOLDER}.files:RENAMING.originals",
     ),
     text_sets=(TextSet("sd3", ("clip", "clip")), TextSet("sd3", ("clip", "clip", "t5"))),
     text_layout=TextLayout(pooled="joined", least=77),

@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import Fixed, lacks_text
+from katz_graph.models.families.shared.transformer import (
+    NOTHING,
+    Beside,
+    Fixed,
+    lacks_text,
+)
 
 
 def side(module: Any) -> int:
@@ -23,15 +28,17 @@ def blocks(module: Any) -> Sequence[nn.Module]:
     return list(module.transformer_blocks)
 
 
-def parts(module: Any) -> Mapping[str, Sequence[nn.Module]]:
-    return {
-        "context": [module.context_embedder],
-        "embed": [module.pos_embed.proj, module.time_text_embed.timestep_embedder],
-        "head": [module.norm_out, module.proj_out],
-    }
+def parts(module: Any, name: str) -> Sequence[nn.Module]:
+    match name:
+        case "context":
+            return [module.context_embedder]
+        case "embed":
+            return [module.pos_embed.proj, module.time_text_embed.timestep_embedder]
+        case _:
+            return [module.norm_out, module.proj_out]
 
 
-def context(module: Any, text: TextEncoding) -> Tensor:
+def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
     """Fills a narrower text up with zeros to the width that the transformer takes."""
     missing = module.config.joint_attention_dim - text.hidden.shape[-1]
     tokens: Tensor = module.context_embedder(pad(text.hidden, (0, missing)))
@@ -39,10 +46,29 @@ def context(module: Any, text: TextEncoding) -> Tensor:
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-    return (module.time_text_embed.text_embedder(text.pooled),)
+    """A ControlNet may be made for pooled text of zeros."""
+    pooled = text.pooled
+    assert pooled is not None  # as its architecture has it
+    if unshifted(module.config):
+        pooled = torch.zeros_like(pooled)
+    return (module.time_text_embed.text_embedder(pooled),)
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+def unshifted(values: Mapping[str, Any]) -> bool:
+    return bool(values.get("force_zeros_for_pooled_projection", False))
+
+
+def hint(module: Any, reference: Tensor) -> Tensor:
+    tokens: Tensor = module.pos_embed_input(reference)
+    return tokens
+
+
+def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
+    found: Tensor = module.controlnet_blocks[number](hidden)
+    return found
+
+
+def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
     """Returns the middle of the table of positions [1, rows · columns, D]."""
     size = module.pos_embed.pos_embed_max_size
     table = module.pos_embed.pos_embed.reshape(1, size, size, -1)

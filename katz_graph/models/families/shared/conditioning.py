@@ -26,8 +26,13 @@ def with_channels(
     return replace(entry, concatenated=seen)
 
 
-def check_guidance(entry: ConditioningEntry, model: ModelRecipe) -> None:
-    """Raises InputError for guidance that is told to a model of a family that takes none."""
+def check_told(entry: ConditioningEntry, model: ModelRecipe) -> None:
+    """Raises InputError for guidance and references, which models of few families read."""
+    if entry.references is not None:
+        raise InputError(
+            f"{model.network.folder}: the model reads no references: take ReferenceLatent out, or "
+            "a model that edits pictures"
+        )
     if isinstance(entry.guidance, float):
         raise InputError(
             f"{model.network.folder}: the model is not told any guidance, the conditioning says "

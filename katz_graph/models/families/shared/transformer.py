@@ -5,8 +5,8 @@ cost: with the stack of parts that a family names.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.errors import InputError
-from katz_graph.ir.values import TextEncoding, Tokens
+from katz_graph.ir.values import TextEncoding, Tokens, per_row
+from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.compute import UNPOOLED
+from katz_graph.models.families.shared.inputs import fit_reference
+from katz_graph.models.families.shared.transformer_stages import network_of
 from katz_graph.models.family import (
     Architecture,
     ModelFamily,
@@ -25,11 +28,27 @@ from katz_graph.models.family import (
     family_of_class,
 )
 from katz_graph.models.stages import Example, Loop, Outputs, Sized, named
-from katz_graph.recipe import Component, ModelRecipe
+from katz_graph.picture.batch import repeated
+from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe, References
 from katz_graph.sampling.prediction import to_denoised
 
 Fixed = tuple[Tensor, ...]
-"""Holds what the blocks read beside tokens, positions above all: tensors [1, ...], for all rows."""
+"""Holds what the blocks read beside tokens: positions [1, ...], for all rows, and further tokens
+[B, ...].
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Holds latents [B, C, h, w] in the model's scale that are read beside the picture, and where
+    they stand.
+    """
+
+    latents: tuple[Tensor, ...] = ()
+    placing: str = "offset"
+
+
+NOTHING = Beside()
 
 
 class Stack(Protocol):
@@ -43,16 +62,20 @@ class Stack(Protocol):
     def blocks(self, module: Any) -> Sequence[nn.Module]:
         """Returns all blocks, in order."""
 
-    def parts(self, module: Any) -> Mapping[str, Sequence[nn.Module]]:
-        """Maps `context`, `embed` and `head` to the modules whose weights they read."""
+    def parts(self, module: Any, name: str) -> Sequence[nn.Module]:
+        """Returns the modules whose weights `context`, `embed` or `head` reads."""
 
-    def context(self, module: Any, text: TextEncoding) -> Tensor:
-        """Returns the text's tokens [B, T, D]."""
+    def context(self, module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
+        """Returns the text's tokens [B, T, D]; before them one for each kind of reference that a
+        ControlNet for several is told it gets.
+        """
 
     def vectors(self, module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
         """Returns what is added to a timestep's embedding, in order: [B, E] each."""
 
-    def fixed(self, module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+    def fixed(
+        self, module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING
+    ) -> Fixed:
         """Returns what blocks read for so many patches, and tokens of a text."""
 
     def embedding(self, module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
@@ -84,6 +107,19 @@ class Stack(Protocol):
     ) -> Tensor:
         """Returns the prediction [B, C, rows · side, columns · side]."""
 
+    # of families with ControlNets
+
+    def hint(self, module: Any, reference: Tensor) -> Tensor:
+        """Returns the tokens [B, N, D] that a ControlNet makes of a reference: a latent in the
+        model's scale, or pixels [B, 3, H, W] in -1..1.
+        """
+
+    def residual(self, module: Any, number: int, hidden: Tensor) -> Tensor:
+        """Returns what a ControlNet adds to a picture's tokens after its n-th block."""
+
+    def unshifted(self, values: Mapping[str, Any]) -> bool:
+        """Tells by its configuration if a ControlNet reads latents that are not shifted."""
+
 
 def stack_of(module: Any) -> Stack:
     return cast(Stack, import_module(_family(module).network.stack))
@@ -95,8 +131,17 @@ def _family(module: Any) -> ModelFamily:
     return family
 
 
+def bind_context(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"kinds": _kinds(inputs)}
+
+
 def context(module: Any, given: Mapping[str, Any]) -> Outputs:
-    return (stack_of(module).context(module, _typed(module, given["text"])),)
+    return (stack_of(module).context(module, _typed(module, given["text"]), given["kinds"]),)
+
+
+def _kinds(inputs: Mapping[str, Any]) -> tuple[int, ...]:
+    recipe = inputs["model"]
+    return recipe.types if isinstance(recipe, ControlNetRecipe) else ()
 
 
 def pooled(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -107,17 +152,29 @@ def pooled(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_pooled(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    return {"reads_pooled": architecture(inputs["model"].network).pooled_width is not None}
+    return {"reads_pooled": architecture(network_of(inputs)).pooled_width is not None}
 
 
 def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    return {"cells": inputs["cells"] or loop.shape[2:]}
+    """Brings references into the model's scale, one for each picture of the batch."""
+    seen: References | None = inputs["references"]
+    latents = [] if seen is None else [latent.pixels for latent in seen.latents]
+    return {
+        "cells": inputs["cells"] or loop.shape[2:],
+        "before": len(_kinds(inputs)),
+        "latents": tuple(
+            repeated(loop.latent.normalised(one), loop.shape[0]).to(loop.dtype) for one in latents
+        ),
+        "placing": "" if seen is None else seen.placing,
+    }
 
 
 def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
     stack = stack_of(module)
     grid = _grid(stack.side(module), *given["cells"])
-    return (stack.fixed(module, *grid, given["text"].hidden.shape[1]),)
+    beside = Beside(given["latents"], given["placing"])
+    tokens = given["before"] + given["text"].hidden.shape[1]
+    return (stack.fixed(module, *grid, tokens, beside),)
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -136,6 +193,53 @@ def channels(module: None, given: Mapping[str, Any]) -> Outputs:
     return (given["channels"],)
 
 
+def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    """Resizes a reference image to the size of the picture or of the part in question."""
+    height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
+    part = inputs["control_net"].control_net
+    stack = import_module(family_of(part).network.stack)
+    unshifted = stack.unshifted(config(part))
+    space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
+    pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height, width)
+    return {"pixels": pixels, "space": (space.scale, space.shift), "dtype": str(loop.dtype)}
+
+
+def reference(encode: Callable[[Tensor], Tensor] | None, given: Mapping[str, Any]) -> Outputs:
+    """Returns a reference as a ControlNet reads it: encoded by a VAE, or its pixels in -1..1."""
+    pixels: Tensor = given["pixels"]
+    dtype = getattr(torch, given["dtype"].removeprefix("torch."))
+    if encode is None:
+        return ((pixels * 2 - 1).to(dtype),)
+    scale, shift = given["space"]
+    latent = encode(pixels.movedim(1, -1)).to(pixels.device)
+    return (((latent - shift) * scale).to(dtype),)
+
+
+def hint(module: Any, given: Mapping[str, Any]) -> Outputs:
+    stack = stack_of(module)
+    seen = given["reference"].to(module.dtype)
+    return (stack.hint(module, filled(seen, stack.side(module))),)
+
+
+def control(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Returns the tokens that a ControlNet's first block reads."""
+    (tokens,) = embed(module, given)
+    return (replace(tokens, hidden=tokens.hidden + given["hint"]),)
+
+
+def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Runs one block of a ControlNet. Returns the tokens, and its residual times its strength."""
+    tokens: Tokens = given["features"]
+    stack, number = stack_of(module), given["block"]
+    hidden, text = stack.block(
+        module, number, tokens.hidden, tokens.text, tokens.embedding, given["fixed"]
+    )
+    residual = stack.residual(module, number, hidden)
+    wide = residual.float()  # in which diffusers' strength, a number, is multiplied
+    scaled = (wide * per_row(given["strength"], wide)).to(residual.dtype)
+    return replace(tokens, hidden=hidden, text=text), scaled
+
+
 def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns the tokens of the latent, filled up with what lies on its other side where it is no
     multiple of the patch, and of the text.
@@ -146,7 +250,7 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
         x = torch.cat([x, given["concatenated"].to(x.dtype)], dim=1)
     embedding = stack.embedding(module, step.timestep, given["pooled"])
     hidden, text = stack.embed(
-        module, _filled(x, stack.side(module)), given["context"], embedding, given["fixed"]
+        module, filled(x, stack.side(module)), given["context"], embedding, given["fixed"]
     )
     return (Tokens(hidden, text, embedding, step),)
 
@@ -162,11 +266,14 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
             f"TransformerBlocks: blocks {first} to {last} are not there: the model has 0 to "
             f"{count - 1}"
         )
-    return (_through(module, tokens, range(first, last + 1), given["fixed"]),)
+    numbers = range(first, last + 1)
+    return (_through(module, tokens, numbers, given["fixed"], _residual(given)),)
 
 
-def _through(module: Any, tokens: Tokens, numbers: range, fixed: Fixed) -> Tokens:
-    """Runs blocks, and keeps what later ones read of them."""
+def _through(
+    module: Any, tokens: Tokens, numbers: range, fixed: Fixed, residual: Tensor | None = None
+) -> Tokens:
+    """Runs blocks, a residual added before each, and keeps what later ones read of them."""
     stack, sources = stack_of(module), _skips(module)
     before, after = (_waiting(sources, number) for number in (numbers.start, numbers.stop))
     if len(before) != len(tokens.skips):
@@ -178,6 +285,7 @@ def _through(module: Any, tokens: Tokens, numbers: range, fixed: Fixed) -> Token
     kept = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
     for number in numbers:
+        hidden = _added(hidden, residual)
         skip = {"skip": kept[sources[number]]} if number in sources else {}
         hidden, text = stack.block(module, number, hidden, text, tokens.embedding, fixed, **skip)
         kept[number] = hidden
@@ -205,9 +313,27 @@ def head(module: Any, given: Mapping[str, Any]) -> Outputs:
     tokens: Tokens = given["features"]
     stack, x = stack_of(module), tokens.step.x
     grid = _grid(stack.side(module), *x.shape[-2:])
-    whole = stack.head(module, tokens.hidden, tokens.embedding, *grid)
+    hidden = _added(tokens.hidden, _residual(given))
+    whole = stack.head(module, hidden, tokens.embedding, *grid)
     raw = whole[..., : x.shape[-2], : x.shape[-1]]
     return (to_denoised(raw, tokens.step, given["parametrisation"]),)
+
+
+def _residual(given: Mapping[str, Any]) -> Tensor | None:
+    """Returns the sum of what ControlNets add, in their order."""
+    found = [given[name] for name in sorted(given) if name.startswith("residuals_")]
+    there = [one for one in found if one is not None]
+    return None if not there else sum(there[1:], start=there[0])
+
+
+def _added(hidden: Tensor, residual: Tensor | None) -> Tensor:
+    """Adds a residual to the picture's tokens, which come before those of references."""
+    if residual is None:
+        return hidden
+    count = residual.shape[1]
+    if count == hidden.shape[1]:
+        return hidden + residual
+    return torch.cat([hidden[:, :count] + residual, hidden[:, count:]], dim=1)
 
 
 def lacks_text(number: int) -> InputError:
@@ -258,7 +384,8 @@ def _grid(side: int, height: int, width: int) -> tuple[int, int]:
     return -(-height // side), -(-width // side)
 
 
-def _filled(x: Tensor, side: int) -> Tensor:
+def filled(x: Tensor, side: int) -> Tensor:
+    """Fills a latent up to whole patches with what lies on its other side."""
     missing = -x.shape[-1] % side, -x.shape[-2] % side
     return pad(x, (0, missing[0], 0, missing[1]), mode="circular") if any(missing) else x
 
@@ -275,11 +402,11 @@ def embed_example(module: Any, sizes: Sized) -> Example:
     def call() -> list[Tensor]:
         embedding = stack.embedding(module, time, vectors)
         hidden, words = stack.embed(
-            module, _filled(x, stack.side(module)), context, embedding, fixed
+            module, filled(x, stack.side(module)), context, embedding, fixed
         )
         return [hidden, embedding, *([] if words is None else [words])]
 
-    return call, stack.parts(module)["embed"]
+    return call, stack.parts(module, "embed")
 
 
 def blocks_example(module: Any, sizes: Sized) -> Example:
@@ -306,14 +433,30 @@ def head_example(module: Any, sizes: Sized) -> Example:
     grid = _grid(stack.side(module), sizes.height, sizes.width)
     return (
         lambda: [stack.head(module, tokens.hidden, tokens.embedding, *grid)],
-        stack.parts(module)["head"],
+        stack.parts(module, "head"),
     )
+
+
+def control_example(module: Any, sizes: Sized) -> Example:
+    return embed_example(module, sizes)
+
+
+def control_block_example(module: Any, sizes: Sized) -> Example:
+    """Counts as its output what is sent to the network alone."""
+    stack, number = stack_of(module), sizes.first_block
+    tokens, fixed = _tokens(module, sizes)
+
+    def call() -> list[Tensor]:
+        hidden, _ = stack.block(module, number, tokens.hidden, tokens.text, tokens.embedding, fixed)
+        return [stack.residual(module, number, hidden)]
+
+    return call, [stack.blocks(module)[number]]
 
 
 def context_example(module: Any, sizes: Sized) -> Example:
     stack = stack_of(module)
     _, text, _ = _inputs(module, sizes)
-    return lambda: [stack.context(module, text)], stack.parts(module)["context"]
+    return lambda: [stack.context(module, text)], stack.parts(module, "context")
 
 
 def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
@@ -348,6 +491,6 @@ def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
     x, text, fixed = _inputs(module, sizes)
     embedding = stack.embedding(module, x.new_empty(sizes.batch), stack.vectors(module, text))
     context = stack.context(module, text)
-    hidden, words = stack.embed(module, _filled(x, stack.side(module)), context, embedding, fixed)
+    hidden, words = stack.embed(module, filled(x, stack.side(module)), context, embedding, fixed)
     step: Any = x  # no example reads it
     return Tokens(hidden, words, embedding, step), fixed

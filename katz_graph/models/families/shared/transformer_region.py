@@ -1,15 +1,19 @@
-"""Draws the operations that a sampler needs of a transformer. Never imports torch."""
+"""Draws the operations that a sampler needs of a transformer and of its ControlNets. Never imports
+torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
+from katz_graph.models.configuration import config
+from katz_graph.models.family import Control, check_controlnet, family_of
 from katz_graph.patches import freeu_patches, unet_wrapper
-from katz_graph.recipe import Conditioning, ModelRecipe
-
-OTHER_NAMES = "katz_graph.models.families.shared.naming:other_names"
+from katz_graph.recipe import Conditioning, ControlUse, ModelRecipe
 
 
 def predict(
@@ -18,10 +22,11 @@ def predict(
     model: ModelRecipe,
     step: Link,
     text: Conditioning,
-    residuals: Mapping[str, Link],
+    controls: Sequence[Control],
 ) -> Link:
-    """Adds the embedding, the blocks and the head of a transformer. InputError for patches of a
-    network that has other parts.
+    """Adds the embedding, the blocks and the head of a transformer. Blocks that are given the same
+    residuals of ControlNets are one operation, so that none waits for what it does not read.
+    InputError for patches of a network that has other parts.
     """
     for patch, found in (
         ("a pack's function around the network", unet_wrapper(model.patches)),
@@ -31,9 +36,88 @@ def predict(
             raise InputError(
                 f"{model.network.folder}: {patch} does not act on a transformer: take the patch off"
             )
-    embed, blocks, head = f"{name}-embed", f"{name}-blocks", f"{name}-head"
     common = {"model": model, "conditioning": text}
-    nodes[embed] = NodeCall("TransformerEmbed", {**common, "step": step})
-    nodes[blocks] = NodeCall("TransformerBlocks", {**common, "features": Link(embed, 0)})
-    nodes[head] = NodeCall("TransformerHead", {"model": model, "features": Link(blocks, 0)})
-    return Link(head, 0)
+    nodes[f"{name}-embed"] = NodeCall("TransformerEmbed", {**common, "step": step})
+    features, groups = Link(f"{name}-embed", 0), _groups(model, controls)
+    *grouped, (_, _, last) = groups if controls else [*groups, (0, 0, {})]
+    for number, (first, final, residuals) in enumerate(grouped):
+        blocks = f"{name}-blocks{number or ''}"
+        span = {"first_block": first, "last_block": final} if controls else {}
+        nodes[blocks] = NodeCall(
+            "TransformerBlocks", {**common, "features": features, **span, **residuals}
+        )
+        features = Link(blocks, 0)
+    nodes[f"{name}-head"] = NodeCall(
+        "TransformerHead", {"model": model, "features": features, **last}
+    )
+    return Link(f"{name}-head", 0)
+
+
+def _groups(
+    model: ModelRecipe, controls: Sequence[Control]
+) -> list[tuple[int, int, dict[str, Link]]]:
+    """Returns first and last block and the residuals of each group, and those of the head; without
+    ControlNets one group, whose blocks are not numbered.
+    """
+    if not controls:
+        return [(0, -1, {})]
+    family = family_of(model.network).controls
+    assert family is not None and family.reads is not None  # as ControlNets were checked
+    reads = list(zip(*(family.reads(one.control_net, model) for one in controls), strict=True))
+    found = []
+    head = len(reads) - 1
+    for (read, _), numbered in groupby(
+        enumerate(reads), key=lambda pair: (pair[1], pair[0] == head)
+    ):
+        places = [place for place, _ in numbered]
+        residuals = {
+            f"residuals_{slot}": control.residuals[number]
+            for slot, (control, number) in enumerate(zip(controls, read, strict=True), start=1)
+            if number is not None
+        }
+        found.append((places[0], places[-1], residuals))
+    return found
+
+
+def draw_control(
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    step: Link,
+    text: Conditioning,
+    use: ControlUse,
+) -> tuple[Link, ...]:
+    """Adds the embedding and each block of a ControlNet, which gives a residual each. InputError
+    where it does not fit the model, or reads latents and has no VAE.
+    """
+    control_net = use.control_net
+    check_controlnet(control_net, model)
+    if use.vae is None and reads_latents(control_net.control_net):
+        raise InputError(
+            f"{control_net.control_net.folder}: the ControlNet reads a picture as a latent: link "
+            "the model's VAE to ControlNetApplyAdvanced"
+        )
+    common = {"control_net": control_net, "conditioning": text}
+    inputs: dict[str, Any] = {**common, "step": step, "image": use.image, "vae": use.vae}
+    nodes[name] = NodeCall("TransformerControl", inputs)
+    features, residuals = Link(name, 0), []
+    for number in range(control_blocks(control_net.control_net)):
+        block = f"{name}-block{number}"
+        nodes[block] = NodeCall(
+            "TransformerControlBlock",
+            {**common, "features": features, "strength": use.strength, "block": number},
+        )
+        features = Link(block, 0)
+        residuals.append(Link(block, 1))
+    return tuple(residuals)
+
+
+def control_blocks(part: Any) -> int:
+    """Counts the blocks of a ControlNet."""
+    values = config(part)
+    return int(values.get("num_layers", 0)) + int(values.get("num_single_layers", 0))
+
+
+def reads_latents(part: Any) -> bool:
+    """Tells a ControlNet that reads latents from one that reads pixels."""
+    return config(part).get("conditioning_embedding_channels") is None

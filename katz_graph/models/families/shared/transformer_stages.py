@@ -9,6 +9,7 @@ from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.stages import Extent, Stage, uncounted
+from katz_graph.recipe import Component, ControlNetRecipe
 
 COMPUTE = "katz_graph.models.families.shared.transformer"
 NOUN = "transformer"
@@ -19,20 +20,28 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
         batch, _, height, width = extent.shape
-        last = inputs.get("last_block", -1)
+        first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
+        if "block" in inputs:
+            first = last = inputs["block"]
         return counts.work(
-            config(inputs["model"].network),
+            config(network_of(inputs)),
             name,
             batch,
             height,
             width,
             extent.tokens,
-            inputs.get("first_block", 0),
+            first,
             None if last == -1 else last,
             extent.value_bytes,
         )
 
     return count
+
+
+def network_of(inputs: Mapping[str, Any]) -> Component:
+    """Returns the network or ControlNet that an operation computes with."""
+    recipe = inputs.get("model") or inputs["control_net"]
+    return recipe.control_net if isinstance(recipe, ControlNetRecipe) else recipe.network
 
 
 def _part(part: str, colour: str, **declared: Any) -> Stage:
@@ -58,6 +67,7 @@ CONTEXT = Stage(
     f"{NOUN}_context",
     _work(f"{NOUN}_context"),
     compute=f"{COMPUTE}:context",
+    bind=f"{COMPUTE}:bind_context",
     example=f"{COMPUTE}:context_example",
     module="model",
     reads_text=True,
@@ -76,7 +86,7 @@ FIXED = Stage(
     compute=f"{COMPUTE}:fixed",
     bind=f"{COMPUTE}:bind_fixed",
     module="model",
-    recipes=("cells",),
+    recipes=("cells", "references"),
     recorded=False,  # positions are made of numbers
     reads_text=True,
 )
@@ -88,13 +98,44 @@ CHANNELS = Stage(
     recipes=("model", "concatenated", "part"),
 )
 BLOCKS = {"text": "text_encoder", "fixed": FIXED.name}
+EMBED = BLOCKS | {"context": CONTEXT.name, "pooled": POOLED.name}
+REFERENCE = Stage(
+    f"{NOUN}_reference",
+    uncounted,
+    compute=f"{COMPUTE}:reference",
+    bind=f"{COMPUTE}:bind_reference",
+    module="vae",
+    recipes=("control_net", "image", "cells"),
+    recorded=False,
+)
+HINT = Stage(f"{NOUN}_hint", uncounted, compute=f"{COMPUTE}:hint", module="control_net")
+
+
+def _control(name: str, compute: str, label: str, **declared: Any) -> Stage:
+    """Declares one of the stages that make up a ControlNet."""
+    return Stage(
+        f"{NOUN}_{name}",
+        _work(f"{NOUN}_{name}"),
+        compute=f"{COMPUTE}:{compute}",
+        example=f"{COMPUTE}:{compute}_example",
+        module="control_net",
+        costed=True,
+        holds_weights=True,
+        placeable=True,
+        pooled=True,
+        group=f"{NOUN}_controlnet",
+        label=label,
+        colour="#f58518",
+        **declared,
+    )
+
+
 STAGES = (
     _part(
         "embed",
         "#4c78a8",
         gives=("state",),
-        hoists=BLOCKS
-        | {"context": CONTEXT.name, "pooled": POOLED.name, "concatenated": CHANNELS.name},
+        hoists=EMBED | {"concatenated": CHANNELS.name},
     ),
     _part("blocks", "#72b7b2", gives=("hidden",), hoists=BLOCKS),
     _part("head", "#54a24b", bind=f"{COMPUTE}:bind_head", gives=("prediction",)),
@@ -102,4 +143,22 @@ STAGES = (
     POOLED,
     FIXED,
     CHANNELS,
+    _control(
+        "control",
+        "control",
+        "ControlNet embed",
+        gives=("state",),
+        hoists=EMBED | {"reference": REFERENCE.name, "hint": HINT.name},
+    ),
+    _control(
+        "control_block",
+        "control_block",
+        "ControlNet block",
+        rows=("strength",),
+        gives=("hidden", "counted"),
+        hoists=BLOCKS,
+        may_lag=1,
+    ),
+    REFERENCE,
+    HINT,
 )

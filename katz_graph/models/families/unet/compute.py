@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from katz_graph.ir.values import Residuals, Step, TextEncoding
+from katz_graph.models.families.shared.inputs import fit_reference
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
 from katz_graph.models.families.unet.attention import cross_attention_keys_values
 from katz_graph.models.families.unet.embedding import added_embedding
 from katz_graph.models.families.unet.freeu import skip_hook
-from katz_graph.models.families.unet.inputs import concatenated_channels, fit_reference
+from katz_graph.models.families.unet.inputs import concatenated_channels
 from katz_graph.models.families.unet.wrapper import call_wrapper
 from katz_graph.models.family import architecture
 from katz_graph.models.stages import Loop, Outputs

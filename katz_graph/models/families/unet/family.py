@@ -54,6 +54,7 @@ FAMILY = ModelFamily(
             besides=("lora_controlnet",),
         ),
         check_controlnet,
+        region.draw_control,
     ),
     files=Files(
         network=Layout(
@@ -78,7 +79,7 @@ FAMILY = ModelFamily(
         scheduler=scheduler_component,
     ),
     lora=LoraNames(
-        prefix="lora_unet_",
+        prefixes=("lora_unet_",),
         roots=(
             "conv_in",
             "time_embedding",
@@ -87,9 +88,14 @@ FAMILY = ModelFamily(
             "mid_block",
             "up_blocks",
             "conv_out",
+            "time_embed",
+            "label_emb",
+            "input_blocks",
+            "middle_block",
+            "output_blocks",
         ),
         renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
-        others=f"{FOLDER}.naming:other_names",
+        originals=f"{FOLDER}.naming:originals",
     ),
     text_sets=(TextSet("stable_diffusion", ("clip",)), TextSet("sdxl", ("clip", "clip"))),
     stages=STAGES,

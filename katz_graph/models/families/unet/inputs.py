@@ -1,6 +1,4 @@
-"""Makes the image inputs of a UNet family: the channels beside the noisy latent of inpainting and
-instruction-editing models, and a ControlNet's reference picture.
-"""
+"""Makes the channels beside the noisy latent of inpainting and instruction-editing models."""
 
 from __future__ import annotations
 
@@ -8,8 +6,6 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.files.images import resize
-from katz_graph.picture.batch import repeated
 from katz_graph.picture.latents import fitted
 from katz_graph.recipe import Concatenated
 from katz_graph.sampling.areas import fit_mask
@@ -38,13 +34,3 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
         blank = like.new_tensor(BLANK).view(1, -1, 1, 1).expand_as(like)
         return torch.cat([torch.ones_like(like[:, :1]), blank], dim=1)
     return torch.cat([fit_mask(seen.mask.pixels, like).round(), picture * scale], dim=1)
-
-
-def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """Resizes [b, H, W, C] in 0..1 to [batch, 3, height, width]: nearest-exact, cropped around the
-    centre; pictures repeat to fill the batch.
-    """
-    if pixels.shape[-1] == 1:
-        pixels = pixels.expand(-1, -1, -1, 3)
-    fitted = resize(pixels[..., :3], width, height, "nearest-exact", "center").movedim(-1, 1)
-    return repeated(fitted, batch).contiguous()

@@ -4,17 +4,19 @@ of one prediction. Never imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from katz_graph.graph import Link, NodeCall
-from katz_graph.models.families.shared.conditioning import check_guidance, with_channels
+from katz_graph.models.families.shared.conditioning import check_told, with_channels
 from katz_graph.models.families.unet.architecture import unet_architecture
+from katz_graph.models.family import Control
 from katz_graph.patches import unet_wrapper
 from katz_graph.recipe import (
     Conditioning,
     ConditioningEntry,
+    ControlUse,
     ModelRecipe,
     Sizes,
 )
@@ -29,12 +31,32 @@ def complete(
     negative side, where the conditioning sets none.
     """
     shape = unet_architecture(model.network)
-    check_guidance(entry, model)
+    check_told(entry, model)
     entry = with_channels(entry, model, latent)
     sizes = entry.sizes or Sizes()
     if shape.is_refiner and not positive and sizes.aesthetic_score is None:
         entry = replace(entry, sizes=replace(sizes, aesthetic_score=NEGATIVE_SCORE))
     return entry
+
+
+def draw_control(
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    step: Link,
+    text: Conditioning,
+    use: ControlUse,
+) -> tuple[Link, ...]:
+    """Adds a ControlNet, which gives all that it adds at once."""
+    inputs = {
+        "control_net": use.control_net,
+        "step": step,
+        "conditioning": text,
+        "image": use.image,
+        "strength": use.strength,
+    }
+    nodes[name] = NodeCall("ControlNet", inputs)
+    return (Link(name, 0),)
 
 
 def predict(
@@ -43,9 +65,13 @@ def predict(
     model: ModelRecipe,
     step: Link,
     text: Conditioning,
-    residuals: Mapping[str, Link],
+    controls: Sequence[Control],
 ) -> Link:
     """Adds the three parts of a UNet, or the whole one where a patch wraps it."""
+    residuals = {
+        f"residuals_{number}": control.residuals[0]
+        for number, control in enumerate(controls, start=1)
+    }
     common = {"model": model, "conditioning": text}
     if unet_wrapper(model.patches) is not None:
         nodes[f"{name}-unet"] = NodeCall(

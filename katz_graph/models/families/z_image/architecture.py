@@ -9,7 +9,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_guidance
+from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
@@ -53,7 +53,7 @@ def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
     """Returns the entry as it is. InputError for what the family has not."""
-    check_guidance(entry, model)
+    check_told(entry, model)
     return entry
 
 

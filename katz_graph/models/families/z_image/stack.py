@@ -7,7 +7,7 @@ one sequence, the picture's first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,12 @@ from diffusers.models.transformers.transformer_z_image import SEQ_MULTI_OF
 from torch import Tensor, nn
 
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import Fixed, grid_ids
+from katz_graph.models.families.shared.transformer import (
+    NOTHING,
+    Beside,
+    Fixed,
+    grid_ids,
+)
 
 
 def side(module: Any) -> int:
@@ -26,15 +31,17 @@ def blocks(module: Any) -> Sequence[nn.Module]:
     return list(module.layers)
 
 
-def parts(module: Any) -> Mapping[str, Sequence[nn.Module]]:
-    return {
-        "context": [module.cap_embedder, module.context_refiner],
-        "embed": [_embedder(module), module.noise_refiner, module.t_embedder],
-        "head": [_final_layer(module)],
-    }
+def parts(module: Any, name: str) -> Sequence[nn.Module]:
+    match name:
+        case "context":
+            return [module.cap_embedder, module.context_refiner]
+        case "embed":
+            return [_embedder(module), module.noise_refiner, module.t_embedder]
+        case _:
+            return [_final_layer(module)]
 
 
-def context(module: Any, text: TextEncoding) -> Tensor:
+def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
     """Refines the text, which no step changes."""
     tokens = _filled(module.cap_embedder(text.hidden), module.cap_pad_token)
     frequencies = _frequencies(module, _text_ids(module, tokens.shape[1]))[None]
@@ -47,7 +54,7 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     return ()
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int) -> Fixed:
+def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
     """Returns the rotary positions of the whole sequence [1, S, D / 2, 2]: real and imaginary."""
     text = _text_ids(module, _whole(tokens))
     picture = grid_ids(rows, columns, text.device, first=len(text) + 1)

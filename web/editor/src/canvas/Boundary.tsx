@@ -17,10 +17,10 @@ export const BoundaryCard = memo(function BoundaryCard({
         {boundary.slots.map(({ name, type }, slot) => (
           <div className="row" key={name}>
             {boundary.side === "inputs" ? (
-              <OutputSocket output={{ node: id, slot, type }} label={name} />
+              <OutputSocket output={{ node: id, slot, type }} label={name} help={type} />
             ) : (
               <InputSocket
-                input={{ node: id, slot, name, type, widget: null, optional: false }}
+                input={{ node: id, slot, name, type, widget: null, optional: false, help: type }}
                 label={name}
               />
             )}

@@ -45,16 +45,31 @@ const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
-export function Canvas({ session }: { readonly session: Session }) {
+/** `covered`: whether something stands over all of it; what cannot be seen takes no focus then. */
+export function Canvas({
+  session,
+  covered,
+}: {
+  readonly session: Session;
+  readonly covered: boolean;
+}) {
   const key = [session.id, ...session.path].join(":");
   return (
     <ReactFlowProvider key={key}>
-      <Flow session={session} view={key} />
+      <Flow session={session} view={key} covered={covered} />
     </ReactFlowProvider>
   );
 }
 
-function Flow({ session, view }: { readonly session: Session; readonly view: string }) {
+function Flow({
+  session,
+  view,
+  covered,
+}: {
+  readonly session: Session;
+  readonly view: string;
+  readonly covered: boolean;
+}) {
   const graph = graphOf(session);
   const [nodes, setNodes] = useState<Drawn[]>(() => drawnNodes(graph, []));
   const [links, setLinks] = useState<ReadonlySet<string>>(NO_SELECTION);
@@ -108,6 +123,7 @@ function Flow({ session, view }: { readonly session: Session; readonly view: str
       className={`canvas ${busy ? "connecting" : ""}`}
       aria-label="workflow"
       tabIndex={0}
+      inert={covered}
       onPointerMove={onPointerMove}
       onDoubleClick={(event) => {
         const pane =

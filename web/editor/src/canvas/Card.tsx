@@ -2,6 +2,7 @@
 import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { type NodeType, placedWidgets, type Widget } from "../catalog/catalog";
+import { outputHelp } from "../catalog/help";
 import { promotedWidgets } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
 import type { Doc, DocNode } from "../document/model";
@@ -11,10 +12,11 @@ import { type Json, listOf, textOf } from "../json";
 import { noteRender } from "../renders";
 import { activeSession, docOf, type Session, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
+import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "./ends";
 import { type CardNode, handlesOf } from "./layout";
-import { NodePlan } from "../plan/NodePlan";
+import { DeviceBar, NodePlan } from "../plan/NodePlan";
 import { Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
 import { useCanvas } from "./state";
@@ -61,6 +63,7 @@ export const Card = memo(function Card({
     const runs = jobs.byId[job]?.nodes ?? {};
     return runs[key] ?? (subgraph && jobs.byId[job] ? runInside(runs, key) : null) ?? undefined;
   });
+  const pointed = usePage((page) => page.pointed?.node === key);
   const missing = known && type === undefined && subgraph === undefined;
   const state = run?.phase === "failed" || failed ? "failed" : (run?.phase ?? "");
   const name = node.title || textOf(subgraph?.name) || type?.title || node.type;
@@ -69,6 +72,7 @@ export const Card = memo(function Card({
     state,
     modeName(node.mode),
     selected ? "selected" : "",
+    pointed ? "pointed" : "",
     node.collapsed ? "collapsed" : "",
     outlined ? "outlined" : "",
     type?.isVirtual ? "virtual" : "",
@@ -83,6 +87,7 @@ export const Card = memo(function Card({
         <div className="card-title">
           <span className="name">{name}</span>
         </div>
+        <DeviceBar job={job} node={key} />
         <Ends node={node} width={width ?? node.width} />
         <Results job={job} node={key} />
       </article>
@@ -91,6 +96,7 @@ export const Card = memo(function Card({
   return (
     <article className={classes.join(" ")} data-node={id}>
       <Title node={node} name={name} run={run} />
+      <DeviceBar job={job} node={key} />
       {run?.phase === "running" && run.maximum > 1 && (
         <progress value={run.value} max={run.maximum} aria-label="evaluations" />
       )}
@@ -182,6 +188,7 @@ const Body = memo(function Body({
                 <OutputSocket
                   output={{ node: node.id, slot: row, type: right.type }}
                   label={right.label}
+                  help={outputHelp(type, row, right.type)}
                 />
               )}
             </div>

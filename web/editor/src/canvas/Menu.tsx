@@ -5,6 +5,7 @@ import { keyText, useKeys } from "../shell/keys";
 import { useCanvas } from "./state";
 
 const ON_NODES = [
+  "help",
   "rename",
   "copy",
   "cut",

@@ -17,9 +17,7 @@ export function InputSocket({ input, label }: { readonly input: Input; readonly 
       className={`in socket-${socketColour(input.type)} ${lit ? "lit" : ""} ${input.optional ? "optional" : ""}`}
     >
       <Handle type="target" position={Position.Left} id={handleOf(input)} />
-      {label !== undefined && (
-        <span title={input.optional ? `${input.type}, optional` : input.type}>{label}</span>
-      )}
+      {label !== undefined && <span title={input.help}>{label}</span>}
     </span>
   );
 }
@@ -27,9 +25,11 @@ export function InputSocket({ input, label }: { readonly input: Input; readonly 
 export function OutputSocket({
   output,
   label,
+  help,
 }: {
   readonly output: Output;
   readonly label: string;
+  readonly help: string;
 }) {
   const lit = useCanvas(
     ({ connecting }) =>
@@ -39,7 +39,7 @@ export function OutputSocket({
   );
   return (
     <span className={`out socket-${socketColour(output.type)} ${lit ? "lit" : ""}`}>
-      <span title={output.type}>{label}</span>
+      <span title={help}>{label}</span>
       <Handle type="source" position={Position.Right} id={`out:${output.slot}`} />
     </span>
   );

@@ -8,7 +8,8 @@ import {
   ReactFlow,
   ReactFlowProvider,
 } from "@xyflow/react";
-import { memo, useMemo, useState } from "react";
+import { memo, useEffect, useMemo, useRef, useState } from "react";
+import { type Critical, criticalOf } from "../plan/critical";
 import type { Plan } from "../plan/plan";
 import {
   BEGIN,
@@ -19,7 +20,8 @@ import {
   stepOf,
   variantAt,
 } from "../plan/step";
-import { bytesText, shortName, timeText } from "../plan/words";
+import { bytesText, deviceLook, shortName, timeText } from "../plan/words";
+import { type Pointed, usePage } from "../shell/page";
 import "../plan/plan.css";
 
 interface Shown {
@@ -28,6 +30,8 @@ interface Shown {
   readonly title: string;
   readonly detail: string;
   readonly look: string;
+  /** Of the plan, that are pointed at with it. */
+  readonly operations: readonly string[];
 }
 type Part = Node<{ readonly shown: Shown }, "part">;
 
@@ -35,9 +39,13 @@ const TYPES = { part: memo(DrawnPart) };
 const FIT = { padding: 0.06, maxZoom: 1.2 };
 
 function DrawnPart({ data: { shown } }: NodeProps<Part>) {
-  const { kind, device, title, detail, look } = shown;
+  const { kind, device, title, detail, look, operations } = shown;
+  const pointed = usePage((page) => operations.includes(page.pointed?.operation ?? ""));
   return (
-    <div className={`${kind} ${look} device-${device % 8}`} title={`${title} ${detail}`.trim()}>
+    <div
+      className={`${kind} ${look} ${pointed ? "pointed" : ""} ${deviceLook(device)}`}
+      title={`${title} ${detail}`.trim()}
+    >
       {kind === "lane" ? <b>{title}</b> : <span>{title}</span>}
       {detail !== "" && <small> {detail}</small>}
       {(kind === "operation" || kind === "region-end") && (
@@ -65,8 +73,25 @@ export function StepView({
   const [over, setOver] = useState<string | null>(null);
   const number = variantAt(plan, evaluation);
   const step = useMemo(() => stepOf(plan, number), [plan, number]);
-  const nodes = useMemo(() => partsOf(plan, step), [plan, step]);
-  const edges = useMemo(() => step.edges.map((edge) => drawn(edge, over)), [step, over]);
+  const critical = useMemo(() => criticalOf(plan, number), [plan, number]);
+  const nodes = useMemo(() => partsOf(plan, step, critical), [plan, step, critical]);
+  const edges = useMemo(
+    () => step.edges.map((edge) => drawn(edge, over, critical.goesOver(edge.from, edge.to))),
+    [step, over, critical],
+  );
+  const mine = useRef<Pointed | null>(null);
+  const point = (key: string | null) => {
+    setOver(key);
+    const operation = step.operations.find((one) => one.key === key)?.id;
+    const node = plan.operations.get(operation ?? "")?.node ?? plan.sampler;
+    const next = operation === undefined ? null : { operation, node };
+    // the pointer may have left for a span of the timeline, which has told already
+    usePage.setState(({ pointed }) => ({
+      pointed: next === null && pointed !== mine.current ? pointed : next,
+    }));
+    mine.current = next;
+  };
+  useEffect(() => () => usePage.setState({ pointed: null }), []);
   const last = Math.max(0, plan.evaluations - 1);
   return (
     <section className={`step ${old ? "old" : ""}`} aria-label="opened step">
@@ -101,9 +126,14 @@ export function StepView({
         </label>
         <span>{timeText(plan.period)} an evaluation, predicted</span>
         <span className="legend">
+          {critical.operations.size > 0 && (
+            <span title="what an evaluation takes its time for, one after another">
+              <i className="swatch critical" /> critical chain
+            </span>
+          )}
           {plan.devices.map((device, place) => (
             <span key={device}>
-              <i className={`swatch device-${place % 8}`} /> {device}
+              <i className={`swatch ${deviceLook(place)}`} /> {device}
             </span>
           ))}
         </span>
@@ -122,8 +152,8 @@ export function StepView({
           edgesFocusable={false}
           elementsSelectable={false}
           disableKeyboardA11y
-          onNodeMouseEnter={(_, { id }) => setOver(id)}
-          onNodeMouseLeave={() => setOver(null)}
+          onNodeMouseEnter={(_, { id }) => point(id)}
+          onNodeMouseLeave={() => point(null)}
           proOptions={{ hideAttribution: true }}
         />
       </ReactFlowProvider>
@@ -152,10 +182,19 @@ function part(id: string, box: Box, zIndex: number, shown: Shown): Part {
   };
 }
 
-function partsOf(plan: Plan, step: Step): Part[] {
+const NO_OPERATIONS: readonly string[] = [];
+
+function partsOf(plan: Plan, step: Step, critical: Critical): Part[] {
   const stale = new Set(step.edges.flatMap((edge) => (edge.stale ? [edge.source] : [])));
   const end = (id: string, box: Box, title: string) =>
-    part(id, box, 4, { kind: "region-end", device: plan.owner, title, detail: "", look: "" });
+    part(id, box, 4, {
+      kind: "region-end",
+      device: plan.owner,
+      title,
+      detail: "",
+      look: "",
+      operations: NO_OPERATIONS,
+    });
   return [
     ...step.lanes.map((lane) =>
       part(`lane ${lane.device}`, lane, 0, {
@@ -164,6 +203,7 @@ function partsOf(plan: Plan, step: Step): Part[] {
         title: plan.devices[lane.device] ?? "",
         detail: "",
         look: "",
+        operations: NO_OPERATIONS,
       }),
     ),
     ...step.segments.map((segment) =>
@@ -173,15 +213,17 @@ function partsOf(plan: Plan, step: Step): Part[] {
         title: segment.hoisted ? "once per request" : segment.name,
         detail: timeText(segment.seconds),
         look: segment.hoisted ? "once" : "",
+        operations: NO_OPERATIONS,
       }),
     ),
     ...step.calls.map((call) =>
       part(`call ${call.key}`, call, 2, {
         kind: "call",
         device: 0,
-        title: `${shortName(call.stage)}${call.batched > 1 ? ` ×${call.batched}` : ""}`,
+        title: `${shortName(call.stage)}${call.operations.length > 1 ? ` ×${call.operations.length}` : ""}`,
         detail: timeText(call.seconds),
-        look: call.batched > 1 ? "batched" : "",
+        look: call.operations.length > 1 ? "batched" : "",
+        operations: call.operations,
       }),
     ),
     ...step.operations.map((operation) => {
@@ -191,7 +233,8 @@ function partsOf(plan: Plan, step: Step): Part[] {
         device: operation.device,
         title: label,
         detail: branch,
-        look: stale.has(operation.key) ? "waits" : "",
+        look: `${stale.has(operation.key) ? "waits" : ""} ${critical.operations.has(operation.id) ? "critical" : ""}`,
+        operations: [operation.id],
       });
     }),
     end(BEGIN, step.begin, "step begins"),
@@ -199,13 +242,14 @@ function partsOf(plan: Plan, step: Step): Part[] {
   ];
 }
 
-function drawn(edge: DrawnEdge, over: string | null): Edge {
+function drawn(edge: DrawnEdge, over: string | null, critical: boolean): Edge {
   const { key, source, target, transfer, stale, delay, bytes, input } = edge;
   const classes = [
     "flow",
     transfer === null ? "" : "transfer",
     edge.hoisted ? "once" : "",
     stale ? "stale" : delay > 0 ? "late" : "",
+    critical && !stale ? "critical" : "",
     source === over || target === over ? "lit" : "",
   ];
   const words = [

@@ -1,6 +1,7 @@
 /** Finds what a handle stands for, and links two of them. */
 import { type Catalog, compatible, type NodeType, socketOf } from "../catalog/catalog";
 import { refusal } from "../catalog/connecting";
+import { inputHelp, socketHelp, widgetHelp } from "../catalog/help";
 import { addInput } from "../document/commands";
 import { connect } from "../document/links";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
@@ -21,13 +22,15 @@ export interface Input {
   readonly widget: string | null;
   /** Whether the node runs without it. */
   readonly optional: boolean;
+  readonly help: string;
 }
 
 /** All inputs of a node: those that the file lists, and the others of its type. */
 export function inputsOf(node: DocNode, type: NodeType | undefined): readonly Input[] {
   const may = new Set(type?.sockets.flatMap((one) => (one.optional ? [one.name] : [])));
   const listed = node.inputs.map((input, slot): Input => {
-    return { ...input, node: node.id, slot, optional: may.has(input.name) };
+    const help = inputHelp(type, input.name, input.type);
+    return { ...input, node: node.id, slot, optional: may.has(input.name), help };
   });
   const known = new Set(node.inputs.map(({ name }) => name));
   const sockets = (type?.sockets ?? []).filter(({ name }) => !known.has(name));
@@ -36,13 +39,16 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
     : (type?.widgets ?? []).filter(({ name }) => !known.has(name));
   return [
     ...listed,
-    ...sockets.map(({ name, type: socket, optional }): Input => {
-      return { node: node.id, slot: null, name, type: socket, widget: null, optional };
+    ...sockets.map((socket): Input => {
+      const { name, type: taken, optional } = socket;
+      const help = socketHelp(socket);
+      return { node: node.id, slot: null, name, type: taken, widget: null, optional, help };
     }),
     ...widgets.map((widget): Input => {
       const { name } = widget;
       const type = socketOf(widget);
-      return { node: node.id, slot: null, name, type, widget: name, optional: true };
+      const help = widgetHelp(widget);
+      return { node: node.id, slot: null, name, type, widget: name, optional: true, help };
     }),
   ];
 }
@@ -72,7 +78,14 @@ export function inputAt(
     boundary === undefined
       ? inputsOfId(graph, catalog, id)
       : boundary.slots.map((slot, number): Input => {
-          return { ...slot, node: id, slot: number, widget: null, optional: false };
+          return {
+            ...slot,
+            node: id,
+            slot: number,
+            widget: null,
+            optional: false,
+            help: slot.type,
+          };
         });
   return ends.find((end) => handleOf(end) === handle) ?? null;
 }

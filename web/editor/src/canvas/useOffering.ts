@@ -16,7 +16,10 @@ import type { Drawn } from "./layout";
 import type { WireEdge } from "./Wire";
 import { type Pending, useCanvas } from "./state";
 
-const SLOWLY = { duration: 150 };
+/** How fast the view moves: at once for who wants no motion. */
+const pace = () => ({
+  duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 150,
+});
 const NO_NODES: ReadonlySet<string> = new Set();
 
 export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
@@ -45,7 +48,7 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
       ask: () => ask(pointer.current.x, pointer.current.y),
       fit: (chosen) => {
         const view = fitting(flow, (id) => chosen?.has(id) !== false, 0.08);
-        if (view !== null) void flow.setViewport(view, SLOWLY);
+        if (view !== null) void flow.setViewport(view, pace());
       },
       zoom: (to) => {
         if (to === "in") void flow.zoomIn();
@@ -73,7 +76,7 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
       jump: (node) => {
         select(new Set([node]));
         const view = fitting(flow, (id) => id === node, 0.6);
-        if (view !== null) void flow.setViewport(view, SLOWLY);
+        if (view !== null) void flow.setViewport(view, pace());
       },
       heights: () =>
         new Map(flow.getNodes().map(({ id, measured }) => [id, measured?.height ?? 100])),

@@ -95,3 +95,22 @@ test("P0.05 one rule says what fits", () => {
   expect(compatible("IMAGE", "*")).toBe(true);
   expect(compatible("INT,FLOAT", "FLOAT")).toBe(true);
 });
+
+test("P0.24 a colour is a value of its own, and those after it lie where they belong", () => {
+  const [type] = catalogOf({
+    Tint: {
+      input: { required: { tone: ["COLOR", { default: "#ff0000" }], share: ["FLOAT", {}] } },
+      output: [],
+    },
+  }).values();
+  if (type === undefined) throw new Error("no type");
+  expect(type.sockets).toEqual([]);
+  const made = newNode(type, 0, 0);
+  expect(made.widgets_values).toEqual(["#ff0000", 0]);
+  const [doc] = nodesOf({ nodes: [{ id: 1, ...made, widgets_values: ["#0f0", 0.5] }] });
+  if (doc === undefined) throw new Error("no node");
+  expect(placedWidgets(doc, type).map(({ key, value }) => [key, value])).toEqual([
+    [0, "#0f0"],
+    [1, 0.5],
+  ]);
+});

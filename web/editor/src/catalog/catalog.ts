@@ -5,7 +5,7 @@ import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf, textsOf
 
 export interface Widget {
   readonly name: string;
-  readonly kind: "number" | "text" | "switch" | "choice";
+  readonly kind: "number" | "text" | "switch" | "choice" | "colour";
   readonly whole: boolean;
   readonly lines: boolean;
   readonly choices: readonly Json[];
@@ -18,6 +18,8 @@ export interface Socket {
   readonly name: string;
   readonly type: string;
   readonly optional: boolean;
+  /** What the node's author says of it; "" for nothing. */
+  readonly tooltip: string;
 }
 
 export interface NodeType {
@@ -31,7 +33,11 @@ export interface NodeType {
   readonly aliases: readonly string[];
   readonly sockets: readonly Socket[];
   readonly widgets: readonly Widget[];
-  readonly outputs: readonly { readonly name: string; readonly type: string }[];
+  readonly outputs: readonly {
+    readonly name: string;
+    readonly type: string;
+    readonly tooltip: string;
+  }[];
   readonly isOutput: boolean;
   /** Whether only editors know it: it never runs, and its values cannot be linked. */
   readonly isVirtual: boolean;
@@ -54,6 +60,7 @@ const KINDS: Readonly<Record<string, Widget["kind"]>> = {
   STRING: "text",
   BOOLEAN: "switch",
   COMBO: "choice",
+  COLOR: "colour",
 };
 
 export function catalogOf(info: Json): Catalog {
@@ -93,8 +100,8 @@ const VIRTUAL: readonly NodeType[] = [
   virtual("Note", "Note", "A text for people.", { widgets: [NOTE] }),
   virtual("MarkdownNote", "Markdown Note", "A text for people.", { widgets: [NOTE] }),
   virtual("Reroute", "Reroute", "Leads a link around.", {
-    sockets: [{ name: "", type: "*", optional: false }],
-    outputs: [{ name: "", type: "*" }],
+    sockets: [{ name: "", type: "*", optional: false, tooltip: "" }],
+    outputs: [{ name: "", type: "*", tooltip: "" }],
   }),
 ];
 
@@ -115,8 +122,12 @@ function typeOf(name: string, raw: JsonObject): NodeType {
   for (const { name: input, spec, optional } of declared) {
     const widget = widgetOf(input, spec);
     if (widget !== null) widgets.push(widget);
-    else sockets.push({ name: input, type: textOf(spec[0], "*"), optional });
+    else {
+      const tooltip = textOf(fieldsOf(spec[1]).tooltip);
+      sockets.push({ name: input, type: textOf(spec[0], "*"), optional, tooltip });
+    }
   }
+  const tooltips = listOf(raw.output_tooltips);
   const names = listOf(raw.output_name);
   return {
     name,
@@ -130,6 +141,7 @@ function typeOf(name: string, raw: JsonObject): NodeType {
     outputs: listOf(raw.output).map((type, number) => ({
       name: textOf(names[number]) || textOf(type, "*"),
       type: textOf(type, "*"),
+      tooltip: textOf(tooltips[number]),
     })),
     isOutput: raw.output_node === true,
     isVirtual: false,
@@ -188,6 +200,7 @@ function fits(widget: Widget, value: Json): boolean {
     case "number":
       return typeof value === "number" || typeof value === "bigint";
     case "text":
+    case "colour":
       return typeof value === "string";
     case "switch":
       return typeof value === "boolean";
@@ -228,8 +241,8 @@ export function newNode(type: NodeType, x: number, y: number): JsonObject {
 
 /** The type of the input that stands for a widget. */
 export function socketOf({ kind, whole }: Widget): string {
-  const types = { number: whole ? "INT" : "FLOAT", text: "STRING", switch: "BOOLEAN" } as const;
-  return kind === "choice" ? "COMBO" : types[kind];
+  if (kind === "number") return whole ? "INT" : "FLOAT";
+  return { text: "STRING", switch: "BOOLEAN", choice: "COMBO", colour: "COLOR" }[kind];
 }
 
 const PACKS = "custom_nodes.";
@@ -250,6 +263,8 @@ function startOf(widget: Widget): Json {
       return false;
     case "choice":
       return widget.choices[0] ?? "";
+    case "colour":
+      return "#000000";
   }
 }
 

@@ -100,7 +100,7 @@ export function Shortcuts({ onClose }: { readonly onClose: () => void }) {
                           type="button"
                           key={key}
                           className="key"
-                          aria-label={`${key === "" ? "no key" : keyText(key)}, change the key of ${action.title}`}
+                          aria-label={`${key === "" ? "none" : keyText(key)}, change the key of ${action.title}`}
                           aria-pressed={asked}
                           onClick={() => {
                             setTaking(null);

@@ -74,7 +74,9 @@ export function MaskEditor({ masking }: { readonly masking: Masking }) {
         if (gone) return;
         mask.current = maskOf(data, width, height);
         setSize({ width, height });
-        setZoom(Math.min(8, 0.7 * Math.min(innerWidth / width, innerHeight / height)));
+        const easel = canvas.current?.closest(".easel");
+        const fit = (room = 0, of = 1) => Math.max(1, room - 8) / of;
+        setZoom(Math.min(8, fit(easel?.clientWidth, width), fit(easel?.clientHeight, height)));
       },
       (error) => {
         close();

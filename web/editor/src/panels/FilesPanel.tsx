@@ -3,6 +3,7 @@ import { useCallback, useEffect, useState } from "react";
 import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
 import { useActive } from "../shell/documents";
 import { tell } from "../shell/live";
+import { Drafts } from "./Drafts";
 import { Filter } from "./Filter";
 import { openStored, removeStored, renameStored } from "../shell/saving";
 
@@ -54,6 +55,7 @@ export function FilesPanel() {
           </li>
         ))}
       </ul>
+      <Drafts />
     </aside>
   );
 }

@@ -1,21 +1,30 @@
 /** Shows the pictures of the output folder, or those that were uploaded, the newest first. */
 import { useCallback, useEffect, useState } from "react";
+import { nodesOf } from "../document/model";
 import { type FilePage, type ListedFile, listedFiles, pictureAddress } from "../server/files";
-import { useDocuments } from "../shell/documents";
+import { docOf, useDocuments } from "../shell/documents";
 import { tell, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
+import { useSettings } from "../shell/settings";
 import { Filter } from "./Filter";
+import { nodesIn, shownFiles, workflowsOf } from "./shown";
 import "./gallery.css";
 
 const NOTHING: FilePage = { files: [], next: null };
 const TYPES = { output: "Results", input: "Uploads" } as const;
+/** While fewer pictures than that are found, older ones are asked for, up to so many files. */
+const ENOUGH = 12;
+const MOST_LOOKED_THROUGH = 1_000;
 
 export function Gallery() {
   const [type, setType] = useState<ListedFile["type"]>("output");
   const [page, setPage] = useState(NOTHING);
-  const [query, setQuery] = useState("");
+  const [words, setWords] = useState("");
+  const [workflow, setWorkflow] = useState("");
+  const [node, setNode] = useState("");
   const ended = useLive(({ jobs }) => Object.values(jobs.byId).filter((job) => job.ended).length);
   const sessions = useDocuments((documents) => documents.sessions);
+  const names = useSettings((settings) => settings.names);
   const load = useCallback(
     (before: FilePage) =>
       listedFiles(type, before.next ?? "").then(
@@ -26,18 +35,39 @@ export function Gallery() {
   );
   useEffect(() => void load(NOTHING), [load, ended]);
 
-  const nameOf = (job: string) => sessions.find((session) => session.job === job)?.name ?? "";
-  const words = query.toLowerCase();
-  const shown = page.files.filter(({ name, job }) =>
-    `${name} ${nameOf(job)}`.toLowerCase().includes(words),
-  );
+  const nameOf = (id: string) =>
+    sessions.find((session) => session.workflow === id)?.name ??
+    names[id] ??
+    (id === "" ? "" : `unnamed ${id.slice(0, 8)}`);
+  const titleOf = (id: string) => {
+    const session = sessions.find(({ name }) => name === workflow);
+    const own = session && nodesOf(docOf(session)).find((one) => one.id === id);
+    return own === undefined ? `#${id}` : `${own.title || own.type} #${id}`;
+  };
+  const shown = shownFiles(page.files, { words, workflow, node }, nameOf);
+  const filtered = words + workflow + node !== "";
+  useEffect(() => {
+    if (!filtered || shown.length >= ENOUGH || page.next === null) return;
+    if (page.files.length < MOST_LOOKED_THROUGH) void load(page);
+  }, [filtered, shown.length, page, load]);
+
   const addresses = shown.map((file) => pictureAddress(file));
+  const nodes = nodesIn(page.files, workflow, nameOf);
   return (
     <aside className="side gallery" aria-label="gallery">
       <h2>Pictures</h2>
       <div className="steering">
         {(Object.keys(TYPES) as (keyof typeof TYPES)[]).map((one) => (
-          <button type="button" key={one} aria-pressed={type === one} onClick={() => setType(one)}>
+          <button
+            type="button"
+            key={one}
+            aria-pressed={type === one}
+            onClick={() => {
+              setType(one);
+              setWorkflow("");
+              setNode("");
+            }}
+          >
             {TYPES[one]}
           </button>
         ))}
@@ -45,16 +75,50 @@ export function Gallery() {
       <Filter
         label="filter pictures"
         placeholder="filter by name or workflow"
-        value={query}
-        onValue={setQuery}
+        value={words}
+        onValue={setWords}
       />
-      {shown.length === 0 && <p className="empty">no picture is here yet</p>}
+      {type === "output" && (
+        <div className="filters">
+          <select
+            aria-label="of the workflow"
+            value={workflow}
+            onChange={(event) => {
+              setWorkflow(event.target.value);
+              setNode("");
+            }}
+          >
+            <option value="">all workflows</option>
+            {workflowsOf(page.files, nameOf).map((name) => (
+              <option key={name}>{name}</option>
+            ))}
+          </select>
+          <select
+            aria-label="of the node"
+            value={node}
+            disabled={nodes.length === 0}
+            onChange={(event) => setNode(event.target.value)}
+          >
+            <option value="">all nodes</option>
+            {nodes.map((id) => (
+              <option key={id} value={id}>
+                {titleOf(id)}
+              </option>
+            ))}
+          </select>
+        </div>
+      )}
+      {shown.length === 0 && (
+        <p className="empty">{filtered ? "no picture is like that" : "no picture is here yet"}</p>
+      )}
       <ul>
         {shown.map((file, at) => (
           <li key={file.name}>
             <button
               type="button"
-              title={`${file.name}\n${file.pixels}\n${new Date(1000 * file.modified).toLocaleString()}`}
+              title={[file.name, nameOf(file.workflow), file.pixels, timeOf(file)]
+                .filter(Boolean)
+                .join("\n")}
               onClick={() => usePage.setState({ pictures: { addresses, at } })}
             >
               <img src={pictureAddress(file, 256)} alt={file.name} loading="lazy" />
@@ -69,4 +133,8 @@ export function Gallery() {
       )}
     </aside>
   );
+}
+
+function timeOf({ modified }: ListedFile): string {
+  return new Date(1000 * modified).toLocaleString();
 }

@@ -1,10 +1,12 @@
 /** Lists all node types by category or by pack, with their help; a click or a drag places one. */
-import { useState } from "react";
-import { type NodeType, socketOf } from "../catalog/catalog";
+import { useEffect, useRef, useState } from "react";
+import type { NodeType } from "../catalog/catalog";
+import { outputHelp, socketHelp, widgetHelp } from "../catalog/help";
 import { grouped, searched } from "../catalog/search";
 import { NODE_TYPE, place } from "../shell/adding";
 import { useSettings } from "../shell/settings";
 import { useLive } from "../shell/live";
+import { usePage } from "../shell/page";
 import { Filter } from "./Filter";
 
 export function NodeLibrary() {
@@ -46,9 +48,25 @@ export function NodeLibrary() {
       {help === type && <Help type={type} />}
     </li>
   );
+  const asked = usePage((page) => page.help);
+  const about = catalog.get(asked?.type ?? "");
   const liked = favourites.flatMap((name) => catalog.get(name) ?? []);
   return (
     <aside className="side files library" aria-label="node types">
+      {about !== undefined && (
+        <section aria-label="help">
+          <h2>{about.title}</h2>
+          <button
+            type="button"
+            className="plain"
+            onClick={() => usePage.setState({ help: null })}
+            aria-label="close the help"
+          >
+            ×
+          </button>
+          <Help type={about} input={asked?.input ?? ""} />
+        </section>
+      )}
       <h2>Node types</h2>
       <Filter label="filter node types" value={query} onValue={setQuery} />
       <label>
@@ -86,36 +104,55 @@ export function NodeLibrary() {
   );
 }
 
-function Help({ type }: { readonly type: NodeType }) {
+function Help({ type, input = "" }: { readonly type: NodeType; readonly input?: string }) {
   return (
     <div className="help">
       <p>{type.description || "Its author says nothing of it."}</p>
       <dl>
-        {type.sockets.map(({ name, type: socket, optional }) => (
-          <Line key={name} name={name} what={optional ? `${socket}, optional` : socket} />
+        {type.sockets.map((socket) => (
+          <Line
+            key={socket.name}
+            name={socket.name}
+            what={socketHelp(socket)}
+            asked={input === socket.name}
+          />
         ))}
         {type.widgets.map((widget) => (
           <Line
             key={widget.name}
             name={widget.name}
-            what={
-              typeof widget.options.tooltip === "string" ? widget.options.tooltip : socketOf(widget)
-            }
+            what={widgetHelp(widget)}
+            asked={input === widget.name}
           />
         ))}
-        {type.outputs.map(({ name, type: socket }) => (
-          <Line key={`out ${name}`} name={`→ ${name}`} what={socket} />
+        {type.outputs.map(({ name }, slot) => (
+          <Line key={`out ${name}`} name={`→ ${name}`} what={outputHelp(type, slot, "")} />
         ))}
       </dl>
     </div>
   );
 }
 
-function Line({ name, what }: { readonly name: string; readonly what: string }) {
+/** `asked`: whether somebody wants to know of this one; it is brought into view. */
+function Line({
+  name,
+  what,
+  asked = false,
+}: {
+  readonly name: string;
+  readonly what: string;
+  readonly asked?: boolean;
+}) {
+  const line = useRef<HTMLElement>(null);
+  useEffect(() => {
+    if (asked) line.current?.scrollIntoView({ block: "nearest" });
+  }, [asked]);
   return (
     <>
-      <dt>{name}</dt>
-      <dd>{what}</dd>
+      <dt className={asked ? "asked" : ""}>{name}</dt>
+      <dd ref={line} className={asked ? "asked" : ""}>
+        {what}
+      </dd>
     </>
   );
 }

@@ -4,9 +4,10 @@ import type { Planned } from "../shell/planning";
 import { plansOf } from "../shell/planning";
 import { bars, compared } from "../plan/measured";
 import { PlanStrip } from "../plan/PlanStrip";
-import type { Plan } from "../plan/plan";
-import { TimelineView } from "../plan/TimelineView";
-import { shortName, timeText } from "../plan/words";
+import { criticalChain } from "../plan/critical";
+import type { Plan, Timeline } from "../plan/plan";
+import { namedIn, TimelineView } from "../plan/TimelineView";
+import { deviceLook, shortName, timeText } from "../plan/words";
 
 const NO_SPANS: readonly MeasuredSpan[] = [];
 
@@ -90,6 +91,7 @@ function Sampler({
         <dd>{plan.dtype}</dd>
       </dl>
       <p>Bound by {plan.binding}.</p>
+      {plan.timeline !== null && <Chain timeline={plan.timeline} />}
       <h4>What was weighed</h4>
       <ol className="weighed">
         {plan.alternatives.map(({ name, seconds, chosen }) => (
@@ -114,7 +116,7 @@ function Sampler({
           {plan.cells.map((cell) => (
             <tr key={`${cell.segment} ${cell.stage}`}>
               <td>
-                <i className={`swatch device-${cell.device % 8}`} /> {plan.devices[cell.device]}
+                <i className={`swatch ${deviceLook(cell.device)}`} /> {plan.devices[cell.device]}
               </td>
               <td title={cell.stage}>
                 {shortName(cell.stage)}
@@ -135,6 +137,30 @@ function Sampler({
   );
 }
 
+/** What the last evaluation in the timeline waited for, one after another. */
+function Chain({ timeline }: { readonly timeline: Timeline }) {
+  const { spans, first } = timeline;
+  const chain = criticalChain(timeline).filter((at) => spans[at]?.evaluation === first + 1);
+  return (
+    <>
+      <h4>Critical chain of an evaluation</h4>
+      <ol className="weighed critical-chain">
+        {chain.flatMap((at) => {
+          const span = spans[at];
+          return span === undefined
+            ? []
+            : [
+                <li key={at}>
+                  <span>{namedIn(span, timeline)}</span>
+                  <span>{timeText(span.seconds)}</span>
+                </li>,
+              ];
+        })}
+      </ol>
+    </>
+  );
+}
+
 /** Segments as predicted, and the middle of what was measured. */
 function Segments({
   plan,
@@ -151,7 +177,7 @@ function Segments({
           {compared(plan, spans).map(({ segment, device, predicted, measured, far }) => (
             <tr key={segment}>
               <td>
-                <i className={`swatch device-${device % 8}`} /> {segment}
+                <i className={`swatch ${deviceLook(device)}`} /> {segment}
               </td>
               <td>{timeText(predicted)}</td>
               <td title={far ? "more than a quarter apart" : undefined}>

@@ -2,6 +2,7 @@
 import { useEffect, useState } from "react";
 import { type Template, templates } from "../server/client";
 import { tell } from "../shell/live";
+import { Drafts } from "./Drafts";
 import { openTemplate } from "../shell/running";
 
 export function useTemplates(): readonly Template[] {
@@ -20,6 +21,7 @@ export function Start() {
       <p>
         Or drop a workflow or a picture that carries one, or double-click the canvas to add a node.
       </p>
+      <Drafts most={3} />
       <ul>
         {found.map((template) => (
           <li key={template.name}>

@@ -1,24 +1,74 @@
-/** Draws what of the plan stands at a node: the sampler's strip, or a mark on one drawn by hand. */
-import { type Mark, marksOf } from "./marks";
+/**
+ * Draws what of the plan stands at a node: its devices at the edge, the sampler's strip, or a mark on
+ * one drawn by hand.
+ */
+import { type Mark, marksOf, placesOf } from "./marks";
 import { PlanStrip } from "./PlanStrip";
 import type { Plan } from "./plan";
-import { timeText } from "./words";
+import { deviceLook, timeText } from "./words";
 import { useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { plansOf, usePlanning } from "../shell/planning";
 
-export function NodePlan({ job, node }: { readonly job: string; readonly node: string }) {
+const NONE: readonly Plan[] = [];
+
+/** The plans that stand over the document in front; none while the overlay is off. */
+function useOverlay(job: string): { readonly plans: readonly Plan[]; readonly old: boolean } {
   const session = useDocuments((documents) => documents.active);
   const shown = usePage((page) => page.overlay);
   const planned = usePlanning(({ bySession }) => bySession[session]);
-  const plans = useLive(({ jobs }) => plansOf(planned, jobs.byId[job]));
-  if (!shown) return null;
-  const look = planned?.old ? "old" : "";
+  const plans = useLive(({ jobs }) => (shown ? plansOf(planned, jobs.byId[job]) : NONE));
+  return { plans, old: planned?.old === true };
+}
+
+/** The bar at a node's left edge: its devices, each as long as it computes there. */
+export function DeviceBar({ job, node }: { readonly job: string; readonly node: string }) {
+  const { plans, old } = useOverlay(job);
+  const plan = plans.find((one) => placesOf(one).has(node));
+  const places = plan === undefined ? [] : [...(placesOf(plan).get(node) ?? [])];
+  if (plan === undefined || places.length === 0) return null;
+  const names = places.map(([device]) => plan.devices[device]).join(", ");
+  return (
+    <div
+      className={`device-bar ${old ? "old" : ""}`}
+      role="img"
+      aria-label={`computes on ${names}`}
+      title={names}
+    >
+      {places.map(([device, seconds]) => (
+        <i key={device} className={deviceLook(device)} style={{ flexGrow: 1e6 * seconds + 1 }} />
+      ))}
+      <b>{names}</b>
+    </div>
+  );
+}
+
+/** Which colour is which device, over the graph. */
+export function Legend({ job }: { readonly job: string }) {
+  const { plans, old } = useOverlay(job);
+  const devices = plans[0]?.devices ?? [];
+  if (devices.length === 0) return null;
+  return (
+    <p className={`legend over ${old ? "old" : ""}`} aria-label="devices of the plan" role="note">
+      {devices.map((name, device) => (
+        <span key={name}>
+          <i className={`swatch ${deviceLook(device)}`} /> {name}
+        </span>
+      ))}
+      {old && <span>planned for an earlier graph</span>}
+    </p>
+  );
+}
+
+export function NodePlan({ job, node }: { readonly job: string; readonly node: string }) {
+  const session = useDocuments((documents) => documents.active);
+  const { plans, old } = useOverlay(job);
+  const look = old ? "old" : "";
   const own = plans.find(({ sampler }) => sampler === node);
   if (own !== undefined) {
     return (
-      <div className={look} title={planned?.old ? "planned for an earlier graph" : undefined}>
+      <div className={look} title={old ? "planned for an earlier graph" : undefined}>
         <PlanStrip plan={own} />
         <button
           type="button"
@@ -33,16 +83,23 @@ export function NodePlan({ job, node }: { readonly job: string; readonly node: s
   const plan = plans.find((one) => marksOf(one).has(node));
   const mark = plan && marksOf(plan).get(node);
   return mark === undefined || plan === undefined ? null : (
-    <Marked mark={mark} plan={plan} look={look} />
+    <Marked
+      mark={mark}
+      devices={[...(placesOf(plan).get(node)?.keys() ?? [])]}
+      plan={plan}
+      look={look}
+    />
   );
 }
 
 function Marked({
-  mark: { devices, seconds, share, batched, stale },
+  mark: { seconds, share, batched, stale },
+  devices,
   plan,
   look,
 }: {
   readonly mark: Mark;
+  readonly devices: readonly number[];
   readonly plan: Plan;
   readonly look: string;
 }) {
@@ -50,7 +107,7 @@ function Marked({
     <p className={`mark ${look}`}>
       {devices.map((device) => (
         <span key={device}>
-          <i className={`swatch device-${device % 8}`} /> {plan.devices[device]}
+          <i className={`swatch ${deviceLook(device)}`} /> {plan.devices[device]}
         </span>
       ))}
       <span>

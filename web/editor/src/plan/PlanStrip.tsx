@@ -1,5 +1,5 @@
 import type { Plan } from "./plan";
-import { shortName, timeText } from "./words";
+import { deviceLook, shortName, timeText } from "./words";
 
 /** A cell for each call of an evaluation, as wide as it takes long, in its device's colour. */
 export function PlanStrip({ plan }: { readonly plan: Plan }) {
@@ -10,7 +10,7 @@ export function PlanStrip({ plan }: { readonly plan: Plan }) {
         {shown.map((cell) => (
           <span
             key={`${cell.segment} ${cell.stage}`}
-            className={`cell device-${cell.device % 8} ${cell.stale ? "stale" : ""}`}
+            className={`cell ${deviceLook(cell.device)} ${cell.stale ? "stale" : ""}`}
             style={{ flexGrow: 1e6 * cell.seconds }}
             title={`${cell.stage}${cell.branches > 1 ? `, ${cell.branches} branches in one call` : ""}, ${timeText(cell.seconds)} on ${plan.devices[cell.device]}${cell.stale ? ", one evaluation behind" : ""}`}
           >

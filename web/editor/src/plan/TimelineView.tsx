@@ -1,11 +1,15 @@
 /**
  * Draws two steady evaluations: a lane for each device and each link that is used, predicted above
- * measured, in one scale.
+ * measured, in one scale, and the chain of what waited for what. The wheel zooms, dragging pans,
+ * keys go from span to span.
  */
-import { useState } from "react";
+import { memo, type PointerEvent, useEffect, useRef, useState } from "react";
+import { usePage } from "../shell/page";
+import { moved, revealing, stepped, type View, zoomed } from "./axis";
+import { chainTo, criticalChain, operationIn } from "./critical";
 import type { MeasuredBar } from "./measured";
-import type { Plan, Timeline } from "./plan";
-import { shortName, timeText } from "./words";
+import type { Plan, Span, Timeline } from "./plan";
+import { deviceLook, shortName, timeText } from "./words";
 
 const WIDTH = 1000;
 const LANE = 46;
@@ -13,6 +17,12 @@ const HEIGHT = 34;
 /** Of a bar where there are two, and where the lower one begins. */
 const HALF = 18;
 const LOWER = 24;
+const TOP = 4;
+/** The least that is drawn of a span, of the width in view. */
+const LEAST = 0.0015;
+const FACTOR = 1.5;
+/** Pixels of the wheel for a factor of e. */
+const WHEEL = 400;
 
 export function TimelineView({
   plan,
@@ -23,79 +33,287 @@ export function TimelineView({
   readonly timeline: Timeline;
   readonly measured: readonly MeasuredBar[];
 }) {
-  const [shown, setShown] = useState<number | null>(null);
-  const length = Math.max(
-    timeline.seconds,
-    ...measured.map(({ start, seconds }) => start + seconds),
-  );
-  const scale = WIDTH / (length || 1);
-  const height = measured.length > 0 ? HALF : HEIGHT;
-  const kindOf = (row: string) => {
-    const device = plan.devices.indexOf(row);
-    return device < 0 ? "link-span" : `device-${device % 8}`;
+  const [chosen, setChosen] = useState<number | null>(null);
+  const [looked, setLooked] = useState<View | null>(null);
+  const picture = useRef<SVGSVGElement>(null);
+  const { spans, rows } = timeline;
+  const whole = Math.max(timeline.seconds, ...measured.map((bar) => bar.start + bar.seconds));
+  const view = looked ?? { from: 0, to: whole };
+  const scale = WIDTH / (whole || 1);
+  const height = LANE * rows.length;
+  const chain = chosen === null ? criticalChain(timeline) : chainTo(spans, chosen);
+  const elsewhere = usePage((page) => page.pointed?.operation);
+  const shown = chosen === null ? computing(plan, spans, elsewhere) : spans[chosen];
+
+  const choose = (at: number | null) => {
+    setChosen(at);
+    const span = at === null ? undefined : spans[at];
+    const operation = span === undefined ? "" : operationIn(span);
+    const node = plan.operations.get(operation)?.node ?? plan.sampler;
+    usePage.setState({ pointed: span === undefined ? null : { operation, node } });
   };
-  const chosen = shown === null ? undefined : timeline.spans[shown];
-  const waited = chosen?.after == null ? undefined : timeline.spans[chosen.after];
+  useEffect(() => () => usePage.setState({ pointed: null }), []);
+
+  const zoom = (factor: number, at = middleOf(shown, view)) =>
+    setLooked((now) => {
+      const next = zoomed(now ?? { from: 0, to: whole }, factor, at, whole);
+      return next.from <= 0 && next.to >= whole ? null : next;
+    });
+  const secondsAt = (x: number) => {
+    const box = picture.current?.getBoundingClientRect();
+    return view.from + ((x - (box?.left ?? 0)) / (box?.width || 1)) * (view.to - view.from);
+  };
+  useWheel(picture, (event) => {
+    // without the focus, the wheel is the panel's
+    if (!event.ctrlKey && !picture.current?.parentElement?.matches(":focus")) return;
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY / WHEEL), secondsAt(event.clientX));
+  });
+  const dragging = useDrag((pixels) => {
+    const width = picture.current?.clientWidth || 1;
+    const by = (-pixels / width) * (view.to - view.from);
+    if (looked !== null) setLooked(moved(looked, by, whole));
+  });
+
+  const point = (target: EventTarget) => {
+    const told = target instanceof SVGElement ? target.dataset.span : undefined;
+    if (told !== undefined && Number(told) !== chosen) choose(Number(told));
+  };
+  const onKey = (key: string): boolean => {
+    if (key === "+" || key === "=") zoom(FACTOR);
+    else if (key === "-") zoom(1 / FACTOR);
+    else if (key === ".") setLooked(null);
+    else if (key === "Escape" && chosen !== null) choose(null);
+    else {
+      const next = stepped(spans, chosen, key);
+      const span = next === null ? undefined : spans[next];
+      if (span === undefined) return false;
+      choose(next);
+      if (looked !== null) setLooked(revealing(looked, span, whole));
+    }
+    return true;
+  };
+
   return (
     <figure className="timeline">
       <div className="lanes">
         <ul>
-          {timeline.rows.map((row) => (
+          {rows.map((row) => (
             <li key={row}>{row.replace("->", "→")}</li>
           ))}
         </ul>
-        <svg
-          viewBox={`0 0 ${WIDTH} ${LANE * timeline.rows.length}`}
-          preserveAspectRatio="none"
-          role="img"
-          aria-label={`timeline of two evaluations, predicted${measured.length > 0 ? " and measured" : ""}`}
+        <div
+          className="axis"
+          role="group"
+          aria-label="spans: arrows go from one to another, Enter to what it waited for; +, −, . zoom"
+          tabIndex={0}
+          onPointerDown={(event) => {
+            dragging.onPointerDown(event);
+            point(event.target);
+          }}
+          onPointerMove={(event) => {
+            dragging.onPointerMove(event);
+            // what moves below a pointer that rests is not pointed at
+            if (event.movementX !== 0 || event.movementY !== 0) point(event.target);
+          }}
+          onPointerUp={dragging.end}
+          onPointerCancel={dragging.end}
+          onPointerLeave={(event) => !event.currentTarget.matches(":focus") && choose(null)}
+          onKeyDown={(event) => {
+            if (event.ctrlKey || event.metaKey || event.altKey || !onKey(event.key)) return;
+            event.preventDefault();
+            event.stopPropagation();
+          }}
         >
-          {timeline.spans.map((span, number) => {
-            const x = Math.max(0, span.start) * scale;
-            const end = Math.min(timeline.seconds, span.start + span.seconds) * scale;
-            const row = timeline.rows[span.row] ?? "";
-            return (
-              <rect
-                key={`${row} ${span.what} ${span.start}`}
-                className={`span predicted ${kindOf(row)} ${number === shown ? "shown" : ""} ${chosen?.after === number ? "waited" : ""}`}
-                x={x}
-                y={LANE * span.row + 4}
-                width={Math.max(1.5, end - x)}
-                height={height}
-                onPointerEnter={() => setShown(number)}
-              >
-                <title>{`${span.what}, evaluation ${span.evaluation}, ${timeText(span.seconds)}`}</title>
-              </rect>
-            );
-          })}
-          {measured.map((bar) => (
-            <rect
-              key={`${bar.row} ${bar.target} ${bar.start}`}
-              className={`span measured ${kindOf(bar.row)}`}
-              x={bar.start * scale}
-              y={LANE * timeline.rows.indexOf(bar.row) + LOWER}
-              width={Math.max(1.5, bar.seconds * scale)}
-              height={HALF}
-            >
-              <title>{`${bar.target}, evaluation ${bar.evaluation}, measured: ${timeText(bar.seconds)}`}</title>
-            </rect>
-          ))}
-          {timeline.boundaries.map((at) => (
-            <line
-              key={at}
-              x1={at * scale}
-              x2={at * scale}
-              y1={0}
-              y2={LANE * timeline.rows.length}
+          <svg
+            ref={picture}
+            viewBox={`${view.from * scale} 0 ${(view.to - view.from) * scale} ${height}`}
+            preserveAspectRatio="none"
+            role="img"
+            aria-label={`timeline of two evaluations, predicted${measured.length > 0 ? " and measured" : ""}`}
+          >
+            <Predicted
+              plan={plan}
+              timeline={timeline}
+              scale={scale}
+              least={LEAST * (view.to - view.from) * scale}
+              height={measured.length > 0 ? HALF : HEIGHT}
             />
-          ))}
-        </svg>
+            <Measured
+              plan={plan}
+              rows={rows}
+              bars={measured}
+              scale={scale}
+              least={LEAST * (view.to - view.from) * scale}
+            />
+            {timeline.boundaries.map((at) => (
+              <line key={at} x1={at * scale} x2={at * scale} y1={0} y2={height} />
+            ))}
+            <polyline
+              className="chain"
+              points={chain.flatMap((at) => cornersOf(spans[at], scale)).join(" ")}
+            />
+            {shown !== undefined && (
+              <rect
+                className="framed"
+                x={shown.start * scale}
+                y={LANE * shown.row + TOP / 2}
+                width={Math.max(LEAST * (view.to - view.from), shown.seconds) * scale}
+                height={(measured.length > 0 ? HALF : HEIGHT) + TOP}
+              />
+            )}
+          </svg>
+        </div>
       </div>
-      <figcaption>
-        {chosen === undefined
-          ? `evaluations ${timeline.first} and ${timeline.first + 1}: ${timeText(timeline.seconds)}, predicted${measured.length > 0 ? " above, measured below" : ""}`
-          : `${shortName(chosen.stage) || "sent"} ${chosen.what}, evaluation ${chosen.evaluation}: ${timeText(chosen.seconds)}${waited ? `; waited for ${waited.what}` : ""}`}
+      <div className="zooming">
+        <button type="button" aria-label="zoom out" onClick={() => zoom(1 / FACTOR)}>
+          −
+        </button>
+        <button type="button" aria-label="zoom in" onClick={() => zoom(FACTOR)}>
+          +
+        </button>
+        <button type="button" disabled={looked === null} onClick={() => setLooked(null)}>
+          whole
+        </button>
+        <small>
+          {timeText(view.from)} to {timeText(view.to)}
+        </small>
+      </div>
+      <figcaption aria-live="polite">
+        {shown === undefined
+          ? `evaluations ${timeline.first} and ${timeline.first + 1}: ${timeText(timeline.seconds)}, predicted${measured.length > 0 ? " above, measured below" : ""}; the line is the critical chain`
+          : wordsOf(shown, timeline)}
       </figcaption>
     </figure>
   );
+}
+
+/** What a span is, and where: `mid 5.mid ×2 on cpu:0`. */
+export function namedIn({ stage, what, row }: Span, { rows }: Timeline): string {
+  return `${shortName(stage) || "sending"} ${what} on ${rows[row]?.replace("->", "→")}`;
+}
+
+/** What a span is, how long it takes, and what it waited for. */
+function wordsOf(span: Span, timeline: Timeline): string {
+  const waited = span.after === null ? undefined : timeline.spans[span.after];
+  return `${namedIn(span, timeline)}, evaluation ${span.evaluation}: ${timeText(span.seconds)}${waited ? `; waited for ${namedIn(waited, timeline)}` : ""}`;
+}
+
+/** The span that computes an operation that is pointed at in the opened step. */
+function computing(plan: Plan, spans: readonly Span[], operation: string | undefined) {
+  if (operation === undefined) return undefined;
+  const calls = plan.variants.flatMap(({ segments }) => segments.flatMap(({ calls }) => calls));
+  const call = calls.find(({ operations }) => operations.includes(operation));
+  return spans.find(
+    (span) => span.stage !== "" && call?.operations.includes(operationIn(span)) === true,
+  );
+}
+
+function kindOf(plan: Plan, row: string): string {
+  const device = plan.devices.indexOf(row);
+  return device < 0 ? "link-span" : deviceLook(device);
+}
+
+const Predicted = memo(function Predicted({
+  plan,
+  timeline,
+  scale,
+  least,
+  height,
+}: {
+  readonly plan: Plan;
+  readonly timeline: Timeline;
+  readonly scale: number;
+  readonly least: number;
+  readonly height: number;
+}) {
+  return timeline.spans.map((span, at) => {
+    const row = timeline.rows[span.row] ?? "";
+    const x = Math.max(0, span.start) * scale;
+    const end = Math.min(timeline.seconds, span.start + span.seconds) * scale;
+    return (
+      <rect
+        key={`${row} ${span.what} ${span.start}`}
+        data-span={at}
+        className={`span predicted ${kindOf(plan, row)}`}
+        x={x}
+        y={LANE * span.row + TOP}
+        width={Math.max(least, end - x)}
+        height={height}
+      >
+        <title>{wordsOf(span, timeline)}</title>
+      </rect>
+    );
+  });
+});
+
+const Measured = memo(function Measured({
+  plan,
+  rows,
+  bars,
+  scale,
+  least,
+}: {
+  readonly plan: Plan;
+  readonly rows: readonly string[];
+  readonly bars: readonly MeasuredBar[];
+  readonly scale: number;
+  readonly least: number;
+}) {
+  return bars.map((bar) => (
+    <rect
+      key={`${bar.row} ${bar.target} ${bar.start}`}
+      className={`span measured ${kindOf(plan, bar.row)}`}
+      x={bar.start * scale}
+      y={LANE * rows.indexOf(bar.row) + LOWER}
+      width={Math.max(least, bar.seconds * scale)}
+      height={HALF}
+    >
+      <title>{`${bar.target}, evaluation ${bar.evaluation}, measured: ${timeText(bar.seconds)}`}</title>
+    </rect>
+  ));
+});
+
+/** Where the line of a chain enters and leaves a span. */
+function cornersOf(span: Span | undefined, scale: number): string[] {
+  if (span === undefined) return [];
+  const y = LANE * span.row + TOP + HALF / 2;
+  return [`${span.start * scale},${y}`, `${(span.start + span.seconds) * scale},${y}`];
+}
+
+function middleOf(span: Span | undefined, { from, to }: View): number {
+  const at = span === undefined ? (from + to) / 2 : span.start + span.seconds / 2;
+  return Math.max(from, Math.min(to, at));
+}
+
+/** Listens to the wheel in a way that can keep the page from scrolling, which React's own cannot. */
+function useWheel(on: React.RefObject<Element | null>, act: (event: WheelEvent) => void): void {
+  const latest = useRef(act);
+  latest.current = act;
+  useEffect(() => {
+    const element = on.current;
+    const listener = (event: Event) => latest.current(event as WheelEvent);
+    element?.addEventListener("wheel", listener, { passive: false });
+    return () => element?.removeEventListener("wheel", listener);
+  }, [on]);
+}
+
+/** Tells by how many pixels the pointer was dragged since it was told last. */
+function useDrag(act: (pixels: number) => void) {
+  const last = useRef<number | null>(null);
+  return {
+    onPointerDown: (event: PointerEvent) => {
+      if (event.button !== 0) return;
+      last.current = event.clientX;
+      event.currentTarget.setPointerCapture(event.pointerId);
+    },
+    onPointerMove: (event: PointerEvent) => {
+      if (last.current === null) return;
+      act(event.clientX - last.current);
+      last.current = event.clientX;
+    },
+    end: () => {
+      last.current = null;
+    },
+  };
 }

@@ -2,7 +2,6 @@
 import type { Plan } from "./plan";
 
 export interface Mark {
-  readonly devices: readonly number[];
   /** Of one evaluation. */
   readonly seconds: number;
   /** Of the period of an evaluation, from 0 to 1. */
@@ -25,7 +24,7 @@ function read({ variants, operations, sampler, period }: Plan): ReadonlyMap<stri
   const marks = new Map<string, Mark>();
   const [first] = variants;
   const stale = new Set(first?.edges.flatMap((edge) => (edge.stale ? [edge.from] : [])));
-  for (const { device, calls } of first?.segments ?? [])
+  for (const { calls } of first?.segments ?? [])
     for (const { operations: ids, seconds } of calls)
       for (const id of ids) {
         const node = operations.get(id)?.node ?? "";
@@ -33,7 +32,6 @@ function read({ variants, operations, sampler, period }: Plan): ReadonlyMap<stri
         const before = marks.get(node);
         const total = (before?.seconds ?? 0) + seconds / ids.length;
         marks.set(node, {
-          devices: [...new Set([...(before?.devices ?? []), device])],
           seconds: total,
           share: period > 0 ? total / period : 0,
           batched: Math.max(before?.batched ?? 1, ids.length),
@@ -41,4 +39,29 @@ function read({ variants, operations, sampler, period }: Plan): ReadonlyMap<stri
         });
       }
   return marks;
+}
+
+/** The seconds of an evaluation that a node takes on each device. */
+export type Places = ReadonlyMap<number, number>;
+
+const knownPlaces = new WeakMap<Plan, ReadonlyMap<string, Places>>();
+
+/** Where each node computes, samplers and nodes of loops drawn by hand alike. */
+export function placesOf(plan: Plan): ReadonlyMap<string, Places> {
+  const found = knownPlaces.get(plan) ?? readPlaces(plan);
+  knownPlaces.set(plan, found);
+  return found;
+}
+
+function readPlaces({ variants, operations }: Plan): ReadonlyMap<string, Places> {
+  const places = new Map<string, Map<number, number>>();
+  for (const { device, calls } of variants[0]?.segments ?? [])
+    for (const { operations: ids, seconds } of calls)
+      for (const id of ids) {
+        const node = operations.get(id)?.node ?? "";
+        const there = places.get(node) ?? new Map<number, number>();
+        there.set(device, (there.get(device) ?? 0) + seconds / ids.length);
+        places.set(node, there);
+      }
+  return places;
 }

@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import type { MeasuredSpan } from "../jobs/job";
-import { marksOf } from "./marks";
+import { marksOf, placesOf } from "./marks";
 import { bars, compared } from "./measured";
 import { planOf } from "./plan";
 
@@ -50,6 +50,18 @@ test("P0.34 nodes of a loop drawn by hand have device, seconds and share; a batc
   const total = [...marks.values()].reduce((sum, { seconds }) => sum + seconds, 0);
   const calls = PLAN.variants[0]?.segments.flatMap((segment) => segment.calls) ?? [];
   expect(total).toBeCloseTo(calls.reduce((sum, { seconds }) => sum + seconds, 0));
-  expect(marks.get("32")).toMatchObject({ devices: [1], batched: 2 });
+  expect(marks.get("32")).toMatchObject({ batched: 2 });
   expect(marks.get("32")?.share).toBeCloseTo((marks.get("32")?.seconds ?? 0) / PLAN.period);
+});
+
+test("P0.34 the bar of a node has its devices by their seconds, of samplers and of loops by hand", () => {
+  expect([...(placesOf(PLAN).get("32")?.keys() ?? [])]).toEqual([1]);
+  const coarse = planOf(
+    JSON.parse(readFileSync(new URL("./fixtures/controlnet_lora.json", import.meta.url), "utf8")),
+  );
+  const places = placesOf(coarse).get(coarse.sampler);
+  expect([...(places?.keys() ?? [])].sort()).toEqual([0, 1]);
+  const calls = coarse.variants[0]?.segments.flatMap((segment) => segment.calls) ?? [];
+  const total = [...(places?.values() ?? [])].reduce((sum, seconds) => sum + seconds, 0);
+  expect(total).toBeCloseTo(calls.reduce((sum, { seconds }) => sum + seconds, 0));
 });

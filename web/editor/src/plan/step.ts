@@ -25,7 +25,7 @@ export interface DrawnCall extends Box {
   readonly key: string;
   readonly stage: string;
   readonly seconds: number;
-  readonly batched: number;
+  readonly operations: readonly string[];
 }
 
 export interface DrawnSegment extends Box {
@@ -114,7 +114,7 @@ export function stepOf(plan: Plan, number: number): Step {
         key,
         stage: call.stage,
         seconds: call.seconds,
-        batched: call.operations.length,
+        operations: call.operations,
         x: right,
         y: y + HEAD,
         width,

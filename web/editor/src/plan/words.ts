@@ -1,4 +1,4 @@
-/** Says times, sizes and stages in words. */
+/** Says times, sizes and stages in words, and devices in colours. */
 
 const SHORT: Readonly<Record<string, string>> = {
   unet_encoder: "enc",
@@ -10,6 +10,13 @@ const SHORT: Readonly<Record<string, string>> = {
 
 export function shortName(stage: string): string {
   return SHORT[stage] ?? stage.replaceAll("_", " ");
+}
+
+const COLOURS = 8;
+
+/** The classes that give a device its colour; from the ninth on with stripes, too. */
+export function deviceLook(device: number): string {
+  return `device-${device % COLOURS} ${device < COLOURS ? "" : "striped"}`;
 }
 
 export function bytesText(value: number): string {

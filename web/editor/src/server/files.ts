@@ -10,6 +10,9 @@ export interface ListedFile {
   readonly pixels: string;
   /** The job that wrote it, where that is known. */
   readonly job: string;
+  /** The document that it was run from, by its id, and the node that shows it; "" where unknown. */
+  readonly workflow: string;
+  readonly node: string;
 }
 
 export interface FilePage {
@@ -19,7 +22,9 @@ export interface FilePage {
 }
 
 export async function listedFiles(type: ListedFile["type"], after: string): Promise<FilePage> {
-  const told = fieldsOf(await asked(`katz/files?${new URLSearchParams({ type, after })}`));
+  const told = fieldsOf(
+    await asked(`katz/files?${new URLSearchParams({ type, after, limit: "100" })}`),
+  );
   return {
     files: listOf(told.files)
       .filter(isObject)
@@ -29,6 +34,8 @@ export async function listedFiles(type: ListedFile["type"], after: string): Prom
         modified: numberFrom(raw.modified),
         pixels: typeof raw.width === "number" ? `${raw.width} × ${String(raw.height)}` : "",
         job: textOf(raw.job),
+        workflow: textOf(raw.workflow),
+        node: textOf(raw.node).split(".")[0] ?? "",
       })),
     next: textOf(told.next) || null,
   };

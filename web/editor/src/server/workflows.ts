@@ -27,17 +27,22 @@ export class Conflict extends Error {
 }
 
 const FOLDER = "workflows/";
-const TRASH = `${FOLDER}.trash/`;
+const TRASH = ".trash/";
 const MISSING = 404;
 const OTHER_VERSION = 412;
 
 export async function storedWorkflows(): Promise<readonly ListedWorkflow[]> {
+  const all = await filesBelow(FOLDER);
+  return all.filter(({ path }) => !path.startsWith(TRASH));
+}
+
+/** The person's files below a folder, named from it on. */
+export async function filesBelow(folder: string): Promise<readonly ListedWorkflow[]> {
   return listOf(await asked("v2/userdata"))
     .filter(isObject)
     .map((told) => ({ path: textOf(told.path), modified: numberFrom(told.modified) }))
-    .filter(({ path }) => path.startsWith(FOLDER) && path.endsWith(".json"))
-    .filter(({ path }) => !path.startsWith(TRASH))
-    .map((one) => ({ ...one, path: one.path.slice(FOLDER.length) }));
+    .filter(({ path }) => path.startsWith(folder) && path.endsWith(".json"))
+    .map((one) => ({ ...one, path: one.path.slice(folder.length) }));
 }
 
 export async function readWorkflow(
@@ -86,7 +91,7 @@ export async function moveWorkflow(path: string, to: string): Promise<StoredWork
 
 /** Moves a file to the trash, where it stays under its name and the time. */
 export async function trashWorkflow(path: string): Promise<void> {
-  await moveWorkflow(path, `.trash/${Date.now()} ${path.replaceAll("/", " ")}`);
+  await moveWorkflow(path, `${TRASH}${Date.now()} ${path.replaceAll("/", " ")}`);
 }
 
 function addressOf(path: string): string {

@@ -10,10 +10,12 @@ import { PlanPanel } from "../panels/PlanPanel";
 import { onKey } from "./keys";
 import { Dialogs } from "../dialogs/Dialogs";
 import { docOf, graphOf, useActive, useDocuments } from "./documents";
+import { keepDrafts } from "./drafting";
 import { FilesPanel } from "../panels/FilesPanel";
 import { JobsPanel } from "../panels/JobsPanel";
 import { keepOpen, restore } from "./keeping";
 import { connect, tell, useJob, useLive, watchReports } from "./live";
+import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
@@ -42,7 +44,7 @@ export function App() {
     void restore().then((count) => {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());
-      ends.push(keepOpen());
+      ends.push(keepOpen(), keepDrafts());
       setReady(true);
     });
     window.addEventListener("keydown", onKey);
@@ -74,8 +76,9 @@ export function App() {
       {session !== null && <Toolbar session={session} job={job} />}
       <div className="middle">
         <div className="work">
-          {session !== null && ready && <Canvas session={session} />}
+          {session !== null && ready && <Canvas session={session} covered={step !== undefined} />}
           {empty && ready && <Start />}
+          {session !== null && <Legend job={session.job ?? ""} />}
           {session !== null && session.path.length > 0 && <Trail session={session} />}
           {session !== null && step !== undefined && (
             <StepView

@@ -11,7 +11,7 @@ import { type Dialog, type Side, usePage } from "./page";
 import { plansOf, usePlanning } from "./planning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
-import { enterNode, follow, walk } from "./walking";
+import { enterNode, follow, showHelp, walk } from "./walking";
 import { THEMES, useSettings } from "./settings";
 
 export interface Action {
@@ -163,6 +163,13 @@ const LOOKING: readonly Action[] = [
   { id: "templates", title: "Templates", keys: ["t"], act: dialog("templates") },
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
   { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
+  {
+    id: "help",
+    title: "Help of the selected node, or of the field",
+    keys: ["F1"],
+    act: showHelp,
+    anywhere: true,
+  },
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
   {
     id: "overlay",

@@ -3,14 +3,19 @@ import { create } from "zustand";
 import { begin, type History, record, redo, undo } from "../document/history";
 import { type Doc, nodesOf } from "../document/model";
 import { changeAt, graphAt, type Path } from "../document/scope";
+import { textOf } from "../json";
 import type { Checked } from "../server/client";
 import type { StoredWorkflow } from "../server/workflows";
 
 export interface Session {
   readonly id: string;
+  /** What pictures say they were run from: the id in the file, else one that is kept beside it. */
+  readonly workflow: string;
   readonly name: string;
   /** Where it is saved on the server, and which version of that is known. */
   readonly file: StoredWorkflow | null;
+  /** Where it is kept on the server while it is not saved. */
+  readonly draft: StoredWorkflow | null;
   readonly history: History;
   /** The graph of the document that is in view. */
   readonly path: Path;
@@ -41,6 +46,7 @@ interface Documents {
   readonly changeDocument: (id: string, label: string, edit: (doc: Doc) => Doc) => void;
   readonly undo: (id: string) => void;
   readonly redo: (id: string) => void;
+  /** Changes what stands beside a document, of closed ones too. */
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
 
@@ -49,8 +55,10 @@ const MOST_CLOSED = 20;
 export function newSession(name: string, doc: Doc, notes: readonly string[] = []): Session {
   return {
     id: crypto.randomUUID(),
+    workflow: textOf(doc.id) || crypto.randomUUID(),
     name,
     file: null,
+    draft: null,
     history: begin(doc),
     path: [],
     saved: doc,
@@ -130,7 +138,13 @@ export const useDocuments = create<Documents>((set) => {
           ? session
           : inView({ ...session, history }, history.present.path);
       }),
-    update: (id, part) => each(id, (session) => ({ ...session, ...part })),
+    update: (id, part) => {
+      const changed = (session: Session) => (session.id === id ? { ...session, ...part } : session);
+      set(({ sessions, closed }) => ({
+        sessions: sessions.map(changed),
+        closed: closed.map(changed),
+      }));
+    },
   };
 });
 

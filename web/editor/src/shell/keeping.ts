@@ -14,7 +14,9 @@ interface Kept {
   readonly active: number;
   readonly documents: readonly {
     readonly name: string;
+    readonly workflow?: string; // absent in what an older page kept
     readonly file: StoredWorkflow | null;
+    readonly draft?: StoredWorkflow | null; // absent in what an older page kept
     readonly doc: Doc;
     readonly saved: boolean;
     readonly job: string | null;
@@ -41,9 +43,11 @@ export async function restore(): Promise<number> {
     return 0; // a browser that keeps nothing has nothing to restore
   }
   const sessions = found.flatMap(({ documents }) =>
-    documents.map(({ name, file, doc, saved, job, repeats }) => ({
+    documents.map(({ name, workflow, file, draft = null, doc, saved, job, repeats }) => ({
       ...newSession(name, doc),
+      ...(workflow && { workflow }),
       file,
+      draft,
       history: begin(doc),
       saved: saved ? doc : {},
       job,
@@ -97,7 +101,9 @@ export function keepOpen(): () => void {
       active: sessions.findIndex(({ id }) => id === active),
       documents: sessions.map((session) => ({
         name: session.name,
+        workflow: session.workflow,
         file: session.file,
+        draft: session.draft,
         doc: docOf(session),
         saved: session.saved === docOf(session),
         job: session.job,

@@ -69,7 +69,8 @@ export function onKey(event: KeyboardEvent): void {
   const { keys: own } = useSettings.getState();
   const action = ACTIONS.find((one) => keysOf(one, own).includes(pressed));
   if (action === undefined || action.byBrowser === pressed) return;
-  if (writing && !(action.anywhere === true && pressed.startsWith("Mod+"))) return;
+  const writes = !/^(Mod\+|F\d)/.test(pressed); // what would stand in the field
+  if (writing && (writes || action.anywhere !== true)) return;
   event.preventDefault();
   action.act();
 }

@@ -11,6 +11,11 @@ export interface Pictures {
   readonly at: number;
 }
 
+export interface Pointed {
+  readonly operation: string;
+  readonly node: string;
+}
+
 /** A widget with a picture whose mask is painted. */
 export interface Masking {
   readonly session: string;
@@ -23,10 +28,14 @@ export interface Masking {
 interface Page {
   readonly dialog: Dialog | null;
   readonly side: Side | null;
+  /** A node type whose help was asked for, and one of its inputs; "" for the whole. */
+  readonly help: { readonly type: string; readonly input: string } | null;
   /** Whether plans are made while editing, and drawn over the graph. */
   readonly overlay: boolean;
   /** The sampler whose step is looked at in place of the graph, by session and node. */
   readonly step: { readonly session: string; readonly node: string } | null;
+  /** What is pointed at in a timeline or an opened step: an operation of a plan, and its node. */
+  readonly pointed: Pointed | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
   /** A file that somebody else has changed, while a choice is asked for. */
@@ -36,8 +45,10 @@ interface Page {
 export const usePage = create<Page>(() => ({
   dialog: null,
   side: null,
+  help: null,
   overlay: true,
   step: null,
+  pointed: null,
   masking: null,
   pictures: null,
   conflict: null,

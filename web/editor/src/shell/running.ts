@@ -15,6 +15,7 @@ import {
   template,
 } from "../server/client";
 import { activeSession, docOf, graphOf, useDocuments } from "./documents";
+import { useSettings } from "./settings";
 import { clientId, forgetJob, noteSent, tell, useLive } from "./live";
 
 const QUIET = 400;
@@ -55,7 +56,8 @@ export async function run(options: RunOptions = {}): Promise<void> {
   try {
     const { catalog } = useLive.getState();
     const sent = changeAll(docOf(sending), (graph) => withChosenPrompts(graph, catalog));
-    await queue(sent, job, clientId, options);
+    useSettings.getState().name(sending.workflow, sending.name);
+    await queue({ ...sent, id: sending.workflow }, job, clientId, options);
   } catch (error) {
     forgetJob(job);
     update(session.id, { job: before });

@@ -1,6 +1,6 @@
 /** Holds what a person set for all browsers; the server keeps it. */
 import { create } from "zustand";
-import { fieldsOf, textsOf } from "../json";
+import { fieldsOf, textOf, textsOf } from "../json";
 import { setSetting, setting } from "../server/settings";
 import { tell } from "./live";
 
@@ -11,6 +11,8 @@ const FAVOURITES = "katz.favourites";
 const KEYS = "katz.keys";
 const THEME = "katz.theme";
 const USED = "katz.used";
+const NAMES = "katz.names";
+const MOST_NAMES = 200;
 const USES = 60; // that count
 export const THEMES = ["system", "dark", "light"] as const;
 export type Theme = (typeof THEMES)[number];
@@ -21,10 +23,13 @@ interface Settings {
   readonly theme: Theme;
   /** Node types that were placed, the last first. */
   readonly used: readonly string[];
+  /** What workflows that were run are called, by their ids; the last one last. */
+  readonly names: Readonly<Record<string, string>>;
   readonly toggle: (name: string) => void;
   readonly setKeys: (keys: OwnKeys) => void;
   readonly setTheme: (theme: Theme) => void;
   readonly use: (name: string) => void;
+  readonly name: (workflow: string, name: string) => void;
 }
 
 export const useSettings = create<Settings>((set, get) => ({
@@ -32,6 +37,7 @@ export const useSettings = create<Settings>((set, get) => ({
   keys: {},
   theme: "system",
   used: [],
+  names: {},
   toggle: (name) => {
     const { favourites: names } = get();
     const next = names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
@@ -52,6 +58,14 @@ export const useSettings = create<Settings>((set, get) => ({
     set({ used });
     setSetting(USED, used).catch(tell);
   },
+  name: (workflow, name) => {
+    const { [workflow]: known, ...others } = get().names;
+    if (known === name) return;
+    const kept = Object.entries(others).slice(1 - MOST_NAMES);
+    const names = Object.fromEntries([...kept, [workflow, name]]);
+    set({ names });
+    setSetting(NAMES, names).catch(tell);
+  },
 }));
 
 function show(theme: Theme): void {
@@ -60,16 +74,19 @@ function show(theme: Theme): void {
 
 export async function loadSettings(): Promise<void> {
   try {
-    const [names, keys, kept, used] = await Promise.all(
-      [FAVOURITES, KEYS, THEME, USED].map(setting),
+    const [favourites, keys, kept, used, names] = await Promise.all(
+      [FAVOURITES, KEYS, THEME, USED, NAMES].map(setting),
     );
     const theme = THEMES.find((one) => one === kept) ?? "system";
     const own = Object.entries(fieldsOf(keys)).map(([id, all]) => [id, textsOf(all)] as const);
     useSettings.setState({
-      favourites: textsOf(names),
+      favourites: textsOf(favourites),
       keys: Object.fromEntries(own),
       theme,
       used: textsOf(used),
+      names: Object.fromEntries(
+        Object.entries(fieldsOf(names)).map(([id, name]) => [id, textOf(name)]),
+      ),
     });
     show(theme);
   } catch (error) {

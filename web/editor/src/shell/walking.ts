@@ -1,7 +1,9 @@
 /** Walks over the graph by keyboard. */
 import { useCanvas } from "../canvas/state";
 import { along, type Direction, nearest } from "../document/directions";
+import { nodesOf } from "../document/model";
 import { activeSession, graphOf } from "./documents";
+import { usePage } from "./page";
 
 /** The node that was reached last; what Shift adds begins there. */
 function current(): string | undefined {
@@ -23,6 +25,19 @@ export function walk(way: Direction, extends_: boolean): void {
 export function follow(way: "back" | "forth"): void {
   const [session, from] = [activeSession(), current()];
   if (session !== null && from !== undefined) go(along(graphOf(session), from, way));
+}
+
+/** Shows the help of the field that has the keyboard; else of the selected node. */
+export function showHelp(): void {
+  const field = document.activeElement?.closest<HTMLElement>("[data-widget]");
+  const id = field?.closest<HTMLElement>("[data-node]")?.dataset.node ?? current();
+  const session = activeSession();
+  const node = session && nodesOf(graphOf(session)).find((one) => one.id === id);
+  if (node)
+    usePage.setState({
+      side: "nodes",
+      help: { type: node.type, input: field?.dataset.widget ?? "" },
+    });
 }
 
 /** Moves the keyboard into the fields of the selected node. */

@@ -23,7 +23,7 @@ export function ChoiceField(field: Field) {
   );
 }
 
-function Choice({ widget, value, label, set }: Field) {
+function Choice({ widget, value, label, help, set }: Field) {
   const [searching, setSearching] = useState(false);
   const present = String(value);
   const choose = (text: string) => {
@@ -33,6 +33,7 @@ function Choice({ widget, value, label, set }: Field) {
   const there = widget.choices.some((choice) => String(choice) === present);
   const shared = {
     "aria-label": label,
+    "aria-description": help,
     className: there ? "" : "missing",
     title: there ? present : `${present} is not there`,
   };

@@ -7,7 +7,7 @@ import { parsedNumber } from "./numbers";
 /** Pixels of the pointer for one step. */
 const PIXELS = 6;
 
-export function NumberField({ widget, value, label, set }: Field) {
+export function NumberField({ widget, value, label, help, set }: Field) {
   const [text, setText] = useState(String(value));
   useEffect(() => setText(String(value)), [value]);
   const confirm = () => {
@@ -19,6 +19,7 @@ export function NumberField({ widget, value, label, set }: Field) {
     <input
       inputMode="decimal"
       aria-label={label}
+      aria-description={help}
       value={text}
       onChange={(event) => setText(event.target.value)}
       onBlur={confirm}
@@ -36,12 +37,12 @@ export function NumberField({ widget, value, label, set }: Field) {
 }
 
 /** The name of a number: dragging it changes the value, Shift finely, Ctrl coarsely. */
-export function DragLabel({ widget, value, label, set }: Field) {
+export function DragLabel({ widget, value, label, help, set }: Field) {
   const from = useRef<{ x: number; value: string; gesture: string } | null>(null);
   return (
     <span
       className="label drag"
-      title={`${label}: drag to change, Shift finely, Ctrl coarsely; double-click for the default`}
+      title={`${label}: ${help}\n(drag to change, Shift finely, Ctrl coarsely; double-click for the default)`}
       onPointerDown={(event) => {
         if (event.button !== 0) return;
         event.currentTarget.setPointerCapture(event.pointerId);

@@ -3,7 +3,7 @@ import { type KeyboardEvent, useLayoutEffect, useRef } from "react";
 import { type Selected, weighed } from "../catalog/weights";
 import type { Field } from "./field";
 
-export function TextField({ widget, value, label, set }: Field) {
+export function TextField({ widget, value, label, help, set }: Field) {
   const gesture = useRef("");
   const area = useRef<HTMLTextAreaElement>(null);
   const selection = useRef<Selected | null>(null);
@@ -14,6 +14,8 @@ export function TextField({ widget, value, label, set }: Field) {
   }, [value]);
   const shared = {
     "aria-label": label,
+    "aria-description": help,
+    ...(widget.lines ? { title: help } : {}), // it has no name beside it that could say so
     value: String(value),
     spellCheck: false,
     onFocus: () => {

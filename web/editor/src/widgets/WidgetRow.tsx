@@ -3,12 +3,14 @@ import { memo, type ReactNode } from "react";
 import type { Placed } from "../catalog/catalog";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
 import { setValue } from "../document/commands";
+import { widgetHelp } from "../catalog/help";
 import type { Json } from "../json";
 import { noteRender } from "../renders";
 import { activeSession, useDocuments } from "../shell/documents";
 import { usePage } from "../shell/page";
 import { ChoiceField } from "./ChoiceField";
 import type { Field } from "./field";
+import { ColourField, Swatch } from "./ColourField";
 import { DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
@@ -46,6 +48,7 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
     widget,
     value,
     label: widget.name,
+    help: widgetHelp(widget),
     set: (next, gesture) => put(key, next, gesture),
   };
   const mask = () => {
@@ -56,7 +59,10 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
       });
   };
   return (
-    <div className={`widget nodrag ${widget.lines ? "lines" : ""} ${linked ? "linked" : ""}`}>
+    <div
+      className={`widget nodrag ${widget.lines ? "lines" : ""} ${linked ? "linked" : ""}`}
+      data-widget={widget.name}
+    >
       {handle}
       {(!widget.lines || linked) && <Label {...field} />}
       {linked ? <span className="value">linked</span> : <Value {...field} onMask={mask} />}
@@ -92,13 +98,13 @@ function sameRow(one: Row, other: Row): boolean {
 
 /** A number is dragged by its name; any value goes back to its default by a double-click on it. */
 function Label(field: Field) {
-  const { widget, label, set } = field;
+  const { widget, label, help, set } = field;
   if (widget.kind === "number") return <DragLabel {...field} />;
   const { default: start } = widget.options;
   return (
     <span
       className="label"
-      title={start === undefined ? label : `${label}: double-click for the default`}
+      title={`${label}: ${help}${start === undefined ? "" : "\n(double-click for the default)"}`}
       onDoubleClick={() => start !== undefined && set(start)}
     >
       {label.replaceAll("_", " ")}
@@ -111,7 +117,14 @@ function Value({ onMask, ...field }: Field & { readonly onMask: () => void }) {
     case "text":
       return <TextField {...field} />;
     case "number":
-      return <NumberField {...field} />;
+      return (
+        <>
+          {field.widget.options.display === "color" && <Swatch {...field} />}
+          <NumberField {...field} />
+        </>
+      );
+    case "colour":
+      return <ColourField {...field} />;
     case "choice":
       return field.widget.helper === "upload" ? (
         <PictureField {...field} onMask={onMask} />

@@ -1,0 +1,75 @@
+"""Tells the ControlNets of FLUX.1: which of their residuals each block reads, if they fit, and
+their files in diffusers' layout. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from katz_graph.errors import InputError
+from katz_graph.models.configuration import config, config_value
+from katz_graph.models.families.flux.architecture import CONTROLNET, transformer_architecture
+from katz_graph.models.families.flux.files import positions
+from katz_graph.models.families.shared.controls import check_sizes
+from katz_graph.models.family import Configuration
+from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
+
+CHAINS = "num_layers", "num_single_layers"
+
+
+def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
+    """A residual is added after each block of its chain, the same after ceil(N / n) of them; of
+    ControlNets that read pixels the n ones of a chain follow each other again and again.
+    """
+    again = config(control.control_net).get("conditioning_embedding_channels") is not None
+    found: list[int | None] = [None]
+    first = 0
+    for blocks, given in zip(_blocks(model.network), _blocks(control.control_net), strict=True):
+        each = -(-blocks // given) if given else 1
+        found += [
+            (first + (number % given if again else number // each)) if given else None
+            for number in range(blocks)
+        ]
+        first += given
+    return tuple(found)
+
+
+def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
+    """Raises InputError for a ControlNet of other sizes."""
+    part = control.control_net
+    check_sizes(part, model.network, transformer_architecture)
+    ours, theirs = _blocks(part), _blocks(model.network)
+    if not any(ours) or any(one > other for one, other in zip(ours, theirs, strict=True)):
+        raise InputError(
+            f"{part.folder}: the ControlNet has {ours[0]} double and {ours[1]} single blocks, the "
+            f"transformer in {model.network.folder} {theirs[0]} and {theirs[1]}"
+        )
+
+
+def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
+    """Derives the configuration of a ControlNet. KeyError names a tensor that is missing."""
+    width, channels = shapes["x_embedder.weight"]
+    (head,) = shapes["transformer_blocks.0.attn.norm_q.weight"]
+    kinds = shapes.get("controlnet_mode_embedder.weight")
+    pixels = shapes.get("input_hint_block.conv_in.weight")
+    return {
+        "_class_name": CONTROLNET,
+        "patch_size": 1 if pixels is None else 2,
+        "in_channels": channels,
+        "num_layers": how_many(shapes, "transformer_blocks.{}."),
+        "num_single_layers": how_many(shapes, "single_transformer_blocks.{}."),
+        "attention_head_dim": head,
+        "num_attention_heads": width // head,
+        "joint_attention_dim": shapes["context_embedder.weight"][1],
+        "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
+        "guidance_embeds": "time_text_embed.guidance_embedder.linear_1.weight" in shapes,
+        "axes_dims_rope": positions(head),
+        "num_mode": None if kinds is None else kinds[0],
+        "conditioning_embedding_channels": None
+        if pixels is None
+        else shapes["input_hint_block.conv_out.weight"][0],
+    }
+
+
+def _blocks(part: Component) -> tuple[int, int]:
+    double, single = (config_value(part, name, int, 0) for name in CHAINS)
+    return double, single

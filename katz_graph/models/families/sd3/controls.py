@@ -1,0 +1,67 @@
+"""Tells the ControlNets of Stable Diffusion 3: which of their residuals each block reads, if they
+fit, and their files in diffusers' layout. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+from katz_graph.errors import InputError
+from katz_graph.models.configuration import config, config_value
+from katz_graph.models.families.sd3.architecture import CONTROLNET, transformer_architecture
+from katz_graph.models.families.shared.controls import check_sizes
+from katz_graph.models.family import Configuration
+from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, how_many
+from katz_graph.recipe import ControlNetRecipe, ModelRecipe
+
+
+def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
+    """Residual int(i / (N / n)) is added after block i of N, but for the last."""
+    blocks = config_value(model.network, "num_layers", int)
+    given = config_value(control.control_net, "num_layers", int)
+    return None, *(int(number / (blocks / given)) for number in range(blocks - 1)), None
+
+
+def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
+    """Raises InputError for a ControlNet of other sizes, and for those of 3.5 large, which have no
+    tokens of their own.
+    """
+    part = control.control_net
+    if config(part).get("joint_attention_dim") is None or not config(part).get(
+        "pos_embed_type", "sincos"
+    ):
+        raise InputError(
+            f"{part.folder}: a ControlNet that reads the model's own tokens and no text, which is "
+            "not supported: take one that reads the text"
+        )
+    check_sizes(part, model.network, transformer_architecture)
+    blocks = [config_value(one, "num_layers", int) for one in (part, model.network)]
+    if not 0 < blocks[0] <= blocks[1]:
+        raise InputError(
+            f"{part.folder}: the ControlNet has {blocks[0]} blocks, the transformer in "
+            f"{model.network.folder} {blocks[1]}"
+        )
+
+
+def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
+    """Derives the configuration of a ControlNet. KeyError names a tensor that is missing."""
+    width, text = shapes["context_embedder.weight"]
+    patch = shapes["pos_embed.proj.weight"][-1]
+    norm = shapes.get("transformer_blocks.0.attn.norm_q.weight")
+    head = norm[0] if norm else HEAD_WIDTH
+    channels = shapes["pos_embed.proj.weight"][1]
+    return {
+        "_class_name": CONTROLNET,
+        "patch_size": patch,
+        "in_channels": channels,
+        "num_layers": how_many(shapes, "controlnet_blocks.{}."),
+        "attention_head_dim": head,
+        "num_attention_heads": width // head,
+        "joint_attention_dim": text,
+        "caption_projection_dim": width,
+        "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
+        "pos_embed_max_size": isqrt(shapes["pos_embed.pos_embed"][1]),
+        "extra_conditioning_channels": shapes["pos_embed_input.proj.weight"][1] - channels,
+        "qk_norm": "rms_norm" if norm else None,
+        "force_zeros_for_pooled_projection": True,
+    }

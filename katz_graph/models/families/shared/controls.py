@@ -1,0 +1,34 @@
+"""Checks that a transformer's ControlNet is of its sizes. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from katz_graph.errors import InputError
+from katz_graph.models.configuration import config_value
+from katz_graph.models.family import Architecture
+from katz_graph.recipe import Component
+
+
+def check_sizes(
+    control: Component, network: Component, architecture: Callable[[Component], Architecture]
+) -> None:
+    """Raises InputError, naming both numbers, when a ControlNet has other sizes than the
+    transformer.
+    """
+    ours, theirs = architecture(control), architecture(network)
+    widths = [
+        config_value(one, "num_attention_heads", int) * config_value(one, "attention_head_dim", int)
+        for one in (control, network)
+    ]
+    for name, got, wanted in (
+        ("width", *widths),
+        ("text width", ours.text_width, theirs.text_width),
+        ("pooled text width", ours.pooled_width, theirs.pooled_width),
+        ("latent channels", ours.latent_channels, theirs.latent_channels),
+    ):
+        if got != wanted:
+            raise InputError(
+                f"{control.folder}: the ControlNet does not fit the transformer: its {name} is "
+                f"{got}, the transformer in {network.folder} has {wanted}"
+            )

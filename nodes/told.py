@@ -1,0 +1,152 @@
+"""Tells models beside the text: guidance that they were distilled with, latents to edit, and a text
+of its own for each text encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from katz_graph.context import Context
+from katz_graph.errors import InputError
+from katz_graph.files.images import resize
+from katz_graph.knobs import PromptText
+from katz_graph.models.text.kinds import kind_of
+from katz_graph.models.text.textual_inversion import identities, with_learned_words
+from katz_graph.node import Node, Widget
+from katz_graph.nodes.conditioning import mapped
+from katz_graph.recipe import ClipRecipe, ConditioningEntry, Picture, Prompt, References
+from katz_graph.wires import Clip, Conditioning, Image, Latent
+
+Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
+MOST_REFERENCES = 16
+EDITED = (  # width and height of the pictures that FLUX.1 Kontext was trained on
+    (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184),
+    (944, 1104), (1024, 1024), (1104, 944), (1184, 880), (1248, 832), (1328, 800), (1392, 752),
+    (1456, 720), (1504, 688), (1568, 672),
+)  # fmt: skip
+
+
+class FluxGuidance(Node, category="advanced/conditioning/flux"):
+    """The guidance that a distilled model is told; cfg of the sampler is another thing."""
+
+    guidance: Told = 3.5
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        return mapped(conditioning, lambda entry: replace(entry, guidance=self.guidance))
+
+
+class FluxDisableGuidance(Node, category="advanced/conditioning/flux"):
+    """Tells a distilled model no guidance at all."""
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        return mapped(conditioning, lambda entry: replace(entry, guidance="off"))
+
+
+class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
+    """A prompt for each of FLUX.1's text encoders, and the guidance that the model is told."""
+
+    clip_l: PromptText
+    t5xxl: PromptText
+    guidance: Told = 3.5
+
+    def fingerprint(self, context: Context) -> Any:
+        return identities((self.clip_l, self.t5xxl), context.folders)
+
+    def run(self, clip: Clip, context: Context) -> Conditioning:
+        texts = self.clip_l, self.t5xxl
+        _check_encoders(self, clip, ("clip", "t5"))
+        prompt = Prompt(with_learned_words(clip, texts, context), texts[0], texts[1:])
+        return (ConditioningEntry(prompt, guidance=self.guidance),)
+
+
+class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
+    """A prompt for each of SD3's text encoders. With `none` one without a text reads nothing, with
+    `empty_prompt` an empty one.
+    """
+
+    clip_l: PromptText
+    clip_g: PromptText
+    t5xxl: PromptText
+    empty_padding: Literal["none", "empty_prompt"] = "none"
+
+    def fingerprint(self, context: Context) -> Any:
+        return identities((self.clip_l, self.clip_g, self.t5xxl), context.folders)
+
+    def run(self, clip: Clip, context: Context) -> Conditioning:
+        texts = (self.clip_l, self.clip_g, self.t5xxl)[: len(clip.encoders)]
+        _check_encoders(self, clip, ("clip", "clip", "t5")[: len(texts)])
+        absent = [
+            number for number, text in enumerate(texts) if not text and self.empty_padding == "none"
+        ]
+        if len(absent) == len(texts):
+            absent = absent[1:]  # nothing would be left
+        learned = with_learned_words(clip, texts, context)
+        return (ConditioningEntry(Prompt(learned, texts[0], texts[1:], tuple(absent))),)
+
+
+class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
+    """A latent that a model for editing reads beside the picture. Several are read in the order of
+    the nodes.
+    """
+
+    def run(self, conditioning: Conditioning, latent: Latent | None = None) -> Conditioning:
+        if latent is None:
+            return conditioning
+        added = Picture.of(latent["samples"])
+
+        def with_reference(entry: ConditioningEntry) -> ConditioningEntry:
+            known = entry.references or References(())
+            if len(known.latents) >= MOST_REFERENCES:
+                raise InputError(
+                    f"ReferenceLatent: the conditioning carries {MOST_REFERENCES} references "
+                    "already; take fewer"
+                )
+            return replace(entry, references=replace(known, latents=(*known.latents, added)))
+
+        return mapped(conditioning, with_reference)
+
+
+class FluxKontextMultiReferenceLatentMethod(
+    Node, category="advanced/conditioning/flux", title="Edit Model Reference Method"
+):
+    """Where references stand beside the picture, for a model that reads them as tokens."""
+
+    reference_latents_method: Literal["offset", "index", "uxo/uno", "index_timestep_zero"] = (
+        "offset"
+    )
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        method = self.reference_latents_method
+        if method == "index_timestep_zero":
+            raise InputError(
+                f"FluxKontextMultiReferenceLatentMethod: {method} is for models of other families: "
+                "choose offset, index or uxo/uno"
+            )
+        placing: Any = method.partition("/")[0]
+        return mapped(
+            conditioning,
+            lambda entry: replace(
+                entry, references=replace(entry.references or References(()), placing=placing)
+            ),
+        )
+
+
+class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
+    """A picture in the size nearest to its shape that FLUX.1 Kontext was trained on."""
+
+    def run(self, image: Image) -> Image:
+        height, width = image.shape[1:3]
+        wide, high = min(EDITED, key=lambda size: (abs(width / height - size[0] / size[1]), size))
+        return resize(image, wide, high, "lanczos", "center")
+
+
+def _check_encoders(node: Node, clip: ClipRecipe, wanted: tuple[str, ...]) -> None:
+    kinds = tuple(kind_of(one.encoder).name for one in clip.encoders)
+    if kinds != wanted:
+        raise InputError(
+            f"{type(node).__name__}: the CLIP has the text encoders {', '.join(kinds)}, expected "
+            f"{', '.join(wanted)}"
+        )

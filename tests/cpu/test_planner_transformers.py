@@ -1,0 +1,159 @@
+"""Plans of full-size transformers with ControlNets on simulated devices: what a second device
+gains over links of several speeds, with residuals streamed block by block.
+
+Counted without memory and simulated; the figures to agree with were made by hand from sizes of
+layers, bytes and a list of blocks, and not by the planner.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from katz_graph.bench.requests import bind
+from katz_graph.executor.planning import plan_region
+from katz_graph.ir.device import Device, NetworkLink, Target
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.family import family_of
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.recipe import (
+    Component,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ControlUse,
+    Given,
+    ModelRecipe,
+    Picture,
+    VaeRecipe,
+)
+
+STEPS = 20
+RATE = 790e12  # operations a second
+SD3: dict[str, Any] = {
+    "num_layers": 24,
+    "attention_head_dim": 64,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 4096,
+    "caption_projection_dim": 1536,
+    "pooled_projection_dim": 2048,
+    "pos_embed_max_size": 192,
+}
+FLUX: dict[str, Any] = {
+    "attention_head_dim": 128,
+    "num_attention_heads": 24,
+    "num_layers": 19,
+    "num_single_layers": 38,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 768,
+    "guidance_embeds": True,
+}
+LINKS = {"NVLink": 450e9, "PCIe": 25e9, "100 GbE": 12.5e9, "25 GbE": 3.1e9}
+
+
+@pytest.fixture(scope="module")
+def counts() -> Counts:
+    return Counts()
+
+
+def component(name: str, **values: Any) -> Component:
+    return Component(name, (), json.dumps({"_class_name": name, **values}))
+
+
+def region(kind: str, blocks: dict[str, int], tokens: int) -> Region:
+    if kind == "sd3":
+        network, control = "SD3Transformer2DModel", component("SD3ControlNetModel", **SD3 | blocks)
+        shape = SD3
+    else:
+        network, control = (
+            "FluxTransformer2DModel",
+            component("FluxControlNetModel", **FLUX | blocks),
+        )
+        shape = FLUX
+    model = component(network, **shape)
+    scheduler = component("FlowMatchEulerDiscreteScheduler", shift=3.0)
+    recipe = ModelRecipe(model, scheduler, family_of(model).training.latent(model))
+    text = Given.of(
+        torch.zeros(1, tokens, 4096), torch.zeros(1, int(shape["pooled_projection_dim"]))
+    )
+    vae = VaeRecipe(component("AutoencoderKL", latent_channels=16, block_out_channels=[128] * 4))
+    use = ControlUse(ControlNetRecipe(control), Picture.of(torch.zeros(1, 64, 64, 3)), vae=vae)
+    entry = (ConditioningEntry(text, control=(use,)),)
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": "simple",
+        "steps": STEPS,
+        "seed": 1,
+        "latent_image": {"samples": torch.zeros(1, 16, 128, 128)},
+        "model": recipe,
+    }
+    expansion = expand_sampling("StepBegin", begin, recipe, entry, entry, 1.0)
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+def planned(wanted: Region, counts: Counts, devices: int, rate: float = 1.0) -> Program:
+    found = tuple(
+        Device(f"cuda:{number}", RATE, 1e30, dtype="bfloat16", torch_name="cuda")
+        for number in range(devices)
+    )
+    links = {
+        (one.name, other.name): NetworkLink(rate, 5e-6)
+        for one in found
+        for other in found
+        if one is not other
+    }
+    return plan_region(wanted, Target(found, links), counts)
+
+
+def seconds(program: Program) -> float:
+    return min(program.alternatives.values()) / STEPS
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocks", "tokens", "alone", "gains"),
+    [
+        ("sd3", (12, 0), 154, 16.3e-3, {"NVLink": 1.51, "PCIe": 1.44, "100 GbE": 1.25}),
+        ("sd3", (6, 0), 154, 13.5e-3, {"NVLink": 1.25}),
+        ("flux", (5, 10), 512, 120e-3, {"NVLink": 1.28, "100 GbE": 1.25}),
+        ("flux", (6, 0), 512, 105e-3, {"NVLink": 1.11, "100 GbE": 1.09}),
+    ],
+)
+def test_a_second_device_gains_what_streaming_allows(
+    kind: str,
+    blocks: tuple[int, int],
+    tokens: int,
+    alone: float,
+    gains: dict[str, float],
+    counts: Counts,
+) -> None:
+    sizes = {"num_layers": blocks[0]}
+    wanted = region(
+        kind, sizes if kind == "sd3" else sizes | {"num_single_layers": blocks[1]}, tokens
+    )
+    one = planned(wanted, counts, 1)
+    assert seconds(one) == pytest.approx(alone, rel=0.03)
+    for link, gain in gains.items():
+        two = planned(wanted, counts, 2, LINKS[link])
+        assert len(set(two.placement.values())) == 2
+        assert seconds(one) / seconds(two) == pytest.approx(gain, rel=0.03), link
+
+
+def test_a_slow_link_keeps_the_controlnet_where_the_model_is(counts: Counts) -> None:
+    """Its residuals would take longer than a step: 25.2 MB each, 15 of them."""
+    wanted = region("flux", {"num_layers": 5, "num_single_layers": 10}, 512)
+    two = planned(wanted, counts, 2, LINKS["25 GbE"])
+    assert set(two.placement.values()) == {"cuda:0"}
+
+
+def test_the_ideal_of_a_ladder_is_its_longest_path(counts: Counts) -> None:
+    wanted = region("sd3", {"num_layers": 12}, 154)
+    program = planned(wanted, counts, 2, LINKS["NVLink"])
+    (tree,) = program.trees
+    costs = {name: work.flops / RATE for name, work in program.work.items()}
+    assert tree.kind == "prime"
+    alone = sum(costs[name] for name in tree.leaves())
+    assert alone / tree.fold(costs.__getitem__) == pytest.approx(1.53, rel=0.02)

@@ -1,0 +1,424 @@
+"""ControlNets of transformers: their blocks and residuals one by one against diffusers' `forward`,
+whole pictures against its pipelines, two devices against one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import (
+    FluxControlNetPipeline,
+    FluxPipeline,
+    StableDiffusion3ControlNetPipeline,
+)
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers_made import GUIDANCE, PROMPTS, STEPS, TOLD, guidance, inputs, schedule
+
+from katz_graph.bench.random_transformers import (
+    Kind,
+    make_controlnet,
+    make_pipeline,
+    make_transformer,
+)
+from katz_graph.bench.requests import bare_context, bind, local_engine, sample
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.errors import InputError
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import Step, TextEncoding, Tokens
+from katz_graph.models.family import check_controlnet, family_of
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.stages import stage
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.recipe import (
+    Component,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ControlUse,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
+
+EACH: tuple[Kind, ...] = ("sd35", "flux")
+SIZE = 64, 96  # of pictures
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
+    made = {kind: tmp_path_factory.mktemp(kind) for kind in EACH}
+    for kind, place in made.items():
+        make_pipeline(place, kind, 1, blocks=4, with_t5=kind == "sd35")
+        make_controlnet(kind, 2).save_pretrained(place / "controlnet")
+    return made
+
+
+def recipe(module: Any) -> Component:
+    values = {**module.config, "_class_name": type(module).__name__}
+    return Component(type(module).__name__, (), json.dumps(values, default=list))
+
+
+def run(name: str, module: Any, **given: Any) -> Any:
+    return stage(name).computed(module, given)
+
+
+def controlled(
+    base: Any,
+    control: Any,
+    step: Step,
+    text: TextEncoding,
+    reference: Tensor,
+    strength: float,
+    kinds: tuple[int, ...] = (),
+) -> Tensor:
+    """Runs a ControlNet and a transformer in stages: each residual alone, read by the group of
+    blocks after its own.
+    """
+    model = ModelRecipe(recipe(base), recipe(base))
+    family = family_of(model.network).controls
+    assert family is not None and family.reads is not None
+    reads = family.reads(ControlNetRecipe(recipe(control)), model)
+
+    def embedded(name: str, module: Any, kinds: tuple[int, ...], **more: Any) -> Any:
+        fixed = run(
+            "transformer_fixed",
+            module,
+            text=text,
+            cells=step.x.shape[-2:],
+            latents=(),
+            placing="",
+            before=len(kinds),
+        )[0]
+        (context,) = run("transformer_context", module, text=text, kinds=kinds)
+        (pooled,) = run("transformer_pooled", module, text=text, reads_pooled=True)
+        given = {"text": text, "fixed": fixed, "context": context, "pooled": pooled, **more}
+        return run(name, module, step=step, **given)[0], fixed
+
+    (hint,) = run("transformer_hint", control, reference=reference)
+    tokens, fixed = embedded("transformer_control", control, kinds, hint=hint)
+    residuals = []
+    rows = torch.full((len(step.x),), strength)
+    for number in range(len({one for one in reads if one is not None})):
+        tokens, residual = run(
+            "transformer_control_block",
+            control,
+            features=tokens,
+            fixed=fixed,
+            strength=rows,
+            block=number,
+        )
+        residuals.append(residual)
+    tokens, fixed = embedded("transformer_embed", base, ())
+    *before, last = (None if one is None else residuals[one] for one in reads)
+    state: Tokens = tokens
+    for number, residual in enumerate(before):
+        (state,) = run(
+            "transformer_blocks",
+            base,
+            features=state,
+            fixed=fixed,
+            first_block=number,
+            last_block=number,
+            residuals_1=residual,
+        )
+    (raw,) = run("transformer_head", base, features=state, residuals_1=last, parametrisation="raw")
+    return raw
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("given", [1, 2, 3])
+@pytest.mark.parametrize("kind", EACH)
+def test_residuals_one_by_one_give_what_forward_gives(
+    kind: Kind, given: int, batch: int, dtype: torch.dtype
+) -> None:
+    base = make_transformer(kind, 3, blocks=5).to(dtype)
+    control = make_controlnet(kind, 4, blocks=given).to(dtype)
+    step, text = inputs(base, batch, dtype)
+    reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
+    ours = controlled(base, control, step, text, reference, 0.7)
+    x, time = step.model_input, step.timestep.float()
+    if kind == "sd35":
+        # tokens lie channel by channel there, for which bfloat16's product rounds otherwise
+        for layer in control.controlnet_blocks:
+            layer.register_forward_pre_hook(lambda _, given: (given[0].contiguous(),))
+        zeros = torch.zeros_like(text.pooled)
+        (found,) = control(x, reference, 0.7, text.hidden, zeros, time, return_dict=False)
+        wanted = base(
+            x, text.hidden, text.pooled, time, block_controlnet_hidden_states=found
+        ).sample
+        plain = base(x, text.hidden, text.pooled, time).sample
+    else:
+        size = (batch, 16, 6, 10)
+        packed, hint = (FluxPipeline._pack_latents(one, *size) for one in (x, reference))
+        ids = FluxPipeline._prepare_latent_image_ids(batch, 3, 5, "cpu", torch.float32)
+        nowhere = torch.zeros(text.hidden.shape[1], 3)
+        common = {
+            "encoder_hidden_states": text.hidden,
+            "pooled_projections": text.pooled,
+            "timestep": time,
+            "img_ids": ids,
+            "txt_ids": nowhere,
+            "guidance": text.guidance,
+        }
+        found = control(packed, hint, conditioning_scale=0.7, return_dict=False, **common)
+        double, single = found
+        wanted, plain = (
+            FluxPipeline._unpack_latents(one.sample, 48, 80, 8)
+            for one in (
+                base(
+                    packed,
+                    controlnet_block_samples=double,
+                    controlnet_single_block_samples=single,
+                    **common,
+                ),
+                base(packed, **common),
+            )
+        )
+    assert torch.equal(ours, wanted)
+    assert (wanted - plain).abs().max() > 0.05
+
+
+def test_a_controlnet_for_several_kinds_is_told_which_it_gets() -> None:
+    base = make_transformer("flux", 3, blocks=3)
+    control = make_controlnet("flux", 4, blocks=2, num_mode=5)
+    step, text = inputs(base, 1, torch.float32)
+    reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5))
+    made = [
+        controlled(base, control, step, text, reference, 1.0, kinds) for kinds in ((), (2,), (4,))
+    ]
+    packed, hint = (FluxPipeline._pack_latents(one, 1, 16, 6, 10) for one in (step.x, reference))
+    common = {
+        "encoder_hidden_states": text.hidden,
+        "pooled_projections": text.pooled,
+        "timestep": step.timestep.float(),
+        "img_ids": FluxPipeline._prepare_latent_image_ids(1, 3, 5, "cpu", torch.float32),
+        "txt_ids": torch.zeros(text.hidden.shape[1], 3),
+        "guidance": text.guidance,
+    }
+    double, single = control(packed, hint, torch.tensor([[2]]), return_dict=False, **common)
+    whole = base(
+        packed, controlnet_block_samples=double, controlnet_single_block_samples=single, **common
+    ).sample
+    assert torch.equal(made[1], FluxPipeline._unpack_latents(whole, 48, 80, 8))
+    assert not torch.equal(made[0], made[1]) and not torch.equal(made[1], made[2])
+
+
+def test_residuals_of_a_controlnet_that_reads_pixels_come_again_and_again() -> None:
+    base = make_transformer("flux", 3, blocks=5)
+    pixels_of = {"conditioning_embedding_channels": 16, "num_single_layers": 0, "patch_size": 2}
+    control = make_controlnet("flux", 4, blocks=2, **pixels_of)
+    step, text = inputs(base, 1, torch.float32)
+    height, width = step.x.shape[-2:]
+    seen = torch.randn(1, 3, height * 8, width * 8, generator=torch.Generator().manual_seed(5))
+    ours = controlled(base, control, step, text, seen, 1.0)
+    packed = FluxPipeline._pack_latents(step.x, 1, 16, height, width)
+    common = {
+        "encoder_hidden_states": text.hidden,
+        "pooled_projections": text.pooled,
+        "timestep": step.timestep.float(),
+        "img_ids": FluxPipeline._prepare_latent_image_ids(
+            1, height // 2, width // 2, "cpu", torch.float32
+        ),
+        "txt_ids": torch.zeros(text.hidden.shape[1], 3),
+        "guidance": text.guidance,
+    }
+    double, single = control(packed, seen, return_dict=False, **common)
+    assert len(double) == 2 and single is None
+    whole = base(
+        packed, controlnet_block_samples=double, controlnet_blocks_repeat=True, **common
+    ).sample
+    assert torch.equal(ours, FluxPipeline._unpack_latents(whole, height * 8, width * 8, 8))
+
+
+# Pictures
+
+
+def pixels(seed: int = 9) -> Tensor:
+    return torch.rand(1, *SIZE, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def region(
+    folder: Path, kind: Kind, uses: int = 1, window: tuple[float, float] = (0.0, 1.0), **more: Any
+) -> Region:
+    model, clip, vae = pipeline_recipes(folder)
+    control = controlnet_recipe(folder / "controlnet")
+    used = tuple(
+        ControlUse(control, Picture.of(pixels(9 + number)), 0.7, *window, vae=vae)
+        for number in range(uses)
+    )
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": schedule(kind),
+        "steps": STEPS,
+        "seed": 7,
+        "latent_image": {"samples": torch.zeros(1, 16, SIZE[0] // 8, SIZE[1] // 8)},
+        "model": model,
+    }
+    sides = (
+        (ConditioningEntry(Prompt(clip, text), control=used),)
+        for text in more.get("texts", PROMPTS)
+    )
+    expansion = expand_sampling("StepBegin", begin, model, *sides, more.get("cfg", guidance(kind)))
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+@pytest.mark.parametrize("window", [(0.0, 1.0), (0.0, 0.5)])
+@pytest.mark.parametrize("kind", EACH)
+def test_a_picture_is_the_stock_pipeline_s(
+    kind: Kind, window: tuple[float, float], folders: dict[Kind, Path]
+) -> None:
+    folder = folders[kind]
+    with local_engine() as engine:
+        ours = sample(engine, region(folder, kind, window=window))
+        plain = sample(engine, region(folder, kind, uses=0))
+        picture = engine.decode_latent(pipeline_recipes(folder)[2], ours, bare_context(engine))
+    control = make_controlnet(kind, 2)
+    pipeline = StableDiffusion3ControlNetPipeline if kind == "sd35" else FluxControlNetPipeline
+    stock = pipeline.from_pretrained(folder, controlnet=control)
+    stock.set_progress_bar_config(disable=True)
+    noise = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7))
+    own: dict[str, Any] = {
+        "control_image": 2 * pixels().movedim(-1, 1) - 1,  # tensors are taken as they are
+        "controlnet_conditioning_scale": 0.7,
+        "height": SIZE[0],
+        "width": SIZE[1],
+        "num_inference_steps": STEPS,
+        "output_type": "pt",
+    }
+    if kind == "sd35":
+        own |= {
+            "latents": noise,
+            "negative_prompt": PROMPTS[1],
+            "guidance_scale": GUIDANCE,
+            "max_sequence_length": 77,
+        }
+    else:
+        own |= {
+            "latents": FluxPipeline._pack_latents(noise, *noise.shape),
+            "guidance_scale": TOLD,
+            "max_sequence_length": 256,
+        }
+    # by count there, by noise level here: half of four steps, in which two levels are above it
+    own["control_guidance_end"] = window[1]
+    wanted = stock(PROMPTS[0], **own).images.movedim(1, -1)
+    if window == (0.0, 1.0) or kind == "sd35":
+        assert (picture - wanted).abs().max() <= 1e-5
+    assert (ours - plain).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+@pytest.mark.parametrize("kind", EACH)
+def test_a_controlnet_on_another_device_gives_the_same_bits(
+    kind: Kind, uses: int, folders: dict[Kind, Path], costs: Path
+) -> None:
+    wanted_region = region(folders[kind], kind, uses, cfg=4.0)
+    with local_engine(batching=False, cache=costs) as engine:
+        wanted = sample(engine, wanted_region)
+    workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    with DeviceEngine(
+        workers, cache=costs, link=NetworkLink(1e9, 1e-4), launchers=launchers
+    ) as engine:
+        pins = {
+            operation.id: ("cpu:1" if "_control" in operation.stage else "cpu:0",)
+            for operation in wanted_region.operations
+            if stage(operation.stage).costed
+        }
+        target = Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
+        program = plan_region(wanted_region, target)
+        sent = {
+            instruction.target
+            for instruction in program.instructions["cpu:1"]
+            if instruction.kind == "send" and "block" in instruction.target
+        }
+        made = engine.cluster.run(program, bare_context(engine)).samples
+    assert torch.equal(made, wanted)
+    assert len(sent) == 2 * uses * (2 if kind == "sd35" else 3)  # every residual is sent alone
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_one_step_behind_only_where_it_is_allowed(
+    kind: Kind, folders: dict[Kind, Path], costs: Path
+) -> None:
+    wanted_region = region(folders[kind], kind, cfg=1.0)
+    workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    slow = NetworkLink(1e6, 1e-3)
+    with local_engine(cache=costs) as engine:
+        exact = sample(engine, wanted_region)
+    with DeviceEngine(workers, cache=costs, link=slow, launchers=launchers) as engine:
+        pins = {
+            operation.id: ("cpu:1" if "_control" in operation.stage else "cpu:0",)
+            for operation in wanted_region.operations
+            if stage(operation.stage).costed
+        }
+        devices, links = engine.cluster.devices, engine.cluster.links
+        made = {}
+        for allowed in ((), ("stale-controlnet",)):
+            target = Target(devices, links, pins, allowed=frozenset(allowed), batching=False)
+            program = plan_region(wanted_region, target)
+            made[allowed] = engine.cluster.run(program, bare_context(engine)).samples
+            assert bool(program.delayed) == bool(allowed)
+    assert torch.equal(made[()], exact)
+    stale = made[("stale-controlnet",)]
+    assert not torch.equal(stale, exact) and stale.isfinite().all()
+
+
+# Files and bad input
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_single_file_is_the_folder_s_controlnet(
+    kind: Kind, folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    heads = {"attention_head_dim": 32, "num_attention_heads": 1}
+    module = make_controlnet(
+        kind, 2, **heads, **({"axes_dims_rope": [4, 14, 14]} if kind == "flux" else {})
+    )
+    save_file(dict(module.state_dict()), tmp_path / "control.safetensors")
+    ours = controlnet_recipe(tmp_path / "control.safetensors")
+    values = json.loads(ours.control_net.configuration or "")
+    assert {name: values[name] for name in values} == {
+        name: module.config.get(name, values[name]) for name in values
+    }
+    model, _, _ = pipeline_recipes(folders[kind])
+    check_controlnet(ours, model)
+    live = ModelStore().controlnet(ours.control_net, "cpu", torch.float32)
+    assert all(
+        torch.equal(live.state_dict()[name], one) for name, one in module.state_dict().items()
+    )
+
+
+def test_a_controlnet_of_another_family_or_size_is_refused(folders: dict[Kind, Path]) -> None:
+    models = {kind: pipeline_recipes(place)[0] for kind, place in folders.items()}
+    controls = {kind: controlnet_recipe(place / "controlnet") for kind, place in folders.items()}
+    with pytest.raises(InputError, match="it is made for FLUX"):
+        check_controlnet(controls["flux"], models["sd35"])
+    wide = make_controlnet("flux", 1, num_attention_heads=3)
+    with pytest.raises(InputError, match="its width is 48, the transformer in"):
+        check_controlnet(ControlNetRecipe(recipe(wide)), models["flux"])
+    deep = make_controlnet("sd35", 1, blocks=6)
+    with pytest.raises(InputError, match="has 6 blocks, the transformer in"):
+        check_controlnet(ControlNetRecipe(recipe(deep)), models["sd35"])
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_controlnet_that_reads_latents_needs_a_vae(kind: Kind, folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders[kind])
+    use = ControlUse(controlnet_recipe(folders[kind] / "controlnet"), Picture.of(pixels()))
+    entry = (ConditioningEntry(Prompt(clip, ""), control=(use,)),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 12)}}
+    with pytest.raises(InputError, match="link the model's VAE to ControlNetApplyAdvanced"):
+        expand_sampling("StepBegin", begin, model, entry, entry, 1.0)

@@ -1,0 +1,208 @@
+"""Files of transformers as people have them: original layouts against diffusers' converters, and
+the official templates, run on small files under the names that they ask for.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stand_ins as made
+import torch
+from diffusers.loaders.single_file_utils import (
+    convert_flux_transformer_checkpoint_to_diffusers,
+    convert_z_image_transformer_checkpoint_to_diffusers,
+)
+from PIL import Image
+from safetensors.torch import save_file
+from test_sd3 import original
+from torch import Tensor
+
+import katz_graph as katz
+from katz_graph.errors import InputError
+from katz_graph.models.family import text_sets
+from katz_graph.models.loading.convert import blank
+from katz_graph.models.loading.convert import tensors as loaded_tensors
+from katz_graph.models.loading.sources import clip_recipe, network_recipe
+from katz_graph.planner.sampling import table_of
+
+TEMPLATES = find_spec("comfyui_workflow_templates_json")
+SIZE, STEPS = 64, 2
+
+
+@pytest.mark.parametrize("prefix", ["", made.PREFIX])
+@pytest.mark.parametrize("name", ["flux", "schnell", "z_image"])
+def test_a_file_in_the_original_layout_is_what_diffusers_makes_of_it(
+    name: str, prefix: str, tmp_path: Path
+) -> None:
+    tensors = made.z_image() if name == "z_image" else made.flux(3, 2, name == "flux")
+    save_file(made.under(prefix, tensors), tmp_path / "model.safetensors")
+    convert = (
+        convert_z_image_transformer_checkpoint_to_diffusers
+        if name == "z_image"
+        else convert_flux_transformer_checkpoint_to_diffusers
+    )
+    # the converter has the width of the published model written in
+    code = convert.__code__
+    ours_wide = tuple(made.WIDTH if one == 3072 else one for one in code.co_consts)
+    convert.__code__ = code.replace(co_consts=ours_wide)
+    try:
+        wanted: dict[str, Tensor] = convert(dict(tensors))
+    finally:
+        convert.__code__ = code
+    network = network_recipe(tmp_path / "model.safetensors").network
+    module = blank(network)
+    ours = loaded_tensors(network, module)
+    assert ours.keys() == wanted.keys() == module.state_dict().keys()
+    assert all(torch.equal(ours[one], tensor) for one, tensor in wanted.items())
+
+
+def test_levels_and_what_the_model_is_told_come_from_the_kind_of_file(tmp_path: Path) -> None:
+    files = {"dev": made.flux(), "schnell": made.flux(guided=False), "z": made.z_image()}
+    tables = {}
+    for name, tensors in files.items():
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+        tables[name] = table_of(network_recipe(tmp_path / f"{name}.safetensors"))
+    half = {name: float(table.sigma_at(torch.tensor(0.5))) for name, table in tables.items()}
+    shift = torch.tensor(1.15).exp()
+    assert half["dev"] == pytest.approx(float(shift * 0.5 / (1 + (shift - 1) * 0.5)))
+    assert half["schnell"] == pytest.approx(0.5)
+    assert half["z"] == pytest.approx(0.75)
+    assert [len(tables[name].sigmas) for name in files] == [10_000, 1000, 1000]
+    assert all(table.timestep_at(0.25) == 0.25 for table in tables.values())
+
+
+# Text encoders
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("flux", ("clip_l", "t5")),
+        ("sd3", ("clip_l", "clip_g")),
+        ("sd3", ("clip_l", "clip_g", "t5")),
+        ("lumina2", ("qwen3",)),
+    ],
+)
+def test_text_encoders_are_put_in_order(kind: str, parts: tuple[str, ...], tmp_path: Path) -> None:
+    paths = {name: tmp_path / f"{name}.safetensors" for name in parts}
+    for name, path in paths.items():
+        save_file(g_of_its_width() if name == "clip_g" else getattr(made, name)(), path)
+    family, wanted = text_sets(len(parts))[kind]
+    for order in (list(paths.values()), list(paths.values())[::-1]):
+        clip = clip_recipe(order, wanted.kinds, family.text_layout)
+        assert [one.encoder.folder for one in clip.encoders] == [
+            str(path) for path in paths.values()
+        ]
+
+
+def g_of_its_width() -> dict[str, Tensor]:
+    """OpenCLIP's bigG, which a file of its own is told by: by its width."""
+    return made.drawn(made._clip(1280, 1), 6) | {"text_projection.weight": torch.zeros(1280, 1280)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "words"),
+    [
+        ("flux", ("clip_l", "clip_l"), "expected CLIP and T5, got CLIP and CLIP"),
+        ("sdxl", ("clip_l", "t5"), "expected CLIP and CLIP, got CLIP and T5"),
+        ("lumina2", ("t5",), "expected Qwen3, got T5"),
+        ("sd3", ("clip_l", "t5", "t5"), "expected CLIP and CLIP and T5, got CLIP and T5 and T5"),
+    ],
+)
+def test_text_encoders_of_another_model_are_refused(
+    kind: str, parts: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(len(parts))]
+    for name, path in zip(parts, paths, strict=True):
+        save_file(getattr(made, name)(), path)
+    family, wanted = text_sets(len(parts))[kind]
+    with pytest.raises(InputError, match=f"not the text encoders of one model: {words}"):
+        clip_recipe(paths, wanted.kinds, family.text_layout)
+
+
+def test_a_t5_of_other_words_is_refused(tmp_path: Path) -> None:
+    tensors = made.t5() | {"shared.weight": torch.zeros(256384, 4)}
+    save_file(tensors, tmp_path / "umt5.safetensors")
+    with pytest.raises(InputError, match="vocabulary of 256,384 tokens"):
+        clip_recipe([tmp_path / "umt5.safetensors"])
+
+
+# Templates
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models with what the templates ask for."""
+    place = tmp_path_factory.mktemp("models")
+    unet, clip = place / "diffusion_models", place / "text_encoders"
+    for name in ("flux1-dev", "flux1-krea-dev"):
+        made.write(unet / f"{name}.safetensors", made.flux())
+    made.write(unet / "flux1-schnell.safetensors", made.flux(guided=False))
+    made.write(unet / "flux1-fill-dev.safetensors", made.flux(channels=384))
+    made.write(unet / "flux1-canny-dev.safetensors", made.flux(channels=128))
+    made.write(unet / "flux1-dev-kontext_fp8_scaled.safetensors", made.flux(), "scaled_fp8")
+    made.write(unet / "z_image_bf16.safetensors", made.z_image())
+    made.write(unet / "z_image_turbo_bf16.safetensors", made.z_image())
+    made.write(unet / "z_image_turbo_int8_convrot.safetensors", made.z_image(), "convrot")
+    made.write(clip / "clip_l.safetensors", made.clip_l())
+    made.write(clip / "t5xxl_fp16.safetensors", made.t5())
+    made.write(clip / "t5xxl_fp8_e4m3fn_scaled.safetensors", made.t5(), "scaled_fp8")
+    made.write(clip / "qwen_3_4b.safetensors", made.qwen3())
+    made.write(clip / "qwen_3_4b_fp8_mixed.safetensors", made.qwen3(), "comfy_quant")
+    made.write(place / "vae" / "ae.safetensors", made.vae())
+    encoders = made.under("text_encoders.clip_l.transformer.", made.clip_l()) | made.under(
+        "text_encoders.t5xxl.transformer.", made.t5()
+    )
+    vae = made.under("first_stage_model.", made.vae())
+    network = made.under(made.PREFIX, made.flux(guided=False))
+    checkpoints = place / "checkpoints"
+    made.write(checkpoints / "flux1-schnell-fp8.safetensors", network | encoders | vae, "fp8")
+    sd3 = made.under(made.PREFIX, {name: 0.05 * one for name, one in original(3, 1).items()})
+    encoders |= made.under("text_encoders.clip_g.transformer.", made.clip_g())
+    made.write(
+        checkpoints / "sd3.5_large_fp8_scaled.safetensors", sd3 | encoders | vae, "scaled_fp8"
+    )
+    return place
+
+
+def template(name: str) -> dict[str, Any]:
+    assert TEMPLATES is not None and TEMPLATES.submodule_search_locations
+    (file,) = Path(TEMPLATES.submodule_search_locations[0]).rglob(f"{name}.json")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.skipif(TEMPLATES is None, reason="comfyui-workflow-templates-json is in the dev extra")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sd3.5_simple_example",
+        "flux_dev_checkpoint_example",
+        "flux_dev_full_text_to_image",
+        "flux_schnell",
+        "flux_schnell_full_text_to_image",
+        "flux_fill_inpaint_example",
+        "flux_kontext_dev_basic",
+        "image_z_image_turbo",
+        "image_z_image_turbo_int8",
+    ],
+)
+def test_an_official_template_runs_to_a_picture(name: str, models: Path, tmp_path: Path) -> None:
+    workflow = template(name)
+    pictures = tmp_path / "input"
+    pictures.mkdir()
+    for node in workflow["nodes"]:
+        if node["type"] == "LoadImage":
+            file = pictures / node["widgets_values"][0]
+            mode = "RGB" if file.suffix == ".jpg" else "RGBA"
+            Image.new(mode, (SIZE, SIZE), (200, 40, 40, 128)[: len(mode)]).save(file)
+    with katz.open(models=str(models), input=str(pictures), output=str(tmp_path)) as engine:
+        changed = {"KSampler.steps": STEPS}
+        if '"EmptySD3LatentImage"' in json.dumps(workflow):
+            changed |= {"EmptySD3LatentImage.width": SIZE, "EmptySD3LatentImage.height": SIZE}
+        result = engine.run(workflow, set=changed, seed=1)
+    assert result.images and all(len(one.getcolors(SIZE**2 * 400)) > 16 for one in result.images)

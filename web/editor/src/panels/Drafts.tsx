@@ -1,0 +1,42 @@
+/** Lists drafts on the server that no tab here shows: of a browser that is gone, or another one. */
+import { useCallback, useEffect, useState } from "react";
+import { draftName, forgetDraft, storedDrafts } from "../server/drafts";
+import type { ListedWorkflow } from "../server/workflows";
+import { useDocuments } from "../shell/documents";
+import { openDraft } from "../shell/drafting";
+import { tell } from "../shell/live";
+
+/** `most`: how many of the newest are listed. */
+export function Drafts({ most }: { readonly most?: number }) {
+  const [all, setAll] = useState<readonly ListedWorkflow[]>([]);
+  const open = useDocuments(({ sessions }) =>
+    sessions.map(({ draft }) => draft?.path ?? "").join("\n"),
+  );
+  const load = useCallback(() => storedDrafts().then(setAll, tell), []);
+  useEffect(() => void load(), [load, open]);
+  const shown = all.filter(({ path }) => !open.split("\n").includes(path)).slice(0, most);
+  if (shown.length === 0) return null;
+  return (
+    <section className="files drafts" aria-label="drafts">
+      <h2>Drafts that were not saved</h2>
+      <ul>
+        {shown.map(({ path, modified }) => (
+          <li key={path}>
+            <button type="button" className="name" onClick={() => void openDraft(path)}>
+              {draftName(path)}
+              <small>{new Date(1000 * modified).toLocaleString()}</small>
+            </button>
+            <button
+              type="button"
+              className="plain"
+              aria-label={`forget the draft ${draftName(path)}`}
+              onClick={() => void forgetDraft({ path, version: "" }).then(load, tell)}
+            >
+              forget
+            </button>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

@@ -1,0 +1,80 @@
+/** What of a timeline is in view, and which span a key leads to. Pure. */
+import type { Span } from "./plan";
+
+/** From when to when, in seconds; a whole timeline begins at 0. */
+export interface View {
+  readonly from: number;
+  readonly to: number;
+}
+
+const MOST_ZOOM = 400;
+/** Of the view, on either side of a span that is brought into it. */
+const MARGIN = 0.1;
+
+/** Zooms, and leaves the moment `at` where it is. */
+export function zoomed({ from, to }: View, factor: number, at: number, whole: number): View {
+  const length = Math.min(whole, Math.max(whole / MOST_ZOOM, (to - from) / factor));
+  const before = (at - from) / (to - from || 1);
+  return within(at - before * length, length, whole);
+}
+
+export function moved({ from, to }: View, by: number, whole: number): View {
+  return within(from + by, to - from, whole);
+}
+
+/** Moves as little as shows a span; of one that is longer than the view, its begin. */
+export function revealing(view: View, { start, seconds }: Span, whole: number): View {
+  const length = view.to - view.from;
+  const margin = MARGIN * length;
+  const end = start + seconds + margin;
+  const late = end > view.to ? end - view.to : 0;
+  return moved(view, start - margin < view.from + late ? start - margin - view.from : late, whole);
+}
+
+function within(from: number, length: number, whole: number): View {
+  const start = Math.max(0, Math.min(whole - length, from));
+  return { from: start, to: start + length };
+}
+
+/** The span that a key leads to: along its lane, to the next lane, or to what it waited for. */
+export function stepped(
+  spans: readonly Span[],
+  present: number | null,
+  key: string,
+): number | null {
+  const now = present === null ? undefined : spans[present];
+  if (now === undefined || present === null) return spans.length > 0 ? 0 : null;
+  const lane = spans
+    .flatMap(({ row }, at) => (row === now.row ? [at] : []))
+    .sort((one, other) => (spans[one]?.start ?? 0) - (spans[other]?.start ?? 0));
+  const place = lane.indexOf(present);
+  switch (key) {
+    case "ArrowLeft":
+      return lane[place - 1] ?? present;
+    case "ArrowRight":
+      return lane[place + 1] ?? present;
+    case "Home":
+      return lane[0] ?? present;
+    case "End":
+      return lane.at(-1) ?? present;
+    case "ArrowUp":
+      return nearest(spans, now, -1) ?? present;
+    case "ArrowDown":
+      return nearest(spans, now, 1) ?? present;
+    case "Enter":
+      return now.after ?? present;
+    default:
+      return null;
+  }
+}
+
+/** In the next lane that has spans, the one whose middle is nearest. */
+function nearest(spans: readonly Span[], now: Span, way: 1 | -1): number | undefined {
+  const rows = spans.map(({ row }) => way * (row - now.row)).filter((by) => by > 0);
+  const next = now.row + way * Math.min(...rows);
+  const middle = ({ start, seconds }: Span) => start + seconds / 2;
+  const gap = (at: number) => Math.abs(middle(spans[at] ?? now) - middle(now));
+  return spans
+    .flatMap(({ row }, at) => (row === next ? [at] : []))
+    .sort((one, other) => gap(one) - gap(other))[0];
+}

@@ -1,0 +1,102 @@
+/** Keeps unsaved documents in the person's folder on the server, each in a file of its own. */
+import type { Doc } from "../document/model";
+import { fieldsOf, isObject, parseJson, printJson, textOf } from "../json";
+import { answered, type Opened, open, Refused } from "./client";
+import { filesBelow, type ListedWorkflow, type StoredWorkflow } from "./workflows";
+
+const FOLDER = "drafts/";
+const MOST = 30;
+const LONGEST = 60;
+/** Browsers finish requests of a page that goes away only up to 64 kB. */
+const KEEPS_ALIVE = 60_000;
+const OTHER_VERSION = 412;
+const MISSING = 404;
+
+export interface Draft {
+  readonly name: string;
+  readonly doc: Doc;
+  /** Where the document is saved, and which version of that it was made of. */
+  readonly file: StoredWorkflow | null;
+}
+
+/** The drafts that are kept, the newest first. */
+export async function storedDrafts(): Promise<readonly ListedWorkflow[]> {
+  const all = await filesBelow(FOLDER);
+  return [...all].sort((one, other) => other.modified - one.modified);
+}
+
+/** What a draft's document was called. */
+export function draftName(path: string): string {
+  return path.replace(/ [0-9a-f]{8}\.json$/, "");
+}
+
+/** Keeps a draft in place of the version that is known; one that another page changed stays, too. */
+export async function storeDraft(
+  draft: Draft,
+  known: StoredWorkflow | null,
+): Promise<StoredWorkflow> {
+  const place = known ?? { path: pathFor(draft.name), version: "" };
+  const body = printJson({
+    file: draft.file && { path: draft.file.path, version: draft.file.version },
+    document: draft.doc,
+  });
+  const only: Record<string, string> =
+    place.version === "" ? { "If-None-Match": "*" } : { "If-Match": place.version };
+  try {
+    const { headers } = await answered(addressOf(place.path), {
+      method: "POST",
+      headers: { "Content-Type": "application/json", ...only },
+      body,
+      keepalive: body.length < KEEPS_ALIVE,
+    });
+    if (known === null) await forgetOldest();
+    return { path: place.path, version: headers.get("ETag") ?? "" };
+  } catch (error) {
+    const changed = error instanceof Refused && error.status === OTHER_VERSION;
+    if (!changed || known === null) throw error;
+    return storeDraft(draft, null);
+  }
+}
+
+export async function readDraft(
+  path: string,
+): Promise<Opened & { readonly file: StoredWorkflow | null; readonly draft: StoredWorkflow }> {
+  const response = await fetch(addressOf(path), { cache: "no-store" });
+  if (!response.ok) throw new Refused("the draft is not there any more", response.status);
+  const told = fieldsOf(parseJson(await response.text()));
+  const file = isObject(told.file)
+    ? { path: textOf(told.file.path), version: textOf(told.file.version) }
+    : null;
+  const document = new Blob([printJson(told.document ?? null)], { type: "application/json" });
+  const draft = { path, version: response.headers.get("ETag") ?? "" };
+  return { ...(await open(document)), file, draft };
+}
+
+/** Forgets a draft; with a version only this one. What is gone or was changed meanwhile is no error. */
+export async function forgetDraft({ path, version }: StoredWorkflow): Promise<void> {
+  try {
+    await answered(addressOf(path), {
+      method: "DELETE",
+      headers: version === "" ? {} : { "If-Match": version },
+    });
+  } catch (error) {
+    const settled = error instanceof Refused && [OTHER_VERSION, MISSING].includes(error.status);
+    if (!settled) throw error;
+  }
+}
+
+async function forgetOldest(): Promise<void> {
+  const old = (await storedDrafts()).slice(MOST);
+  for (const { path } of old) await forgetDraft({ path, version: "" });
+}
+
+/** A name that every file system takes, and no other draft has. */
+function pathFor(name: string): string {
+  const plain = name.replace(/[^\p{L}\p{N} _-]+/gu, " ").trim();
+  const short = [...plain].slice(0, LONGEST).join("").trim() || "workflow";
+  return `${short} ${crypto.randomUUID().slice(0, 8)}.json`;
+}
+
+function addressOf(path: string): string {
+  return `userdata/${encodeURIComponent(FOLDER + path)}`;
+}

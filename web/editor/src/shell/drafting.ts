@@ -1,0 +1,85 @@
+/** Keeps unsaved documents as drafts on the server, beside what the browser keeps. */
+import type { Doc } from "../document/model";
+import { Refused } from "../server/client";
+import { forgetDraft, draftName, readDraft, storeDraft } from "../server/drafts";
+import { docOf, type Session, useDocuments } from "./documents";
+import { tell, useLive } from "./live";
+
+/** After the first change that is not kept; within 10 s it is. */
+const WAIT = 8_000;
+
+/** What is to be done, of what was kept last: documents to keep, and drafts of what is saved by now. */
+export function dueOf(
+  sessions: readonly Session[],
+  kept: ReadonlyMap<string, Doc>,
+): { readonly keep: readonly Session[]; readonly forget: readonly Session[] } {
+  const isSaved = (session: Session) => docOf(session) === session.saved;
+  return {
+    keep: sessions.filter((one) => !isSaved(one) && kept.get(one.id) !== docOf(one)),
+    forget: sessions.filter((one) => isSaved(one) && one.draft !== null),
+  };
+}
+
+export function keepDrafts(): () => void {
+  const kept = new Map<string, Doc>();
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let writing = Promise.resolve();
+  let warned = false;
+
+  const keep = async (session: Session): Promise<void> => {
+    const { id, name, file } = session;
+    const doc = docOf(session);
+    const draft = await storeDraft({ name, doc, file }, session.draft);
+    kept.set(id, doc);
+    useDocuments.getState().update(id, { draft });
+  };
+  const write = async (): Promise<void> => {
+    timer = undefined;
+    if (useLive.getState().line === "lost") return plan(); // the browser keeps it meanwhile
+    const { sessions, closed } = useDocuments.getState();
+    const due = dueOf([...sessions, ...closed], kept);
+    try {
+      for (const session of due.keep) await keep(session);
+      for (const { id, draft } of due.forget) {
+        useDocuments.getState().update(id, { draft: null });
+        if (draft !== null) await forgetDraft(draft);
+      }
+    } catch (error) {
+      if (error instanceof Refused && error.status === 0) return plan();
+      if (!warned) tell(error); // a full disk, or too many files: said once
+      warned = true;
+    }
+  };
+  const now = () => {
+    clearTimeout(timer);
+    writing = writing.then(write);
+  };
+  const plan = () => {
+    timer ??= setTimeout(now, WAIT);
+  };
+  const unsubscribe = useDocuments.subscribe(({ sessions, closed }) => {
+    const { keep: more, forget } = dueOf([...sessions, ...closed], kept);
+    if (more.length + forget.length > 0) plan();
+  });
+  const hide = () => {
+    if (document.visibilityState === "hidden" && timer !== undefined) now();
+  };
+  document.addEventListener("visibilitychange", hide);
+  return () => {
+    clearTimeout(timer);
+    unsubscribe();
+    document.removeEventListener("visibilitychange", hide);
+  };
+}
+
+/** Opens a draft in a tab of its own, which goes on with it. */
+export async function openDraft(path: string): Promise<void> {
+  try {
+    const { document, notes, file, draft } = await readDraft(path);
+    const { open, update } = useDocuments.getState();
+    open(draftName(path), document, notes);
+    update(useDocuments.getState().active, { file, draft, saved: {} });
+  } catch (error) {
+    tell(error);
+  }
+}

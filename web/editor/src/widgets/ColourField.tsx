@@ -1,0 +1,48 @@
+/** Edits a colour: picked, or typed as `#rrggbb`. Picking it is one step of undo. */
+import { useEffect, useRef, useState } from "react";
+import { parsedColour, pickedOf, valueOf } from "./colours";
+import type { Field } from "./field";
+
+export function ColourField(field: Field) {
+  const { value, label, help, set } = field;
+  const [text, setText] = useState(String(value));
+  useEffect(() => setText(String(value)), [value]);
+  const confirm = () => {
+    const next = parsedColour(text);
+    if (next === null) setText(String(value));
+    else if (next !== value) set(next);
+  };
+  return (
+    <>
+      <Swatch {...field} />
+      <input
+        aria-label={label}
+        aria-description={help}
+        spellCheck={false}
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+        onBlur={confirm}
+        onKeyDown={(event) => {
+          if (event.key === "Enter") confirm();
+          if (event.key === "Escape") setText(String(value));
+        }}
+      />
+    </>
+  );
+}
+
+/** The colour itself, which opens the browser's own choice of colours. */
+export function Swatch({ value, label, set }: Field) {
+  const gesture = useRef("");
+  return (
+    <input
+      type="color"
+      aria-label={`${label}, picked`}
+      value={pickedOf(value) ?? "#000000"}
+      onClick={() => {
+        gesture.current = crypto.randomUUID();
+      }}
+      onChange={(event) => set(valueOf(event.target.value, value), gesture.current)}
+    />
+  );
+}
