@@ -48,12 +48,6 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
 def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
     """Returns both encoders' rows in one width, the masked ones replaced by learned ones."""
     padding = module.text_embedding_padding
-    count = text.hidden.shape[1]
-    if count != len(padding):
-        raise InputError(
-            f"the model reads a text of {len(padding)} tokens, the conditioning has {count}: two "
-            "that are joined cannot be read"
-        )
     first, width = module.config.text_len, padding.shape[1]
     long = _of_mt5(module, text)
     told = module.text_embedder(long.flatten(0, 1)).reshape(*long.shape[:2], width)
@@ -137,6 +131,15 @@ def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
 
 
 def _of_mt5(module: Any, text: TextEncoding) -> Tensor:
+    """Returns the hidden state of the second text encoder. InputError for a text of another length
+    than the model's.
+    """
+    count, wanted = text.hidden.shape[1], len(module.text_embedding_padding)
+    if count != wanted:
+        raise InputError(
+            f"the model reads a text of {wanted} tokens, the conditioning has {count}: two that "
+            "are joined cannot be read"
+        )
     width = module.config.cross_attention_dim_t5
     return text.hidden[:, module.config.text_len :, :width]
 
