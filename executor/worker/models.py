@@ -200,8 +200,10 @@ class DeviceModels:
             prompt.absent,
         )
         vector = encoded.pooled
-        return TextEncoding(
-            encoded.hidden.to(self.dtype), None if vector is None else vector.to(self.dtype)
+        return replace(
+            encoded,
+            hidden=encoded.hidden.to(self.dtype),
+            pooled=None if vector is None else vector.to(self.dtype),
         )
 
     def decode_latent(

@@ -21,7 +21,7 @@ from diffusers.utils.state_dict_utils import (
 )
 
 from katz_graph.errors import InputError
-from katz_graph.models.family import LoraNames, ModelFamily, families, supported
+from katz_graph.models.family import LoraNames, ModelFamily, all_files, families, supported
 from katz_graph.models.renaming import Rows
 
 NETWORK = "network"  # of any family: prefixes do not tell which
@@ -213,7 +213,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _refuse_others(path: str, tensors: Iterable[str]) -> None:
-    checkpoint = "first_stage_model.", *(family.files.network.prefixes[0] for family in families())
+    checkpoint = "first_stage_model.", *(files.network.prefixes[0] for files in all_files())
     if any(key.startswith(checkpoint) and "lora" not in key for key in tensors):
         raise InputError(
             f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"

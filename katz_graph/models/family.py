@@ -92,7 +92,9 @@ class Network:
     a loaded network or ControlNet ready for its stages; `stack` a module that computes a
     transformer in parts, as `families.shared.transformer.Stack` has them; `channels` a function
     that makes the input channels beside the latent, from what the conditioning says of them, their
-    number, a latent of the same size and its space. `overflows`: float16 is too narrow for it.
+    number, a latent of the same size and its space; `skips` a function from a module to the numbers
+    of blocks that read what an earlier one gave, too -> those. `overflows`: float16 is too narrow
+    for it.
     `fills_to`: tokens are filled up to multiples of so many.
     """
 
@@ -105,6 +107,7 @@ class Network:
     prepare: str
     stack: str = ""
     channels: str = ""
+    skips: str = ""
     overflows: bool = False
     fills_to: int = 1
 
@@ -210,13 +213,14 @@ class TextSet:
 class ModelFamily:
     """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
     `title`, `short`: its models, in messages. `text_sets`: the sets of text encoders that it may
-    have; `text_layout`: how it reads them.
+    have, as files of their own; `text_layout`: how it reads them. `files`: None where it is read
+    from diffusers' folders alone.
     """
 
     title: str
     short: str
     network: Network
-    files: Files
+    files: Files | None
     training: Training
     lora: LoraNames
     text_sets: tuple[TextSet, ...]
@@ -276,6 +280,10 @@ def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
 
 def all_controls() -> list[Controls]:
     return [family.controls for family in families() if family.controls is not None]
+
+
+def all_files() -> list[Files]:
+    return [family.files for family in families() if family.files is not None]
 
 
 def family_of_class(name: str | None) -> ModelFamily | None:

@@ -338,8 +338,8 @@ def test_weights_of_eight_bits(tmp_path, kind):
         ("emb_params", "this is a textual inversion, expected a checkpoint"),
         (
             "something.else",
-            "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1 or "
-            "Z-Image: its tensors are called something.else",
+            "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1, "
+            "Z-Image or HunyuanDiT: its tensors are called something.else",
         ),
     ],
 )

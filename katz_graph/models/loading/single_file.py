@@ -16,7 +16,15 @@ from pathlib import Path
 from katz_graph.errors import InputError
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.configuration import config
-from katz_graph.models.family import Layout, a_network, all_controls, families, known, supported
+from katz_graph.models.family import (
+    Layout,
+    a_network,
+    all_controls,
+    all_files,
+    families,
+    known,
+    supported,
+)
 from katz_graph.models.loading.configurations import (
     Shapes,
     qwen3_configuration,
@@ -145,8 +153,7 @@ def network_component(file: Contents, rounding: str | None = None) -> Component:
     """Returns a checkpoint's network, or that of its own file. InputError names what the file
     is.
     """
-    layouts = [family.files.network for family in families()]
-    return _component(file, layouts, a_network(), rounding)
+    return _component(file, [files.network for files in all_files()], a_network(), rounding)
 
 
 def vae_component(
@@ -183,7 +190,7 @@ def check_checkpoint(file: Contents) -> None:
     lacking = [
         words
         for words, there in (
-            (a_network(), any(file.under(one.files.network.prefixes[0]) for one in families())),
+            (a_network(), any(file.under(one.network.prefixes[0]) for one in all_files())),
             ("text encoders", any(file.under(prefix) for prefix in _text_prefixes())),
             ("a VAE", any(file.under(prefix) for prefix in VAES[:-1])),
         )
@@ -207,6 +214,11 @@ def text_encoder(encoder: Component) -> TextEncoderRecipe:
         folder = TOKENIZERS / SHIPPED[kind]
         whole = configuration_identity(folder / "tokenizer.json")
         return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
+    if not kind.rows:
+        raise InputError(
+            f"{encoder.folder}: a {kind.title} has no tokenizer of its own beside it: load the "
+            "folder of the pipeline that it is a part of"
+        )
     folder = TOKENIZERS / "clip_tokenizer"
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
     # the two kinds of CLIP's fill up their rows with different tokens
@@ -222,9 +234,7 @@ def _text_layout(kind: EncoderKind) -> Layout:
 
 
 def _text_prefixes() -> dict[str, EncoderKind]:
-    return {
-        prefix: kind for family in families() for prefix, kind in family.files.text_encoders.items()
-    }
+    return {prefix: kind for files in all_files() for prefix, kind in files.text_encoders.items()}
 
 
 def _component(
@@ -295,6 +305,8 @@ def _kinds() -> Iterator[tuple[str, str, str]]:
     for mark, (kind, way) in KINDS.items():
         yield mark, kind, way
     for family in families():
+        if family.files is None:
+            continue
         yield (
             rf"(^|\.)({'|'.join(map(re.escape, family.files.network.names))})$",
             family.network.noun,
