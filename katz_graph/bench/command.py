@@ -23,6 +23,8 @@ BENCHES = {
     "trace": "cache misses against capacity on a synthetic production trace",
     "controlnet": "a ControlNet on a second worker against the plan's prediction and the "
     "ideal speed-up",
+    "streaming": "a transformer's ControlNet on a second worker, block by block: prediction, ideal "
+    "speed-up, and a link too slow for it",
     "latent": "the branches of guidance on two workers against the ideal speed-up",
     "sharing": "one ControlNet worker that serves two requests at once",
     "faults": "workers that are killed or frozen in the middle of requests: noticed, replaced, the "

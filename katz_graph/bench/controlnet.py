@@ -29,6 +29,8 @@ from katz_graph.bench.placed import (
     plan,
     reference,
     seconds_of,
+    share,
+    speedups,
     take_turns,
 )
 from katz_graph.bench.requests import bare_context
@@ -73,36 +75,28 @@ def run(scale: Scale | None = None) -> BenchResult:
             threads.warm_up()
             for _ in range(scale.runs):
                 threads.run()
-    speedups = [
-        alone / together for alone, together in zip(one.sampling, two.sampling, strict=True)
-    ]
+    gained = speedups(one, two)
     ideals = [
         ideal_speedup(*of_round)
         for of_round in zip(one.programs, two.programs, stages, strict=True)
     ]
-    share = median(speedup / ideal for speedup, ideal in zip(speedups, ideals, strict=True))
+    reached = share(gained, ideals)
     moved = max(difference(outcome.samples, expected) for outcome in two.outcomes)
     prediction = two.program.prediction
     assert prediction is not None  # the program went through all passes
-    error = abs(
-        median(seconds / planned for seconds, planned in zip(two.whole, two.planned, strict=True))
-        - 1
-    )
     metrics = {
         "seconds": median(two.whole),
         "least_and_most_seconds": [min(two.whole), max(two.whole)],
         "predicted_seconds": median(two.planned),
-        "prediction_error": error,
+        "prediction_error": two.error,
         "one_worker_seconds": median(one.whole),
         "two_threads_seconds": median(threads.whole),
         "ideal_seconds": prediction.ideal,
         "sequential_seconds": prediction.sequential,
-        "speedup": median(speedups),
+        "speedup": median(gained),
         "ideal_speedup": median(ideals),
-        "share_of_ideal": share,
-        "share_of_ideal_of_a_bare_loop": median(
-            bare / ideal for bare, ideal in zip(bare_speedups, ideals, strict=True)
-        ),
+        "share_of_ideal": reached,
+        "share_of_ideal_of_a_bare_loop": share(bare_speedups, ideals),
         "difference": moved,
         "stages": middle(stages).metrics,
         "binding": prediction.binding,
@@ -112,7 +106,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         "share_of_ideal": f">= {IDEAL_BOUND}",
         "difference": "0",
     }
-    ok = error <= PREDICTION_BOUND and share >= IDEAL_BOUND and moved == 0
+    ok = two.error <= PREDICTION_BOUND and reached >= IDEAL_BOUND and moved == 0
     rows = [
         *middle(stages).rows(),
         *(track.row() for track in (one, two, threads)),

@@ -33,6 +33,8 @@ from katz_graph.bench.placed import (
     plan,
     reference,
     seconds_of,
+    share,
+    speedups,
     take_turns,
 )
 from katz_graph.bench.requests import bare_context
@@ -61,10 +63,7 @@ class Measured:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        speedups = [
-            alone / together
-            for alone, together in zip(self.one.sampling, self.two.sampling, strict=True)
-        ]
+        gained = speedups(self.one, self.two)
         ideals = [
             ideal_speedup(*of_round)
             for of_round in zip(self.one.programs, self.two.programs, self.stages, strict=True)
@@ -73,15 +72,10 @@ class Measured:
             "seconds": median(self.two.whole),
             "predicted_seconds": median(self.two.planned),
             "one_worker_seconds": median(self.one.whole),
-            "speedup": median(speedups),
+            "speedup": median(gained),
             "ideal_speedup": median(ideals),
-            "share_of_ideal": median(
-                speedup / ideal for speedup, ideal in zip(speedups, ideals, strict=True)
-            ),
-            "share_of_ideal_of_a_bare_loop": median(
-                bare / bare_ideal(stages)
-                for bare, stages in zip(self.bare, self.stages, strict=True)
-            ),
+            "share_of_ideal": share(gained, ideals),
+            "share_of_ideal_of_a_bare_loop": share(self.bare, [*map(bare_ideal, self.stages)]),
             "devices": min(len(set(program.placement.values())) for program in self.two.programs),
             "difference": max(
                 difference(outcome.samples, self.expected) for outcome in self.two.outcomes
@@ -143,13 +137,13 @@ def _measure(
     two = Track(f"{kind}, two workers", engine, lambda: plan(engine, region))
     profiled = models.profiled(scale, GUIDANCE, KINDS[kind])
     with Bare(models, scale, KINDS[kind]) as bare:
-        stages, speedups = take_turns(
+        stages, gained = take_turns(
             (one, two),
             scale.runs,
             lambda: Stages(engine.profile(profiled, bare_context(engine))),
             lambda: bare.seconds(2, None) / bare.seconds(2, "branch"),
         )
-    return Measured(one, two, stages, speedups, expected)
+    return Measured(one, two, stages, gained, expected)
 
 
 def _four_workers(folder: Path, region: Region) -> Track:

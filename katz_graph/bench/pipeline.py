@@ -9,13 +9,8 @@ Where sending the residuals takes 0.6 of an evaluation the stale pipeline has to
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,28 +19,20 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.placed import Models, Pins, Scale, Track, pins
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
+from katz_graph.bench.wire import BASE, CONTROL, engine_over, wire
 from katz_graph.errors import RunError
-from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.planning import plan_region
-from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.queries import commonest_variant
 
-BASE, CONTROL = "base", "control"
 HIDDEN, BOUND = 0.6, 1.5  # of an evaluation that sending the residuals takes
 HIDDEN_BOUND, PREDICTION_BOUND = 0.08, 0.10
 STALE = frozenset({"stale-controlnet"})
 FREE = NetworkLink(bytes_per_second=1e15)
-# seconds at the link's rate that its token bucket holds; smaller ones do not reach the rate
-BUCKET = 0.004
-SMALLEST_BUCKET = 64 << 10  # bytes, as many as one packet of the sender's kernel has
-QUEUE = 32 << 20  # bytes that wait for the link before packets are dropped
 
 
 def run(scale: Scale | None = None) -> BenchResult:
@@ -53,7 +40,7 @@ def run(scale: Scale | None = None) -> BenchResult:
     with quiet(), tempfile.TemporaryDirectory() as name, wire() as link:
         folder = Path(name)
         region = Models.make(folder, scale).request(scale, guidance=1.0)
-        with _engine(folder, link) as engine:
+        with engine_over(folder, link) as engine:
             engine.profile(region, bare_context(engine))
             return compare(engine, region, link.shape, scale.runs)
 
@@ -67,7 +54,7 @@ def compare(
     apart = pins(BASE, CONTROL)
     pipeline, size = pipelined(engine, region)
     unshaped = _timed(engine, "unshaped link, stale", pipeline, runs)
-    period = _period(unshaped)
+    period = period_of(unshaped)
     shape(size / (HIDDEN * period))
     engine.cluster.links = engine.measured_links()
     slow = _plan(engine, region, {}, STALE)
@@ -97,9 +84,9 @@ def compare(
         "hidden_cost": median(stale.sampling) / median(unshaped.sampling) - 1,
         "chose_stale": bool(slow.delayed) and len(slow.instructions) == 2,
         "bounded_seconds": median(bounded.sampling),
-        "bounded_period": _period(bounded),
+        "bounded_period": period_of(bounded),
         "bounded_period_predicted": predicted.period,
-        "bounded_error": abs(_period(bounded) / predicted.period - 1),
+        "bounded_error": abs(period_of(bounded) / predicted.period - 1),
         "chose_one_device": len(slower.instructions) == 1,
         "one_device_seconds": median(alone.sampling),
         "why": list(slower.notes),
@@ -115,7 +102,7 @@ def compare(
     rows = [
         [
             track.name,
-            _period(track),
+            period_of(track),
             # that one was planned for another link
             "" if track is unshaped else track.program.prediction.period,
             median(track.sampling),
@@ -136,24 +123,6 @@ def compare(
     )
 
 
-def _engine(folder: Path, link: Wire) -> DeviceEngine:
-    sides = {BASE: link.first, CONTROL: link.second}
-    with ExitStack() as opened:
-        engine = DeviceEngine(
-            [WorkerConfig(name) for name in sides],
-            cache=folder,
-            launchers={
-                name: Spawn(opened.enter_context(ForkServer(prefix=side.prefix)))
-                for name, side in sides.items()
-            },
-            network=WorkerNetwork(
-                tuple(sides), {name: side.address for name, side in sides.items()}
-            ),
-        )
-        engine.opened.push(opened.pop_all())
-        return engine
-
-
 def pipelined(engine: DeviceEngine, region: Region) -> tuple[Program, float]:
     """Plans the stale pipeline over both workers; returns it with the bytes of residuals that it
     sends in an evaluation.
@@ -163,7 +132,7 @@ def pipelined(engine: DeviceEngine, region: Region) -> tuple[Program, float]:
     apart = pins(BASE, CONTROL)
     exact = _plan(engine, region, apart, frozenset(), FREE)
     assert exact.prediction is not None  # the program went through all passes
-    size = _residual_bytes(exact)
+    size = residual_bytes(exact)
     program = _plan(
         engine, region, apart, STALE, NetworkLink(size / (HIDDEN * exact.prediction.period))
     )
@@ -198,7 +167,7 @@ def _timed(engine: DeviceEngine, name: str, program: Program, runs: int) -> Trac
     return track
 
 
-def _residual_bytes(program: Program) -> float:
+def residual_bytes(program: Program) -> float:
     """Sums the bytes from ControlNets to readers on the other device, in an evaluation of the
     commonest kind.
     """
@@ -216,7 +185,7 @@ def _residual_bytes(program: Program) -> float:
     )
 
 
-def _period(track: Track) -> float:
+def period_of(track: Track) -> float:
     """Returns the seconds of an evaluation once the pipeline is full: the median distance of their
     ends on the device that has the sampler.
     """
@@ -229,89 +198,3 @@ def _period(track: Track) -> float:
         moments = [ends[evaluation] for evaluation in sorted(ends)]
         distances += [later - earlier for earlier, later in itertools.pairwise(moments[1:])]
     return median(distances)
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One namespace: its name, its end of the link, and its address there."""
-
-    namespace: str
-    interface: str
-    address: str
-
-    @property
-    def prefix(self) -> tuple[str, ...]:
-        """Returns the start of a command that runs in it."""
-        return ("ip", "netns", "exec", self.namespace)
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """Joins two network namespaces: a slow network on one machine. Needs Linux, root, `ip` and
-    `tc`.
-    """
-
-    first: Side
-    second: Side
-
-    def shape(self, bytes_per_second: float) -> None:
-        """Holds both directions to a rate, by a token bucket filter."""
-        bucket = max(SMALLEST_BUCKET, int(bytes_per_second * BUCKET))
-        for side in (self.first, self.second):
-            filter = (
-                "root",
-                "tbf",
-                "rate",
-                f"{int(bytes_per_second * 8)}bit",
-                "burst",
-                str(bucket),
-                "limit",
-                str(QUEUE),
-            )
-            _do(*side.prefix, "tc", "qdisc", "replace", "dev", side.interface, *filter)
-
-
-@contextmanager
-def wire() -> Iterator[Wire]:
-    """Makes a link at full speed, gone at the end with its namespaces. RunError where these cannot
-    be made.
-    """
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    if missing or os.geteuid() != 0:
-        raise RunError(
-            "a shaped link needs root and the commands ip and tc "
-            f"(iproute2){f'; {missing[0]} is missing' if missing else ''}"
-        )
-    tag = f"katz{os.getpid()}"
-    first, second = (
-        Side(f"{tag}{end}", f"k{os.getpid()}{end}", f"10.77.0.{number}")
-        for end, number in (("a", 1), ("b", 2))
-    )
-    try:
-        for side in (first, second):
-            _do("ip", "netns", "add", side.namespace)
-        ends = ("type", "veth", "peer", "name", second.interface, "netns", second.namespace)
-        _do("ip", "link", "add", first.interface, "netns", first.namespace, *ends)
-        for side in (first, second):
-            _do(
-                "ip",
-                "-n",
-                side.namespace,
-                "addr",
-                "add",
-                f"{side.address}/24",
-                "dev",
-                side.interface,
-            )
-            for interface in ("lo", side.interface):
-                _do("ip", "-n", side.namespace, "link", "set", interface, "up")
-        yield Wire(first, second)
-    finally:
-        for side in (first, second):
-            subprocess.run(["ip", "netns", "del", side.namespace], capture_output=True, check=False)
-
-
-def _do(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")

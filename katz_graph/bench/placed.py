@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -47,10 +48,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """An SDXL-shaped pipeline and ControlNets, in files."""
+    """A pipeline and ControlNets, in files; by `make` SDXL-shaped ones."""
 
     pipeline: Path
     controls: tuple[Path, ...]
+    latent_channels: int = 4
 
     @classmethod
     def make(cls, folder: Path, scale: Scale, controls: int = 1) -> Models:
@@ -75,7 +77,7 @@ class Models:
             steps=scale.steps,
             guidance=guidance,
             seed=seed,
-            latent=torch.zeros(1, 4, scale.side, scale.side),
+            latent=torch.zeros(1, self.latent_channels, scale.side, scale.side),
             image=torch.rand(
                 1,
                 DEFAULT_LATENT_SPACE.pixels(scale.side),
@@ -135,8 +137,9 @@ class Track:
         self.outcomes.append(self.engine.cluster.run(self.program, bare_context(self.engine)))
         return self.outcomes[-1]
 
-    def warm_up(self) -> None:
-        self.engine.cluster.run(self.plan(), bare_context(self.engine))
+    def warm_up(self) -> Outcome:
+        """Runs once; the run does not count."""
+        return self.engine.cluster.run(self.plan(), bare_context(self.engine))
 
     @property
     def program(self) -> Program:
@@ -166,6 +169,12 @@ class Track:
             if program.prediction is not None
         ]
 
+    @property
+    def error(self) -> float:
+        """Returns how far the seconds are from the predicted ones, as a part of these."""
+        runs = zip(self.whole, self.planned, strict=True)
+        return abs(median(seconds / planned for seconds, planned in runs) - 1)
+
     def row(self) -> list[object]:
         return [
             self.name,
@@ -176,11 +185,24 @@ class Track:
         ]
 
 
+def speedups(one: Track, two: Track) -> list[float]:
+    """Returns how many times as fast as `one` the other was, by round."""
+    return [alone / together for alone, together in zip(one.sampling, two.sampling, strict=True)]
+
+
+def share(gained: Sequence[float], ideals: Sequence[float]) -> float:
+    """Returns the median share of the ideal speed-ups that was reached, over rounds."""
+    return median(speedup / ideal for speedup, ideal in zip(gained, ideals, strict=True))
+
+
+First = TypeVar("First")
+Last = TypeVar("Last")
+
+
 def take_turns(
-    tracks: Sequence[Track], runs: int, first: Callable[[], Stages], last: Callable[[], float]
-) -> tuple[list[Stages], list[float]]:
-    """Warms up, then runs all in turns between two measurements of the stages, which it returns by
-    round.
+    tracks: Sequence[Track], runs: int, first: Callable[[], First], last: Callable[[], Last]
+) -> tuple[list[First], list[Last]]:
+    """Warms up, then runs all in turns between two measurements, which it returns by round.
 
     What is compared was measured within seconds: a machine shared with others is a third slower at
     one time than at another.

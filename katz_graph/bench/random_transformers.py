@@ -110,11 +110,11 @@ def transformer_config(kind: Kind, blocks: int = 3) -> dict[str, Any]:
     )
 
 
-def make_transformer(kind: Kind, seed: int, blocks: int = 3) -> Any:
-    """Makes a transformer whose weights all count."""
+def make_transformer(kind: Kind, seed: int, blocks: int = 3, **changed: Any) -> Any:
+    """Makes a transformer whose weights all count. `changed`: of its configuration."""
     _, name = PIPELINES[kind]
     with seeded(seed):
-        module = getattr(diffusers, name)(**transformer_config(kind, blocks)).eval()
+        module = getattr(diffusers, name)(**transformer_config(kind, blocks) | changed).eval()
         for parameter in module.parameters():
             nn.init.normal_(parameter, 0.0, 0.1)
     return module.requires_grad_(False)
@@ -140,11 +140,17 @@ def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> A
 
 
 def make_pipeline(
-    folder: str | Path, kind: Kind, seed: int, blocks: int = 3, with_t5: bool = False
+    folder: str | Path,
+    kind: Kind,
+    seed: int,
+    blocks: int = 3,
+    with_t5: bool = False,
+    **changed: Any,
 ) -> None:
     """Writes a pipeline in diffusers' folder layout, float32: transformer, text encoders,
     tokenizers, VAE, scheduler. `with_t5`: of Stable Diffusion 3,
-    whose first text encoder's projection changes nothing, as in the published folders.
+    whose first text encoder's projection changes nothing, as in the published folders. `changed`:
+    of the transformer's configuration.
     """
     folder, (pipeline, network) = Path(folder), PIPELINES[kind]
     parts: dict[str, Any] = {
@@ -153,7 +159,7 @@ def make_pipeline(
         "scheduler": ["diffusers", type(_scheduler(kind)).__name__],
     }
     with seeded(seed), quiet(*LIBRARIES):
-        make_transformer(kind, seed, blocks).save_pretrained(folder / "transformer")
+        make_transformer(kind, seed, blocks, **changed).save_pretrained(folder / "transformer")
         vae = _vae(pipeline)
         last = vae.encoder.conv_out  # means, and spreads of nothing, so that encoding draws nothing
         last.weight.data[len(last.weight) // 2 :] = 0.0

@@ -34,7 +34,7 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
     """Makes the region of a sampler for a case; `begin` and `inputs` say which kind, the case says
     the rest.
     """
-    model, clip, _ = pipeline_recipes(case.pipeline)
+    model, clip, vae = pipeline_recipes(case.pipeline)
     for path, strength in case.loras:
         lora = Lora(path if isinstance(path, FileIdentity) else file_identity(path), strength)
         model, clip = model.with_lora(lora), clip.with_lora(lora)
@@ -45,6 +45,7 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
             control.strength,
             control.start,
             control.end,
+            vae=vae,
         )
         for control in case.controls
     )

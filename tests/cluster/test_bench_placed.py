@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from command import use_threads
 
-from katz_graph.bench import controlnet, pipeline
+from katz_graph.bench import controlnet, pipeline, streaming
 from katz_graph.bench.placed import Scale
+from katz_graph.bench.wire import BASE, CONTROL
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
@@ -53,7 +54,7 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
 ) -> None:
     """On a link where the planner sees nothing to hide, and plans no delay of its own."""
     region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
-    workers = [WorkerConfig(name) for name in (pipeline.BASE, pipeline.CONTROL)]
+    workers = [WorkerConfig(name) for name in (BASE, CONTROL)]
     rates: list[float] = []
     with DeviceEngine(
         workers,
@@ -70,3 +71,38 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
     expected = 4 * sum(width * size for width, size in zip(widths, cells, strict=True))
     assert metrics["residual_bytes"] == pytest.approx(expected)
     assert rates[0] / rates[1] == pytest.approx(pipeline.BOUND / pipeline.HIDDEN) and rates[1] > 0
+
+
+@pytest.mark.slow
+def test_the_streaming_bench_gives_the_same_picture_and_compares_both_placements(
+    tmp_path: Path, costs: Path
+) -> None:
+    """On links that are given, not measured, and not shaped."""
+    scale = Scale(side=8, steps=3, runs=1)
+    models = streaming.Shape(heads=1, blocks=4, control_blocks=2).make(tmp_path, scale.side)
+    region = models.request(scale, guidance=1.0)
+    rates: list[float] = []
+
+    def engine(*names: str) -> DeviceEngine:
+        return DeviceEngine(
+            [WorkerConfig(name) for name in names],
+            cache=costs,
+            link=NetworkLink(1e9, 1e-4),
+            launchers={name: WorkerThreads() for name in names},
+        )
+
+    with engine("cpu:0", "cpu:1") as pair:
+        metrics = streaming.compare(pair, region, region, runs=1).metrics
+    assert metrics["difference"] == 0
+    stages = metrics["stages"]
+    assert set(stages) == {*streaming.NETWORK, *streaming.CONTROLNET}
+    # six blocks and their ends one after the other, over no less than the four of the transformer
+    alone = sum(times["alone"] for times in stages.values())
+    network = sum(min(stages[stage].values()) for stage in streaming.NETWORK)
+    assert 0 < metrics["ideal_speedup"] <= alone / network
+    assert metrics["share_of_ideal"] == pytest.approx(metrics["speedup"] / metrics["ideal_speedup"])
+    with engine(BASE, CONTROL) as apart:
+        slow = streaming.behind_slow_link(apart, region, rates.append, runs=1).metrics
+    assert slow["residual_bytes"] == 2 * 16 * 64 * 4  # two of 16 tokens, 64 wide, in float32
+    (rate,) = rates
+    assert 0 < rate < 1e9

@@ -1,0 +1,261 @@
+"""`katz bench streaming`: runs a transformer's ControlNet on a second worker, guidance off: against
+the plan's prediction, and against the ideal speed-up. Then behind a link that is too slow for it.
+
+An SD3-shaped transformer on one worker of one thread, its ControlNet on another: each residual is
+sent while the next block runs. The ideal is the longest path through this ladder, made of stage
+times that were measured while the other worker was equally busy; what is left of the transformer
+once the ControlNet has ended counts alone. Every round measures the stages, plans and runs; shares
+and errors are those of a round. Where sending the residuals takes 1.5 evaluations the planner has
+to keep the ControlNet with the transformer, and has to be right.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import networkx
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.parity import difference
+from katz_graph.bench.pipeline import residual_bytes
+from katz_graph.bench.placed import (
+    COLUMNS,
+    Models,
+    Pins,
+    Scale,
+    Track,
+    plan,
+    reference,
+    share,
+    speedups,
+    take_turns,
+)
+from katz_graph.bench.random_transformers import make_controlnet, make_pipeline
+from katz_graph.bench.requests import bare_context
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.wire import BASE, CONTROL, engine_over, wire
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.region import Region
+from katz_graph.planner.passes.decompose import Tree, dependencies
+from katz_graph.planner.queries import commonest_variant
+
+NETWORK = ("transformer_embed", "transformer_blocks", "transformer_head")
+CONTROLNET = ("transformer_control", "transformer_control_block")
+PREDICTION_BOUND, IDEAL_BOUND = 0.05, 0.95
+SLOW = 1.5  # evaluations of one worker that sending the residuals takes
+HEAD_WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sets the size of the models: heads of 64, blocks of the transformer and of the ControlNet."""
+
+    heads: int = 6
+    blocks: int = 12
+    control_blocks: int = 6
+
+    def make(self, folder: Path, side: int) -> Models:
+        """Writes a pipeline in the shape of Stable Diffusion 3 and its ControlNet."""
+        width = self.heads * HEAD_WIDTH
+        sizes = {
+            "attention_head_dim": HEAD_WIDTH,
+            "num_attention_heads": self.heads,
+            "caption_projection_dim": width,
+            "pos_embed_max_size": side,
+        }
+        make_pipeline(folder / "pipeline", "sd3", 1, self.blocks, False, **sizes)
+        control = make_controlnet("sd3", 2, self.control_blocks, **sizes)
+        control.save_pretrained(folder / "control")
+        return Models(folder / "pipeline", (folder / "control",), latent_channels=16)
+
+
+def run(scale: Scale | None = None, shape: Shape | None = None) -> BenchResult:
+    scale = scale or Scale(side=48, steps=10, runs=7)  # 384 px: a block takes some 30 ms
+    with quiet(), tempfile.TemporaryDirectory() as name, wire() as link:
+        folder = Path(name)
+        models = (shape or Shape()).make(folder, scale.side)
+        region, profiled = models.request(scale, guidance=1.0), models.profiled(scale, guidance=1.0)
+        with DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair:
+            fast = compare(pair, region, profiled, scale.runs)
+        with engine_over(folder, link) as engine:
+            engine.profile(profiled, bare_context(engine))
+            slow = behind_slow_link(engine, region, link.shape, scale.runs)
+    metrics, rows = fast.metrics | slow.metrics, [*fast.rows, *slow.rows]
+    bounds = {
+        "prediction_error": f"<= {PREDICTION_BOUND}",
+        "share_of_ideal": f">= {IDEAL_BOUND}",
+        "difference": "0",
+        "kept_local": "True",
+        "apart_over_local": "> 1",
+    }
+    ok = (
+        metrics["prediction_error"] <= PREDICTION_BOUND
+        and metrics["share_of_ideal"] >= IDEAL_BOUND
+        and metrics["difference"] == 0
+        and metrics["kept_local"]
+        and metrics["apart_over_local"] > 1
+    )
+    return BenchResult("streaming", ok, metrics, bounds, COLUMNS, rows, notes=slow.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Holds what one part of the bench found."""
+
+    metrics: dict[str, Any]
+    rows: list[list[object]]
+    notes: tuple[str, ...] = ()
+
+
+def compare(engine: DeviceEngine, region: Region, profiled: Region, runs: int) -> Part:
+    """Compares two workers with one, and with what was predicted. `profiled`: the request that
+    stages are measured with.
+    """
+    expected = reference(region)
+    one = Track(
+        "one worker, one thread", engine, lambda: plan(engine, region, pins("cpu:0", "cpu:0"))
+    )
+    two = Track(
+        "two workers, one thread each", engine, lambda: plan(engine, region, pins("cpu:0", "cpu:1"))
+    )
+    take_turns(
+        (one, two), runs, lambda: engine.profile(profiled, bare_context(engine)), lambda: None
+    )
+    gained, rounds = speedups(one, two), list(zip(one.programs, two.programs, strict=True))
+    ideals = [ideal_speedup(before, after) for before, after in rounds]
+    all_busy = [ideal_speedup(before, after, all_busy=True) for before, after in rounds]
+    prediction = two.program.prediction
+    assert prediction is not None  # the program went through all passes
+    metrics = {
+        "seconds": median(two.whole),
+        "least_and_most_seconds": [min(two.whole), max(two.whole)],
+        "predicted_seconds": median(two.planned),
+        "prediction_error": two.error,
+        "one_worker_seconds": median(one.whole),
+        "one_worker_prediction_error": one.error,
+        "speedup": median(gained),
+        "ideal_speedup": median(ideals),
+        "share_of_ideal": share(gained, ideals),
+        "share_where_all_is_busy": share(gained, all_busy),
+        "difference": max(
+            difference(outcome.samples, expected) for outcome in (*one.outcomes, *two.outcomes)
+        ),
+        "chose_two_workers": len(plan(engine, region).instructions) == 2,
+        "stages": {
+            stage: {how: median(times) for how, times in measured.items()}
+            for stage, measured in by_stage(two.programs).items()
+        },
+        "binding": prediction.binding,
+    }
+    stage_rows: list[list[object]] = [
+        [f"{stage} {how}, an evaluation", "", median(times), min(times), max(times)]
+        for stage, measured in by_stage(two.programs).items()
+        for how, times in measured.items()
+    ]
+    return Part(metrics, [*stage_rows, one.row(), two.row()])
+
+
+def behind_slow_link(
+    engine: DeviceEngine, region: Region, shape: Callable[[float], None], runs: int
+) -> Part:
+    """Compares both placements on workers BASE and CONTROL, over a link that `shape` holds to so
+    many bytes a second, with what the planner chooses there.
+    """
+    local = Track("slow link, one worker", engine, lambda: plan(engine, region, pins(BASE, BASE)))
+    apart = Track(
+        "slow link, two workers", engine, lambda: plan(engine, region, pins(BASE, CONTROL))
+    )
+    local.warm_up()
+    alone, program = local.warm_up().timings[BASE].denoise, apart.plan()
+    size = residual_bytes(program)
+    shape(size / (SLOW * alone / len(program.schedule)))
+    engine.cluster.links = engine.measured_links()
+    chosen = plan(engine, region)
+    take_turns((local, apart), runs, lambda: None, lambda: None)
+    metrics = {
+        "residual_bytes": size,
+        "slow_bytes_per_second": engine.cluster.links[CONTROL, BASE].bytes_per_second,
+        "kept_local": len(chosen.instructions) == 1,
+        "local_seconds": median(local.whole),
+        "apart_seconds": median(apart.whole),
+        "apart_prediction_error": apart.error,
+        "apart_over_local": 1 / median(speedups(apart, local)),
+    }
+    return Part(metrics, [local.row(), apart.row()], chosen.notes)
+
+
+def pins(network: str, control_net: str) -> Pins:
+    """Pins all of the transformer to one device, all of the ControlNet to one."""
+    return dict.fromkeys(NETWORK, (network,)) | dict.fromkeys(CONTROLNET, (control_net,))
+
+
+def ideal_speedup(one: Program, two: Program, all_busy: bool = False) -> float:
+    """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` with the
+    ControlNet on another. `all_busy`: as if the ControlNet's worker were never done.
+    """
+    whole = sum(seconds(one, name, False) for name in _tree(one).leaves())
+    if all_busy:
+        return whole / _tree(two).fold(lambda name: seconds(two, name, True))
+    return whole / longest_path(two)
+
+
+def longest_path(program: Program) -> float:
+    """Returns the seconds of the longest path through an evaluation with free communication. What
+    begins once the ControlNet has ended, which never waits, takes as long as alone.
+    """
+    control = [op.id for op in _variant(program).operations if op.stage in CONTROLNET]
+    beside = sum(seconds(program, name, True) for name in control)
+    graph = dependencies(_variant(program))
+    ends: dict[str, float] = {}
+    for name in networkx.topological_sort(graph):
+        start = max((ends[before] for before in graph.pred[name]), default=0.0)
+        ends[name] = start + seconds(program, name, busy=start < beside)
+    return max(ends.values())
+
+
+def seconds(program: Program, name: str, busy: bool) -> float:
+    """Returns the measured seconds of an operation, alone or beside an equally busy worker."""
+    device = program.target.device(program.placement[name])
+    return device.measured[program.keys[name], 1, busy]
+
+
+def by_stage(programs: Sequence[Program]) -> dict[str, dict[str, list[float]]]:
+    """Returns the measured seconds of an evaluation's operations by stage, alone and busy, of each
+    program.
+    """
+    return {
+        stage: {
+            how: [
+                sum(
+                    seconds(program, op.id, how == "busy")
+                    for op in _variant(program).operations
+                    if op.stage == stage
+                )
+                for program in programs
+            ]
+            for how in ("alone", "busy")
+        }
+        for stage in (*NETWORK, *CONTROLNET)
+    }
+
+
+def _variant(program: Program) -> Variant:
+    return program.variants[_number(program)]
+
+
+def _tree(program: Program) -> Tree:
+    tree: Tree = program.trees[_number(program)]
+    return tree
+
+
+def _number(program: Program) -> int:
+    number = commonest_variant(program)
+    assert number is not None  # something is sampled
+    return number
