@@ -16,7 +16,7 @@ from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
 from katz_graph.nodes.conditioning import mapped
-from katz_graph.recipe import ClipRecipe, ConditioningEntry, Picture, Prompt, References
+from katz_graph.recipe import ClipRecipe, ConditioningEntry, Picture, Prompt, References, Zeroed
 from katz_graph.wires import Clip, Conditioning, Image, Latent
 
 Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
@@ -80,10 +80,11 @@ class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
         absent = [
             number for number, text in enumerate(texts) if not text and self.empty_padding == "none"
         ]
-        if len(absent) == len(texts):
-            absent = absent[1:]  # nothing would be left
         learned = with_learned_words(clip, texts, context)
-        return (ConditioningEntry(Prompt(learned, texts[0], texts[1:], tuple(absent))),)
+        prompt = Prompt(learned, texts[0], texts[1:], tuple(absent))
+        if len(absent) == len(texts):  # nothing is read: zeros in the shape of CLIP's rows
+            return (ConditioningEntry(Zeroed(replace(prompt, absent=tuple(absent[2:])))),)
+        return (ConditioningEntry(prompt),)
 
 
 class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):

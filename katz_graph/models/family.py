@@ -28,6 +28,7 @@ from katz_graph.recipe import (
     ConditioningEntry,
     ControlNetRecipe,
     ControlUse,
+    Given,
     ModelRecipe,
     TextLayout,
     VaeRecipe,
@@ -327,6 +328,19 @@ def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
             f"they give text of width {width} (pooled {pooled}), "
             f"the {noun} in {model.network.folder} takes {wanted.text_width} "
             f"(pooled {wanted.pooled_width}); take CLIP and MODEL from one checkpoint"
+        )
+
+
+def check_given(given: Given, model: ModelRecipe) -> None:
+    """Raises InputError when an encoding that somebody made is not as wide as the model's texts."""
+    wanted, noun = architecture(model.network), family_of(model.network).network.noun
+    width, pooled = given.hidden.shape[-1], given.pooled
+    other = pooled is not None and wanted.pooled_width not in (None, pooled.shape[-1])
+    if not wanted.takes_text(width) or other:
+        gives = f"{width} (pooled {None if pooled is None else pooled.shape[-1]})"
+        raise InputError(
+            f"a conditioning that a pack made has text of width {gives}, the {noun} in "
+            f"{model.network.folder} takes {wanted.text_width} (pooled {wanted.pooled_width})"
         )
 
 

@@ -5,6 +5,7 @@ whole pictures against its pipelines, two devices against one.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import (
+    Area,
     Component,
     ConditioningEntry,
     ControlNetRecipe,
@@ -374,6 +376,48 @@ def test_one_step_behind_only_where_it_is_allowed(
     assert torch.equal(made[()], exact)
     stale = made[("stale-controlnet",)]
     assert not torch.equal(stale, exact) and stale.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", EACH)
+@pytest.mark.parametrize("what", ["windows", "one side", "areas", "ranges"])
+def test_sides_that_differ_share_calls_as_far_as_they_are_alike(
+    what: str, kind: Kind, folders: dict[Kind, Path], costs: Path
+) -> None:
+    """Batched as the planner likes, always and never: one picture, whatever only one side has."""
+    model, clip, vae = pipeline_recipes(folders[kind])
+    control = controlnet_recipe(folders[kind] / "controlnet")
+    use = ControlUse(control, Picture.of(pixels()), 0.7, vae=vae)
+    one, two = (ConditioningEntry(Prompt(clip, text)) for text in PROMPTS)
+    match what:
+        case "windows":
+            sides = (
+                (one.with_control(use),),
+                (two.with_control(replace(use, end_percent=0.5, strength=0.4)),),
+            )
+        case "one side":
+            sides = (one.with_control(use),), (two,)
+        case "areas":
+            area = Area(2, 4, 4, 6)
+            sides = (one, replace(two.with_control(use), area=area)), (two,)
+        case _:
+            sides = (replace(one, end_percent=0.5), replace(two, start_percent=0.5)), (two,)
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": schedule(kind),
+        "steps": STEPS,
+        "seed": 7,
+        "latent_image": {"samples": torch.zeros(2, 16, SIZE[0] // 8, SIZE[1] // 8)},
+        "model": model,
+    }
+    expansion = expand_sampling("StepBegin", begin, model, *sides, 4.0)
+    wanted_region = bind(expansion.graph, expansion.outputs[0].node)
+    made = []
+    for batching in (False, True, None):
+        with local_engine(batching=batching, cache=costs) as engine:
+            made.append(sample(engine, wanted_region))
+    assert made[0].isfinite().all()
+    for other in made[1:]:
+        assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
 
 
 # Files and bad input

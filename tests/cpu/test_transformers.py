@@ -235,6 +235,56 @@ def test_a_picture_edited_by_a_reference_is_the_stock_pipeline_s(
     assert (picture - wanted).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("placings", [("offset", "offset"), ("offset", "index"), ("uxo", None)])
+def test_references_of_each_side_are_its_own(
+    placings: tuple[str, str | None], folders: dict[Kind, Path], costs: Path
+) -> None:
+    model, clip, _ = pipeline_recipes(folders["flux"])
+    draw = torch.Generator().manual_seed(3)
+    seen = Picture.of(torch.randn(1, 16, 8, 8, generator=draw))
+    sides = [
+        (
+            ConditioningEntry(
+                Prompt(clip, text),
+                references=None if placing is None else References((seen, seen), placing),  # type: ignore[arg-type]
+            ),
+        )
+        for text, placing in zip(PROMPTS, placings, strict=True)
+    ]
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": "simple",
+        "steps": 2,
+        "seed": 7,
+        "latent_image": {"samples": torch.zeros(2, 16, 8, 8)},
+        "model": model,
+    }
+    expansion = expand_sampling("StepBegin", begin, model, *sides, 3.0)
+    wanted = bind(expansion.graph, expansion.outputs[0].node)
+    made = []
+    for batching in (False, True, None):
+        with local_engine(batching=batching, cache=costs) as engine:
+            made.append(sample(engine, wanted))
+    for other in made[1:]:
+        assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_texts_of_other_lengths_share_no_call(
+    kind: Kind, folders: dict[Kind, Path], costs: Path
+) -> None:
+    if kind == "hunyuan_dit":
+        return  # whose texts have one length
+    texts = "a red circle " * 40, "blue"
+    made = []
+    for batching in (False, True, None):
+        with local_engine(batching=batching, cache=costs) as engine:
+            one = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=4.0, texts=texts)
+            made.append(sample(engine, one))
+    for other in made[1:]:
+        assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
+
+
 # Texts
 
 

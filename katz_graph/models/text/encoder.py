@@ -90,13 +90,20 @@ def encode(
         masks.append(torch.zeros_like(mask) if silent else mask)
     if not parts:
         raise InputError("the conditioning has no text for any text encoder: write one")
-    width = max(part.shape[-1] for part in parts)
+    width = max(*(part.shape[-1] for part in parts), *map(_width, encoders))
     filled = [pad(part, (0, width - part.shape[-1])) for part in parts]
     return TextEncoding(
         filled[0] if len(filled) == 1 else torch.cat(filled, dim=1),
         pooled,
         mask=torch.cat(masks, dim=1) if layout.lengths else None,
     )
+
+
+def _width(encoder: tuple[Any, Any]) -> int:
+    """Returns the width of a long text's tokens, whether it is read or not; 0 for CLIP."""
+    module, _ = encoder
+    kind = KINDS[type(module).__name__]
+    return 0 if kind.rows else int(getattr(module.config, kind.width))
 
 
 def _takes_rows(module: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.models.family import architecture
+from katz_graph.models.family import architecture, family_of
 from katz_graph.models.stages import stage, text_arguments
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
@@ -33,6 +33,9 @@ def hoist(program: Program) -> Program:
         return Ref(name)
 
     views, pooled = Views(program), _takes_pooled(program)
+    base: ModelRecipe = program.region.begin.inputs["model"]
+    latent = program.region.begin.inputs["latent_image"]
+    complete = family_of(base.network).network.complete
 
     def rewrite(operation: Operation, variant: Variant) -> Operation:
         hoists = stage_of(operation).hoists
@@ -41,6 +44,7 @@ def hoist(program: Program) -> Program:
         inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"))
         model = inputs.get("model") or inputs.get("control_net")
+        entry = complete(entry, base, latent, True)  # as a sampler has done, a hand has not
         text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
         inputs["text"] = once(
             hoists["text"],
@@ -48,7 +52,7 @@ def hoist(program: Program) -> Program:
             {
                 "encoding": entry.encoding,
                 "sizes": entry.sizes,
-                "guidance": entry.guidance,
+                "guidance": None if entry.guidance == "off" else entry.guidance,
                 "pooled": pooled,
             },
         )
@@ -56,8 +60,10 @@ def hoist(program: Program) -> Program:
             key = f"{text_key}:{digest(model)[:12]}"
             reads = {"model": model, "text": inputs["text"]}
             if "cells" in stage(made_by).recipes:  # it depends on what is seen
-                reads |= {"cells": part.cells if part else None, "references": entry.references}
-                key = f"{key}:{digest((reads['cells'], entry.references))[:12]}"
+                # a ControlNet sees the picture alone
+                beside = entry.references if "model" in inputs else None
+                reads |= {"cells": part.cells if part else None, "references": beside}
+                key = f"{key}:{digest((reads['cells'], beside))[:12]}"
             inputs[name] = once(made_by, key, reads)
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None

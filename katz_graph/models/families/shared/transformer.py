@@ -19,6 +19,7 @@ from katz_graph.ir.values import TextEncoding, Tokens, per_row
 from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.compute import UNPOOLED
 from katz_graph.models.families.shared.inputs import fit_reference
+from katz_graph.models.families.shared.transformer_region import check_vae
 from katz_graph.models.families.shared.transformer_stages import network_of
 from katz_graph.models.family import (
     Architecture,
@@ -122,7 +123,14 @@ class Stack(Protocol):
 
 
 def stack_of(module: Any) -> Stack:
-    return cast(Stack, import_module(_family(module).network.stack))
+    """Returns the parts of a network or ControlNet. InputError for one that is no transformer."""
+    name = _family(module).network.stack
+    if not name:
+        raise InputError(
+            f"a node of transformers (TransformerEmbed, ...) is given a {type(module).__name__}, "
+            "which has other parts: take the nodes of its own kind"
+        )
+    return cast(Stack, import_module(name))
 
 
 def _family(module: Any) -> ModelFamily:
@@ -197,6 +205,7 @@ def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     """Resizes a reference image to the size of the picture or of the part in question."""
     height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
     part = inputs["control_net"].control_net
+    check_vae(part, inputs.get("vae"), loop.latent)  # of one that was drawn by hand
     stack = import_module(family_of(part).network.stack)
     unshifted = stack.unshifted(config(part))
     space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
@@ -444,6 +453,11 @@ def control_example(module: Any, sizes: Sized) -> Example:
 def control_block_example(module: Any, sizes: Sized) -> Example:
     """Counts as its output what is sent to the network alone."""
     stack, number = stack_of(module), sizes.first_block
+    if number >= (count := len(stack.blocks(module))):
+        raise InputError(
+            f"TransformerControlBlock: block {number} is not there: the ControlNet has 0 to "
+            f"{count - 1}"
+        )
     tokens, fixed = _tokens(module, sizes)
 
     def call() -> list[Tensor]:
