@@ -11,7 +11,7 @@ import pytest
 import torch
 from planner_devices import MS, SECONDS, devices, laid, region, several
 
-from katz_graph.bench import controlnet, latent, sharing
+from katz_graph.bench import controlnet, latent, sharing, stock
 from katz_graph.bench.placed import Stages, Track
 from katz_graph.events import Span
 from katz_graph.executor.cluster.requests import Outcome
@@ -116,3 +116,12 @@ def test_service_counts_until_one_request_has_had_all_of_its_own() -> None:
     first, second = outcome((1.0, 1.0), (3.0, 1.0)), outcome((2.0, 1.0), (4.0, 1.0), (5.0, 2.0))
     assert sharing.service([first, second]) == [2.0, 1.0]
     assert sharing.service([second, first]) == [1.0, 2.0]
+
+
+def test_transformers_are_compared_with_the_stock_pipelines_of_equal_latents() -> None:
+    found = stock.measure(stock.Size(heads=1, blocks=2, side=8, steps=4, runs=1))
+    assert {f"{kind}{end}_ratio" for kind in stock.KINDS for end in ("", "_controlnet")} <= set(
+        found
+    )
+    assert all(found[name] <= 1e-5 for name in found if name.endswith("difference"))
+    assert len(stock.rows(found)) == 4
