@@ -2,7 +2,8 @@
 pipeline.
 
 Both use the same modules in memory and the same threads, start from prompt and image, and end with
-a PNG on disk. They take turns. Besides, times a run while others compute (`beside`).
+a PNG on disk. They take turns. Besides, times transformers against stock pipelines (`stock`), and a
+run while others compute (`beside`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLControlNetPipeline
 from diffusers.models.attention_processor import AttnProcessor2_0
 
-from katz_graph.bench import beside
+from katz_graph.bench import beside, stock
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.requests import local_engine
 from katz_graph.bench.result import BenchResult, medians
@@ -91,6 +92,8 @@ def run() -> BenchResult:
         STARTS,
     )
     imported = _imported(["nodes"]) | _imported(["plan", "--help"]) | _imported(["models"])
+    with quiet():
+        transformers = stock.measure()
     among = beside.measure()
     ratio, started = seconds["katz"] / seconds["diffusers"], starts["nodes"] / starts["torch"]
     metrics = {
@@ -99,23 +102,27 @@ def run() -> BenchResult:
         "ratio": ratio,
         "nodes_over_import_torch": started,
         "heavy_imports": sorted(imported),
+        **transformers,
         **among,
     }
     ok = (
         ratio <= RATIO_BOUND
         and started <= NODES_BOUND
         and not imported
+        and stock.within_bounds(transformers)
         and beside.within_bounds(among)
     )
     bounds = {
         "ratio": f"<= {RATIO_BOUND}",
         "nodes_over_import_torch": f"<= {NODES_BOUND}",
         "heavy_imports": "none",
+        **stock.bounds(),
         **beside.BOUNDS,
     }
     rows = [
         [f"whole run, {STEPS} steps, 1 ControlNet", seconds["katz"], seconds["diffusers"]],
         ["katz nodes / import torch", starts["nodes"], starts["torch"]],
+        *stock.rows(transformers),
         *beside.rows(among),
     ]
     return BenchResult("overhead", ok, metrics, bounds, ("median seconds", "katz", "against"), rows)

@@ -5,18 +5,21 @@ runs in tests/cluster.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from planner_devices import MS, SECONDS, devices, laid, region, several
 
-from katz_graph.bench import controlnet, latent, sharing
-from katz_graph.bench.placed import Stages, Track
+from katz_graph.bench import controlnet, latent, sharing, stock, streaming
+from katz_graph.bench.placed import Scale, Stages, Track
 from katz_graph.events import Span
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.measure.stages import StageTime
+from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.timing import Timing
+from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 
 BUSY = 1.5  # how many times as long a stage takes beside a busy neighbour
@@ -116,3 +119,45 @@ def test_service_counts_until_one_request_has_had_all_of_its_own() -> None:
     first, second = outcome((1.0, 1.0), (3.0, 1.0)), outcome((2.0, 1.0), (4.0, 1.0), (5.0, 2.0))
     assert sharing.service([first, second]) == [2.0, 1.0]
     assert sharing.service([second, first]) == [1.0, 2.0]
+
+
+def test_the_ideal_of_a_ladder_is_its_longest_path_whose_end_is_alone(tmp_path: Path) -> None:
+    scale = Scale(side=8, steps=3)
+    models = streaming.Shape(heads=1, blocks=4, control_blocks=2).make(tmp_path, scale.side)
+    wanted = models.request(scale, guidance=1.0)
+    counted = plan_region(wanted, Target(devices(1.0)), after="cost")
+    lasts = {
+        op.id: 1 + op.inputs["last_block"] - op.inputs["first_block"]
+        for op in counted.variants[0].operations
+        if op.stage == "transformer_blocks"
+    }
+    alone = {
+        counted.keys[op.id]: MS * (4 * lasts.get(op.id, 1) if "block" in op.stage else 1)
+        for op in counted.variants[0].operations
+        if counted.keys.get(op.id)
+    }
+    measured = {
+        (key, 1, busy): seconds * (BUSY if busy else 1)
+        for key, seconds in alone.items()
+        for busy in (False, True)
+    }
+    pair = tuple(replace(device, measured=measured) for device in devices(1.0, 1.0))
+    one, two = (
+        plan_region(wanted, Target(pair, {}, streaming.pins("cpu:0", control)))
+        for control in ("cpu:0", "cpu:1")
+    )
+    # embedding and block busy, as the ControlNet's; two blocks busy; the last and the head alone
+    longest = BUSY * (1 + 4 + 8) + 4 + 1
+    assert streaming.longest_path(two) == pytest.approx(longest * MS)
+    whole = 1 + 4 * 4 + 1 + 1 + 2 * 4
+    assert streaming.ideal_speedup(one, two) == pytest.approx(whole / longest)
+    assert streaming.ideal_speedup(one, two, all_busy=True) == pytest.approx(whole / (BUSY * 18))
+
+
+def test_transformers_are_compared_with_the_stock_pipelines_of_equal_latents() -> None:
+    found = stock.measure(stock.Size(heads=1, blocks=2, side=8, steps=4, runs=1))
+    assert {f"{kind}{end}_ratio" for kind in stock.KINDS for end in ("", "_controlnet")} <= set(
+        found
+    )
+    assert all(found[name] <= 1e-5 for name in found if name.endswith("difference"))
+    assert len(stock.rows(found)) == 4
