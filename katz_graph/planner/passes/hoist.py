@@ -13,11 +13,11 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.models.family import architecture
+from katz_graph.models.family import architecture, family_of
 from katz_graph.models.stages import stage, text_arguments
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
-from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Picture, digest
+from katz_graph.recipe import Component, Conditioning, ConditioningEntry, Picture, digest
 
 
 def hoist(program: Program) -> Program:
@@ -32,14 +32,15 @@ def hoist(program: Program) -> Program:
         before.setdefault(name, Operation(name, made_by, made_by, inputs))
         return Ref(name)
 
-    views, pooled = Views(program), _takes_pooled(program)
+    network: Component = program.region.begin.inputs["model"].network
+    views, pooled = Views(program), _takes_pooled(network)
 
     def rewrite(operation: Operation, variant: Variant) -> Operation:
         hoists = stage_of(operation).hoists
         if not hoists:
             return operation
         inputs, part = dict(operation.inputs), views.part(operation, variant)
-        entry = _one_entry(operation, inputs.pop("conditioning"))
+        entry = _one_entry(operation, inputs.pop("conditioning"), network)
         model = inputs.get("model") or inputs.get("control_net")
         text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
         inputs["text"] = once(
@@ -92,12 +93,11 @@ def hoist(program: Program) -> Program:
     return replace(program, variants=variants, before=tuple(before.values()))
 
 
-def _takes_pooled(program: Program) -> bool:
+def _takes_pooled(network: Component) -> bool:
     """Returns true if the model takes pooled text. Conditioning beyond what its model takes is left
     out.
     """
-    model: ModelRecipe = program.region.begin.inputs["model"]
-    return architecture(model.network).pooled_width is not None
+    return architecture(network).pooled_width is not None
 
 
 def _picture(operation: Operation, image: Any) -> Picture:
@@ -109,7 +109,9 @@ def _picture(operation: Operation, image: Any) -> Picture:
     return image if isinstance(image, Picture) else Picture.of(image)
 
 
-def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry:
+def _one_entry(
+    operation: Operation, entries: Conditioning, network: Component
+) -> ConditioningEntry:
     """Returns the one prompt that a stage takes; what else a conditioning can carry has nodes of
     its own inside a region.
     """
@@ -121,9 +123,14 @@ def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry
         )
     (entry,) = entries
     if entry.control:
+        way_out = (
+            "TransformerControlBlock nodes to the TransformerBlocks"
+            if family_of(network).network.stack
+            else "a ControlNet node to the UNetDecoder"
+        )
         raise InputError(
-            f"{where}: it carries a ControlNet, which acts only in a KSampler; link a ControlNet "
-            "node to the UNetDecoder instead"
+            f"{where}: it carries a ControlNet, which acts only in a KSampler; link {way_out} "
+            "instead"
         )
     if (entry.start_percent, entry.end_percent) != (0.0, 1.0):
         raise InputError(
