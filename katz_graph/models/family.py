@@ -80,8 +80,9 @@ class Architecture:
 
     @property
     def extra_channels(self) -> int:
-        """Counts the input channels beside the latent's: 5 for inpainting (mask and masked
-        picture), 4 for editing by instruction, else 0.
+        """Counts the input channels beside the latent's, 0 where nothing is concatenated. For
+        inpainting (masked picture and mask) a UNet has 5 and FLUX.1 80; for a picture alone, to
+        edit by instruction or as control, 4 and 16.
         """
         return self.input_channels - self.latent_channels
 

@@ -424,6 +424,30 @@ def test_sides_that_differ_share_calls_as_far_as_they_are_alike(
 
 
 @pytest.mark.parametrize("kind", EACH)
+def test_one_that_a_conditioning_carries_into_a_region_is_refused_with_the_way_out(
+    kind: Kind, folders: dict[Kind, Path]
+) -> None:
+    wanted = region(folders[kind], kind, uses=0)
+    use = ControlUse(controlnet_recipe(folders[kind] / "controlnet"), Picture.of(pixels()))
+    operations = tuple(
+        replace(
+            one,
+            inputs={
+                name: tuple(entry.with_control(use) for entry in value)
+                if name == "conditioning"
+                else value
+                for name, value in one.inputs.items()
+            },
+        )
+        for one in wanted.operations
+    )
+    with local_engine() as engine:
+        target = Target(engine.cluster.devices, engine.cluster.links)
+        with pytest.raises(InputError, match="link TransformerControlBlock nodes to the Transf"):
+            plan_region(replace(wanted, operations=operations), target)
+
+
+@pytest.mark.parametrize("kind", EACH)
 def test_a_single_file_is_the_folder_s_controlnet(
     kind: Kind, folders: dict[Kind, Path], tmp_path: Path
 ) -> None:

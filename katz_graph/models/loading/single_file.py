@@ -100,6 +100,20 @@ KINDS = {
     ),
     r"vision_model\.": ("CLIP vision encoder", "which is not supported"),
 }
+UNREAD = (  # parts of tensors' names that are all there, those of which none is -> what it is
+    (
+        ("double_blocks.0.img_attn.", "controlnet_blocks.0.weight", "input_hint_block.0.weight"),
+        (),
+        "ControlNet for FLUX.1 in XLabs' own layout, which is not read: take it in diffusers' "
+        "layout",
+    ),
+    (
+        ("controlnet_blocks.0.weight", "pos_embed_input.proj.weight"),
+        ("context_embedder.", "add_q_proj."),  # of those that read a text
+        "ControlNet of Stable Diffusion 3.5 large: a ControlNet that reads the model's own tokens, "
+        "which is not supported: take one that reads the text",
+    ),
+)
 PIPELINE_PARTS = {
     r"(encoder\.layers|transformer\.resblocks)\.0\.|SelfAttention\.|\.self_attn\.q_proj\.": (
         "text encoder",
@@ -283,6 +297,9 @@ def _refuse_others(file: Contents) -> None:
     )
     if stranger is not None:
         raise InputError(f"{file.path}: this is a {stranger} checkpoint; {_runs()}")
+    for there, absent, what in UNREAD:
+        if all(one in names for one in there) and not any(one in names for one in absent):
+            raise InputError(f"{file.path}: this is a {what}")
 
 
 def _other(file: Contents, wanted: str) -> InputError:

@@ -17,7 +17,7 @@ from katz_graph.models.family import architecture, family_of
 from katz_graph.models.stages import stage, text_arguments
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
-from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Picture, digest
+from katz_graph.recipe import Component, Conditioning, ConditioningEntry, Picture, digest
 
 
 def hoist(program: Program) -> Program:
@@ -32,9 +32,9 @@ def hoist(program: Program) -> Program:
         before.setdefault(name, Operation(name, made_by, made_by, inputs))
         return Ref(name)
 
-    views, pooled = Views(program), _takes_pooled(program)
     base: ModelRecipe = program.region.begin.inputs["model"]
     latent = program.region.begin.inputs["latent_image"]
+    views, pooled = Views(program), _takes_pooled(base.network)
     complete = family_of(base.network).network.complete
 
     def rewrite(operation: Operation, variant: Variant) -> Operation:
@@ -42,7 +42,7 @@ def hoist(program: Program) -> Program:
         if not hoists:
             return operation
         inputs, part = dict(operation.inputs), views.part(operation, variant)
-        entry = _one_entry(operation, inputs.pop("conditioning"))
+        entry = _one_entry(operation, inputs.pop("conditioning"), base.network)
         model = inputs.get("model") or inputs.get("control_net")
         entry = complete(entry, base, latent, True)  # as a sampler has done, a hand has not
         text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
@@ -98,12 +98,11 @@ def hoist(program: Program) -> Program:
     return replace(program, variants=variants, before=tuple(before.values()))
 
 
-def _takes_pooled(program: Program) -> bool:
+def _takes_pooled(network: Component) -> bool:
     """Returns true if the model takes pooled text. Conditioning beyond what its model takes is left
     out.
     """
-    model: ModelRecipe = program.region.begin.inputs["model"]
-    return architecture(model.network).pooled_width is not None
+    return architecture(network).pooled_width is not None
 
 
 def _picture(operation: Operation, image: Any) -> Picture:
@@ -115,7 +114,9 @@ def _picture(operation: Operation, image: Any) -> Picture:
     return image if isinstance(image, Picture) else Picture.of(image)
 
 
-def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry:
+def _one_entry(
+    operation: Operation, entries: Conditioning, network: Component
+) -> ConditioningEntry:
     """Returns the one prompt that a stage takes; what else a conditioning can carry has nodes of
     its own inside a region.
     """
@@ -127,9 +128,14 @@ def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry
         )
     (entry,) = entries
     if entry.control:
+        way_out = (
+            "TransformerControlBlock nodes to the TransformerBlocks"
+            if family_of(network).network.stack
+            else "a ControlNet node to the UNetDecoder"
+        )
         raise InputError(
-            f"{where}: it carries a ControlNet, which acts only in a KSampler; link a ControlNet "
-            "node to the UNetDecoder instead"
+            f"{where}: it carries a ControlNet, which acts only in a KSampler; link {way_out} "
+            "instead"
         )
     if (entry.start_percent, entry.end_percent) != (0.0, 1.0):
         raise InputError(
