@@ -137,9 +137,8 @@ class Track:
         self.outcomes.append(self.engine.cluster.run(self.program, bare_context(self.engine)))
         return self.outcomes[-1]
 
-    def warm_up(self) -> Outcome:
-        """Runs once; the run does not count."""
-        return self.engine.cluster.run(self.plan(), bare_context(self.engine))
+    def warm_up(self) -> None:
+        self.engine.cluster.run(self.plan(), bare_context(self.engine))
 
     @property
     def program(self) -> Program:
