@@ -17,7 +17,14 @@ from katz_graph.models.family import architecture, family_of
 from katz_graph.models.stages import stage, text_arguments
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
-from katz_graph.recipe import Component, Conditioning, ConditioningEntry, Picture, digest
+from katz_graph.recipe import (
+    Component,
+    Conditioning,
+    ConditioningEntry,
+    ModelRecipe,
+    Picture,
+    digest,
+)
 
 
 def hoist(program: Program) -> Program:
