@@ -549,7 +549,7 @@ def refused(kind: Kind, path: Path, tensors: Mapping[str, Tensor], words: str) -
 TITLES = {"sd35": "Stable Diffusion 3 or 3.5", "flux": "FLUX.1", "z_image": "Z-Image"}
 
 
-@pytest.mark.parametrize(("ours", "theirs"), permutations(EACH, 2))
+@pytest.mark.parametrize(("ours", "theirs"), list(permutations(EACH, 2)))
 @pytest.mark.parametrize("naming", ["kohya", "ComfyUI"])
 def test_a_lora_of_another_family_is_refused_with_its_name(
     ours: Kind, theirs: Kind, naming: str, tmp_path: Path
