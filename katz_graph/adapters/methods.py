@@ -408,7 +408,7 @@ def _product(entry: Mapping[str, Tensor], left: str, right: str, core: str) -> P
 
 def _dora(inner: Method, magnitude: Tensor, name: str) -> Method:
     """PEFT's magnitudes are those of outputs; of others, their shape says it."""
-    outputs = name == "lora_magnitude_vector" or magnitude.shape[:1] == (inner.shape[0],)
+    outputs = name == "lora_magnitude_vector" or list(magnitude.shape[:1]) == inner.shape[:1]
     return Dora(inner, magnitude.flatten(), outputs)
 
 

@@ -4,7 +4,7 @@ LoRA needs no memory of the weight's size.
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_models import random
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -141,6 +141,7 @@ sides = st.lists(st.integers(0, 3), max_size=5).map(tuple)
     ),
     weight=st.lists(st.integers(1, 3), min_size=2, max_size=4).map(tuple),
 )
+@example(shapes={"diff": (), "dora_scale": ()}, weight=(1, 1))
 def test_tensors_of_any_shape_are_a_method_or_named(shapes, weight):
     """What fits a weight can be added to it."""
     try:
