@@ -39,6 +39,7 @@ from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice, survey
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
 from katz_graph.executor.worker.affinity import Claim, claim_seats
+from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.device import Device, NetworkLink, Target
@@ -324,9 +325,8 @@ class DeviceEngine:
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         made: TextEncoding = self._call(TEXT.name, "encode_text", context, encoding).value
-        return TextEncoding(
-            made.hidden.clone(), None if made.pooled is None else made.pooled.clone()
-        )
+        cloned: TextEncoding = mapped(made, Tensor.clone)
+        return cloned
 
     def encode_image(
         self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None

@@ -67,7 +67,8 @@ class RescaledGuidance:
 @dataclass(frozen=True, slots=True)
 class GradualMask:
     """Repaints a place from the step on at which its mask is as large as the rest of the schedule
-    (Levin and Fried 2023, "Differential Diffusion"); by `strength`, else as the mask is.
+    (Levin and Fried 2023, "Differential Diffusion"). `strength` blends from the mask as it is, at
+    0, to that, at 1.
     """
 
     strength: float

@@ -119,7 +119,8 @@ class TextLayout:
     side, of which the last projects its own (`joined`) or none does (`plain`). Of an encoder of
     long texts: `least` tokens that a text is filled up to; `template`, written around a text, whose
     weights do not count then; and which hidden state is read, `from_end` 1 being the last, with the
-    final norm.
+    final norm. `lengths`: the tokens of each encoder's text, which is cut or filled up to so many;
+    what fills it up is masked.
     """
 
     pooled: Pooling = "last"
@@ -127,6 +128,11 @@ class TextLayout:
     least: int = 1
     template: str = ""
     from_end: int = 1
+    lengths: tuple[int, ...] = ()
+
+    def length(self, encoder: int) -> int:
+        """Returns how long the n-th text encoder's text is, 0 where it may be of any length."""
+        return self.lengths[encoder] if self.lengths else 0
 
 
 DEFAULT_LAYOUT = TextLayout()

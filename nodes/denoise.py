@@ -220,9 +220,11 @@ class PatchedCFGCombine(Node, category="denoise"):
     def run(
         self, step: Step, model: Model, cond: Prediction, uncond: Prediction | None = None
     ) -> Prediction:
+        from katz_graph.planner.sampling import predicts_flow
         from katz_graph.sampling.guidance import patched_guidance
 
-        return patched_guidance(model, step, cond, uncond, self.guidance)
+        on_flow = predicts_flow(model)
+        return patched_guidance(model, step, cond, uncond, self.guidance, on_flow)
 
 
 class StepCrop(Node, category="denoise"):

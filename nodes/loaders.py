@@ -57,8 +57,8 @@ UNION_TYPES = {
 
 
 class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
-    """A whole pipeline by name: UNet, text encoders and VAE. A single file, a folder in diffusers'
-    layout, or a hub id.
+    """A whole pipeline by name: diffusion model, text encoders and VAE. A single file, a folder in
+    diffusers' layout, or a hub id.
     """
 
     ckpt_name: Annotated[str, FileChoice("checkpoints")]
@@ -93,8 +93,8 @@ class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint
 
 
 class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"):
-    """A UNet by name. An 8-bit weight_dtype rounds its weights; they are kept, and computed, in the
-    engine's number format.
+    """A diffusion model by name. An 8-bit weight_dtype rounds its weights; they are kept, and
+    computed, in the engine's number format.
     """
 
     unet_name: Annotated[str, FileChoice("unet")]

@@ -11,13 +11,12 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.files.images import resize
 from katz_graph.knobs import PromptText
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
 from katz_graph.nodes.conditioning import mapped
-from katz_graph.recipe import ClipRecipe, ConditioningEntry, Picture, Prompt, References
+from katz_graph.recipe import ClipRecipe, ConditioningEntry, Picture, Prompt, References, Zeroed
 from katz_graph.wires import Clip, Conditioning, Image, Latent
 
 Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
@@ -81,10 +80,11 @@ class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
         absent = [
             number for number, text in enumerate(texts) if not text and self.empty_padding == "none"
         ]
-        if len(absent) == len(texts):
-            absent = absent[1:]  # nothing would be left
         learned = with_learned_words(clip, texts, context)
-        return (ConditioningEntry(Prompt(learned, texts[0], texts[1:], tuple(absent))),)
+        prompt = Prompt(learned, texts[0], texts[1:], tuple(absent))
+        if len(absent) == len(texts):  # nothing is read: zeros in the shape of CLIP's rows
+            return (ConditioningEntry(Zeroed(replace(prompt, absent=tuple(absent[2:])))),)
+        return (ConditioningEntry(prompt),)
 
 
 class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
@@ -138,6 +138,8 @@ class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
     """A picture in the size nearest to its shape that FLUX.1 Kontext was trained on."""
 
     def run(self, image: Image) -> Image:
+        from katz_graph.files.images import resize
+
         height, width = image.shape[1:3]
         wide, high = min(EDITED, key=lambda size: (abs(width / height - size[0] / size[1]), size))
         return resize(image, wide, high, "lanczos", "center")

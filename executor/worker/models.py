@@ -190,7 +190,7 @@ class DeviceModels:
             module = self._module(recipe.encoder, part)
             self._resident(module, clip.loras, part)
             encoders.append((module, self.store.tokenizer(recipe)))
-        encoded = text.encode(
+        return text.encode(
             encoders,
             prompt.text,
             clip.last_layer,
@@ -198,10 +198,6 @@ class DeviceModels:
             clip.learned,
             clip.layout,
             prompt.absent,
-        )
-        vector = encoded.pooled
-        return TextEncoding(
-            encoded.hidden.to(self.dtype), None if vector is None else vector.to(self.dtype)
         )
 
     def decode_latent(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from katz_graph.devices import format_name
 from katz_graph.executor.measure.device import device_key, measure
+from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.models import DeviceModels, Notes
 from katz_graph.host import memory as host_memory
@@ -30,9 +32,9 @@ class ServingWorker(Protocol):
 def encode_text(worker: ServingWorker, encoding: Encoding) -> TextEncoding:
     """Encodes to [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
     made = worker.models.encode_text(encoding)
-    return TextEncoding(
-        made.hidden.cpu().float(), None if made.pooled is None else made.pooled.cpu().float()
-    )
+    on_host: TextEncoding = mapped(made, Tensor.cpu)
+    pooled = None if on_host.pooled is None else on_host.pooled.float()
+    return replace(on_host, hidden=on_host.hidden.float(), pooled=pooled)
 
 
 def encode_image(

@@ -24,6 +24,7 @@ from katz_graph.files.settings import checks_weights
 from katz_graph.host.transfer import to_host
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch
+from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 
@@ -100,6 +101,7 @@ class WeightSets:
         beside: Beside = nowhere,
     ) -> None:
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
+        self._family = family_of_class(type(module).__name__)
         self._read, self._kept = read, kept
         # of files that somebody keeps, by part
         self._fitted: WeakKeyDictionary[LoraFile, dict[str, Mapping[str, Method]]]
@@ -164,7 +166,7 @@ class WeightSets:
     def _fit(self, file: LoraFile, part: str) -> Mapping[str, Method]:
         parts = self._fitted.setdefault(file, {})
         if part not in parts:
-            parts[part] = fit(file, part, self._weights)
+            parts[part] = fit(file, self._family or part, self._weights)
         return parts[part]
 
     def _copies(self) -> Mapping[str, Tensor]:

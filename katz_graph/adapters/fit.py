@@ -13,13 +13,14 @@ from torch import Tensor
 
 from katz_graph.adapters.lora import LoraFile, describe
 from katz_graph.adapters.methods import Method
-from katz_graph.adapters.naming import TEXT_PARTS, parameter_names
+from katz_graph.adapters.naming import NETWORK, TEXT_PARTS, families_told, layer_names
 from katz_graph.errors import InputError
 from katz_graph.files.settings import lora_keys
 from katz_graph.files.urls import shown
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.stage_cost import module_on_meta
-from katz_graph.models.family import families, family_of
+from katz_graph.models.family import ModelFamily, family_of
+from katz_graph.models.renaming import Rows
 from katz_graph.recipe import (
     ClipRecipe,
     Component,
@@ -36,71 +37,97 @@ FILES_DESCRIBED = 4
 
 Shapes = Mapping[str, Sequence[int]]
 """Maps the names of a module's parameters to their shapes."""
+Target = ModelFamily | str
+"""What a module is to its model: the network of a family, or which text encoder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
     """Holds a part of a LoRA file by the names of a module's parameters. `lacking` are the layers,
-    as the file names them, that the module does not have.
+    as the file names them, that the module does not have, of the `count` that the part has.
     """
 
     methods: Mapping[str, Method]
     lacking: tuple[str, ...]
+    count: int
 
 
-def check_fits(lora: LoraFile, part: str, shapes: Shapes) -> Fitted:
-    """Returns the part's methods by the parameters of a module. A described file will do.
+def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
+    """Returns the methods for a module by its parameters; one over fused rows comes apart. A
+    described file will do.
 
     InputError naming the first that does not fit, and both shapes, or that stands for the same
-    parameter as another; and when there is something for the part, but no layer of the module.
+    parameter as another; and when there is something for the module, but no layer of it.
     """
-    _check_part(lora, part)
-    names = parameter_names(tuple(shapes), part)
+    part = target if isinstance(target, str) else target.network.part
+    layers = layer_names(tuple(shapes), None if isinstance(target, str) else target.lora)
+    given = _given(lora, target, layers)
     fitted: dict[str, Method] = {}
     lacking: dict[str, Method] = {}
-    for given, method in lora.parts[part].items():
-        shown = f"{part}.{given.removesuffix('.weight')}"
-        if given not in names:
+    for name, method in given.items():
+        layer, _, parameter = name.rpartition(".")
+        shown = f"{part}.{name.removesuffix('.weight')}"
+        pieces = {f"{one.layer}.{parameter}": one for one in layers.get(layer, ())}
+        if not pieces or not pieces.keys() <= shapes.keys():
             lacking[shown] = method
             continue
-        name = names[given]
-        if not method.fits(shapes[name]):
+        wanted = _joined([shapes[piece] for piece in pieces])
+        if not method.fits(wanted):
             raise InputError(
-                f"{lora.path}: made for another architecture: {shown} has shape {method.shape}, "
-                f"this model {list(shapes[name])}; choose a LoRA made for it"
+                f"{lora.path}: {_made_for(lora, target)}: {shown} has shape {method.shape}, "
+                f"this model {wanted}; choose a LoRA made for it"
             )
-        if name in fitted:
-            raise InputError(
-                f"{lora.path}: says {name.removesuffix('.weight')} twice ({shown}), "
-                "expected one LoRA in a file"
-            )
-        fitted[name] = method
+        for piece, rows in pieces.items():
+            if piece in fitted:
+                raise InputError(
+                    f"{lora.path}: says {piece.removesuffix('.weight')} twice ({shown}), "
+                    "expected one LoRA in a file"
+                )
+            try:
+                fitted[piece] = method if rows.whole else method.cut(rows.cut)
+            except ValueError as error:
+                raise InputError(f"{lora.path}: {shown} {error}") from None
     if lacking and not fitted:
         first = next(iter(lacking))
         raise InputError(
-            f"{lora.path}: made for another architecture: {first} (shape {lacking[first].shape}) "
+            f"{lora.path}: {_made_for(lora, target)}: {first} (shape {lacking[first].shape}) "
             "does not exist in this model, nor does any other of its layers; choose a LoRA made "
             "for it"
         )
-    return Fitted(fitted, tuple(lacking))
+    return Fitted(fitted, tuple(lacking), len(given))
 
 
-def _check_part(lora: LoraFile, part: str) -> None:
-    """Raises InputError for a network when the file has layers of another kind of network alone."""
-    networks = {family.network.part: family.network.noun for family in families()}
-    others = [noun for other, noun in networks.items() if other != part and lora.parts.get(other)]
-    if part in networks and not lora.parts[part] and others:
-        raise InputError(
-            f"{lora.path}: made for another architecture: its layers are of a {others[0]}, this "
-            f"model is a {networks[part]}; choose a LoRA made for it"
-        )
-
-
-def fit(lora: LoraFile, part: str, parameters: Mapping[str, Tensor]) -> Mapping[str, Method]:
-    """Returns the part's methods by the names of a module's parameters. Raises what `check_fits`
-    raises.
+def _given(
+    lora: LoraFile, target: Target, layers: Mapping[str, tuple[Rows, ...]]
+) -> Mapping[str, Method]:
+    """Returns the part of a file that is for a module. Trainers may call T5 the third text encoder
+    of a model where it is the second.
     """
-    return check_fits(lora, part, {name: value.shape for name, value in parameters.items()}).methods
+    if not isinstance(target, str):
+        return lora.parts[NETWORK]
+    _, second, third = TEXT_PARTS
+    own, further = lora.parts[target], lora.parts[third]
+    takes = any(name.rpartition(".")[0] in layers for name in further)
+    return further if target == second and not own and takes else own
+
+
+def _joined(shapes: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the shape of weights one over the other."""
+    return [sum(shape[0] for shape in shapes), *shapes[0][1:]]
+
+
+def _made_for(lora: LoraFile, target: Target) -> str:
+    """Returns what a file that does not fit was made for, as far as its names tell."""
+    told = () if isinstance(target, str) else families_told(lora.parts[NETWORK])
+    if isinstance(target, str) or not told or target in told:
+        return "made for another architecture"
+    return f"made for {' or '.join(one.title for one in told)}, not for {target.title}"
+
+
+def fit(lora: LoraFile, target: Target, parameters: Mapping[str, Tensor]) -> Mapping[str, Method]:
+    """Returns the methods for a module by its parameters. Raises what `check_fits` raises."""
+    shapes = {name: value.shape for name, value in parameters.items()}
+    return check_fits(lora, target, shapes).methods
 
 
 def check_loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
@@ -113,10 +140,10 @@ def check_loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
     for lora, module, part in dict.fromkeys(_uses(recipe)):
         if not lora.strength:
             continue
-        extras, lacking = _left_out(lora.file, module, part)
+        extras, lacking, count = _left_out(lora.file, module, part)
         for keys, what in (
             (extras, "tensors of unknown names"),
-            (lacking, "layers that the model does not have"),
+            (lacking, f"{len(lacking)} of its {count} layers that the model does not have"),
         ):
             if keys and lora_keys() == "strict":
                 raise InputError(f"{shown(lora.file.path)}: has {what}: {_first(keys)}")
@@ -137,9 +164,10 @@ def _first(keys: Sequence[str]) -> str:
 @lru_cache(maxsize=FITS_KNOWN)
 def _left_out(
     file: FileIdentity, module: Component, part: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    lora = _described(file)
-    return lora.extras, check_fits(lora, part, parameter_shapes(module)).lacking
+) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    lora, target = _described(file), part if part in TEXT_PARTS else family_of(module)
+    fitted = check_fits(lora, target, parameter_shapes(module))
+    return lora.extras, fitted.lacking, fitted.count
 
 
 # a model's network and its text encoders are checked one after the other

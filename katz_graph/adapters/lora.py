@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.methods import MAGNITUDES, Method, Scaling, methods
-from katz_graph.adapters.naming import unified
+from katz_graph.adapters.naming import NETWORK, layer_of, unified
 from katz_graph.errors import Cancelled, InputError
 from katz_graph.files.locks import never
 from katz_graph.files.urls import is_url, shown
@@ -163,7 +163,7 @@ def _parsed(name: str, entries: dict[str, Any], load: Load) -> LoraFile:
         for module, keys in modules.items():
             _check_types(name, keys, entries)
             entry = {what: load(key) for what, key in keys.items()}
-            where = f"{name}: {part}.{module}"
+            where = f"{name}: {layer_of(next(iter(keys.values())))}"
             for parameter, method in _methods(where, part, module, entry, config).items():
                 parts[part][f"{module}.{parameter}"] = method
     return LoraFile(name, parts, extras)
@@ -246,11 +246,14 @@ def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]
             config = None
         if not isinstance(config, dict):
             raise InputError(f"{path}: its {METADATA} is not a JSON object")
-        return config
+        return {_of_part(name): value for name, value in config.items()}
     if Path(path).name != "adapter_model.safetensors" or not beside.exists():
         return {}
-    return {
-        f"{family.network.part}.{name}": value
-        for family in families()
-        for name, value in read_json(beside).items()
-    }
+    return {f"{NETWORK}.{name}": value for name, value in read_json(beside).items()}
+
+
+def _of_part(name: str) -> str:
+    """Returns the name of a setting, `part.name`, by what networks of all families are called."""
+    part, _, rest = name.partition(".")
+    is_network = any(part == family.network.part for family in families())
+    return f"{NETWORK}.{rest}" if is_network else name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor
 
 ALL = slice(None)
 MAGNITUDES = ("dora_scale", "lora_magnitude_vector")
+Cut = Callable[[Tensor], Tensor]
+"""Returns some rows of a tensor, in the order that they are wanted in."""
 Scaling = Callable[[int], float]
 """Returns the factor of a product by its rank, which is 0 where all factors are whole."""
 
@@ -53,6 +55,12 @@ class Method(ABC):
     def by_rows(self) -> bool:
         """Tells whether rows of the weight (its first axis) can be computed alone."""
         return True
+
+    @abstractmethod
+    def cut(self, rows: Cut) -> Method:
+        """Returns what it adds to some rows of the weight, as a method for a weight of those rows.
+        ValueError where that needs the others.
+        """
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Tells whether it was made for a weight of this shape. In one family a layer may be linear
@@ -104,6 +112,10 @@ class Product:
         kernel = self.right.shape[2:] if self.core is None else self.core.shape[2:]
         return [self.left.shape[0], self.right.shape[1], *kernel]
 
+    def cut(self, rows: Cut) -> Product:
+        """Returns some rows of the matrix: the same of its left factor."""
+        return replace(self, left=rows(self.left))
+
     def factors(self, device: torch.device, rows: slice = ALL) -> tuple[Tensor, Tensor]:
         """Returns two matrices in float32, [rows, r] and [r, in · kh · kw]: their product is the
         weight's rows, flattened.
@@ -137,6 +149,9 @@ class Lora(Method):
     @property
     def shape(self) -> list[int]:
         return self.product.shape
+
+    def cut(self, rows: Cut) -> Lora:
+        return replace(self, product=self.product.cut(rows))
 
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
         self.write(total, total, strength, rows)
@@ -175,6 +190,9 @@ class Loha(Method):
     def shape(self) -> list[int]:
         return self.first.shape
 
+    def cut(self, rows: Cut) -> Loha:
+        return replace(self, first=self.first.cut(rows), second=self.second.cut(rows))
+
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
         first, second = (
             torch.mm(*product.factors(total.device, rows)) for product in (self.first, self.second)
@@ -184,11 +202,14 @@ class Loha(Method):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lokr(Method):
-    """Adds strength · scale · W₁ ⊗ W₂, the Kronecker product; only W₂ has a kernel."""
+    """Adds strength · scale · W₁ ⊗ W₂, the Kronecker product, or some of its rows; only W₂ has a
+    kernel.
+    """
 
     first: Factor  # [a, c]
     second: Factor  # [b, d] or [b, d, kh, kw]: the weight is [a · b, c · d, kh, kw]
     scale: float
+    taken: Tensor | None = None  # the numbers of its rows; None for all of them
 
     def __post_init__(self) -> None:
         first, second = list(self.first.shape), list(self.second.shape)
@@ -208,11 +229,20 @@ class Lokr(Method):
     @property
     def shape(self) -> list[int]:
         (a, c), (b, d, *kernel) = self.first.shape, self.second.shape
-        return [a * b, c * d, *kernel]
+        return [a * b if self.taken is None else len(self.taken), c * d, *kernel]
+
+    def cut(self, rows: Cut) -> Lokr:
+        return replace(self, taken=rows(self._rows(torch.device("cpu"))))
+
+    def _rows(self, device: torch.device) -> Tensor:
+        """Returns the numbers of its rows."""
+        if self.taken is None:
+            return torch.arange(self.shape[0], device=device)
+        return self.taken.to(device)
 
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
         first, second = (_whole(part, total.device) for part in (self.first, self.second))
-        row = torch.arange(self.shape[0], device=total.device)[rows]
+        row = self._rows(total.device)[rows]
         left, right = first[row // len(second)], second[row % len(second)]
         total.view(len(row), first.shape[1], second.shape[1]).addcmul_(
             left[:, :, None], right[:, None], value=strength * self.scale
@@ -237,6 +267,9 @@ class Difference(Method):
     @property
     def shape(self) -> list[int]:
         return list(self.difference.shape)
+
+    def cut(self, rows: Cut) -> Difference:
+        return replace(self, difference=rows(self.difference))
 
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
         difference = _floats(self.difference[rows], total.device)
@@ -279,6 +312,11 @@ class Dora(Method):
     @property
     def by_rows(self) -> bool:
         return self.of_outputs and self.inner.by_rows
+
+    def cut(self, rows: Cut) -> Dora:
+        if not self.of_outputs:
+            raise ValueError("is DoRA by inputs, whose norms need all rows of a fused weight")
+        return Dora(self.inner.cut(rows), rows(self.magnitude), True)
 
     def fits(self, shape: Sequence[int]) -> bool:
         return self.inner.fits(shape) and len(self.magnitude) == shape[self._axis()]

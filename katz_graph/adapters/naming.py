@@ -1,6 +1,6 @@
-"""Brings the tensor names of LoRA files to one form: diffusers (old and new) and PEFT by a module's
-path, kohya's and LyCORIS' trainers by that path with underscores for dots, or by the path of Stable
-Diffusion's original code.
+"""Brings the tensor names of LoRA files to one form: diffusers (old and new) and PEFT name layers
+by a module's path, other trainers by that of the original code, whose layers may be rows of several
+of the module's; kohya's and LyCORIS' with underscores for dots.
 
 Every tensor in a file is returned once, or is named as left out. Nothing is renamed by guessing:
 every name is looked up among those that a model's modules have.
@@ -8,6 +8,7 @@ every name is looked up among those that a model's modules have.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import accumulate
@@ -20,16 +21,25 @@ from diffusers.utils.state_dict_utils import (
 )
 
 from katz_graph.errors import InputError
-from katz_graph.models.family import families, supported
+from katz_graph.models.family import LoraNames, ModelFamily, all_files, families, supported
+from katz_graph.models.renaming import Rows
 
+NETWORK = "network"  # of any family: prefixes do not tell which
 TEXT_PARTS = ("text_encoder", "text_encoder_2", "text_encoder_3")
-KOHYA_TEXT = {
+TEXT_PREFIXES = {
     "lora_te_": "text_encoder",
     "lora_te1_": "text_encoder",
     "lora_te2_": "text_encoder_2",
     "lora_te3_": "text_encoder_3",
+    "text_encoders.clip_l.transformer.": "text_encoder",
+    "text_encoders.clip_g.transformer.": "text_encoder_2",
+    "text_encoders.t5xxl.transformer.": "text_encoder_3",
+    "text_encoders.qwen3_4b.transformer.": "text_encoder",
+    **{f"{part}.": part for part in TEXT_PARTS},
 }
-NAMINGS = "in diffusers, PEFT or kohya naming"
+NETWORK_PREFIXES = ("diffusion_model.", "lycoris_")  # beside those of families
+LEVELS = ("text_model.", "model.")  # of text encoders, that a file may name or not
+NAMINGS = "in diffusers, PEFT, kohya, LyCORIS or original naming"
 PARAMETERS = ("weight", "bias")
 REFUSED = {
     "oft_": "OFT",
@@ -38,6 +48,7 @@ REFUSED = {
     "glora_": "GLoRA",
     ".a1.weight": "GLoRA",
 }
+CONTROL = ".query_norm.scale"
 ENDINGS = {
     "alpha": "alpha",
     "lora_A.alpha": "alpha",
@@ -49,6 +60,8 @@ ENDINGS = {
     "lora_B.weight": "lora_B",
     "lora_up.weight": "lora_B",
     "lora_mid.weight": "lora_mid",
+    "down.weight": "lora_A",
+    "up.weight": "lora_B",
     "lora_B.bias": "lora_B.bias",
     "hada_w1_a": "hada_w1_a",
     "hada_w1_b": "hada_w1_b",
@@ -90,11 +103,13 @@ def unified(path: str, keys: tuple[str, ...]) -> tuple[Named, tuple[str, ...]]:
     a known method without being of it, and for a file without any known name.
     """
     _refuse_others(path, keys)
-    renamings = _renamings()
+    prefixes, renamings = _prefixes(), _renamings()
     named: dict[str, dict[str, dict[str, str]]] = {part: {} for part in renamings}
     extras: dict[str, tuple[str, str]] = {}
     for key in keys:
-        part, name = _place(key, renamings)
+        part, name = _place(key, prefixes)
+        if part:
+            (name,) = convert_state_dict({name: None}, renamings[part])
         module, tensor = _split(name)
         if not part or not tensor:
             extras[key] = part, name
@@ -102,7 +117,7 @@ def unified(path: str, keys: tuple[str, ...]) -> tuple[Named, tuple[str, ...]]:
         entry = named[part].setdefault(module, {})
         if tensor in entry:
             raise InputError(
-                f"{path}: says {part}.{module} twice ({key}), expected one LoRA in a file"
+                f"{path}: says {layer_of(key)} twice ({key}), expected one LoRA in a file"
             )
         entry[tensor] = key
     _check_known(path, named, extras)
@@ -111,53 +126,77 @@ def unified(path: str, keys: tuple[str, ...]) -> tuple[Named, tuple[str, ...]]:
 
 # a model has many LoRAs
 @lru_cache(maxsize=MODULES_KNOWN)
-def parameter_names(parameters: tuple[str, ...], part: str) -> Mapping[str, str]:
-    """Maps every name that a LoRA file may have for the weight or bias of a module, which ends in
-    `.weight` or `.bias`, to its name in the model, which is one of `parameters`.
+def layer_names(
+    parameters: tuple[str, ...], names: LoraNames | None
+) -> Mapping[str, tuple[Rows, ...]]:
+    """Maps every name that a LoRA file may have for a layer to the layers of the module whose rows
+    it is, in order. `names`: those of a network's family, None for a text encoder.
     """
-    split = [name.rpartition(".") for name in parameters]
+    split = (name.rpartition(".") for name in parameters)
     paths = dict.fromkeys(path for path, _, parameter in split if parameter in PARAMETERS)
-    families_of_part = [family for family in families() if family.network.part == part]
-    others = [resolve_name(family.lora.others)(paths) for family in families_of_part]
-    found = {}
-    for path, _, parameter in split:
-        if parameter not in PARAMETERS:
-            continue
-        further = [other[path] for other in others if path in other]
-        for alias in _with_and_without_level(path) if part in TEXT_PARTS else (path, *further):
-            for name in (alias, alias.replace(".", "_")):
-                found[f"{name}.{parameter}"] = f"{path}.{parameter}"
-    return found
+    further = {} if names is None else resolve_name(names.originals)(paths)
+    own = {alias: (Rows(path),) for path in paths for alias in _levels(path, names is None)}
+    dotted: dict[str, tuple[Rows, ...]] = {**further, **own}
+    return {name.replace(".", "_"): rows for name, rows in dotted.items()} | dotted
 
 
-def _with_and_without_level(path: str) -> tuple[str, ...]:
-    """Returns both names: transformers' CLIPTextModel lost its `text_model.` level, files
-    may not.
+def _levels(path: str, of_text: bool) -> Iterable[str]:
+    """Yields a layer's names with and without a level: transformers' CLIPTextModel lost its own,
+    files may not.
     """
-    bare = path.removeprefix("text_model.")
-    return bare, f"text_model.{bare}"
+    yield path
+    for level in LEVELS if of_text else ():
+        yield path.removeprefix(level)
+        yield f"{level}{path.removeprefix(level)}"
 
 
-def _place(key: str, renamings: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
-    """Returns a tensor's part ("": unknown) and its name in it, which ends as in `ENDINGS`."""
-    kohya = KOHYA_TEXT | {family.lora.prefix: family.network.part for family in families()}
-    for prefix, part in kohya.items():
-        if key.startswith(prefix):
-            return part, key.removeprefix(prefix)
-    part, _, name = key.removeprefix("base_model.model.").partition(".")
-    whole = next((family.network.part for family in families() if part in family.lora.roots), None)
-    if whole is not None:
-        part, name = whole, f"{part}.{name}"
-    if part not in renamings:
-        return "", key
-    (name,) = convert_state_dict({name: None}, renamings[part])
-    return part, name
+def layer_of(key: str) -> str:
+    """Returns the layer of a tensor as its file names it."""
+    return _split(key)[0]
+
+
+def families_told(names: Iterable[str]) -> tuple[ModelFamily, ...]:
+    """Returns the families whose networks have most of the layers of a file, by their names."""
+    counts: Counter[int] = Counter()
+    for name in names:
+        counts.update(place for place, family in enumerate(families()) if _has(family, name))
+    most = max(counts.values(), default=0)
+    return tuple(
+        family for place, family in enumerate(families()) if most and counts[place] == most
+    )
+
+
+def _has(family: ModelFamily, name: str) -> bool:
+    return name.startswith(tuple(f"{root}{end}" for root in family.lora.roots for end in "._"))
+
+
+def _place(key: str, prefixes: Mapping[str, str]) -> tuple[str, str]:
+    """Returns a tensor's part ("": unknown) and its name in it."""
+    name = key.removeprefix("base_model.model.")
+    for prefix, part in prefixes.items():
+        if name.startswith(prefix):
+            return part, name.removeprefix(prefix)
+    return (NETWORK if any(_has(family, name) for family in families()) else ""), name
+
+
+def _prefixes() -> Mapping[str, str]:
+    """Maps how names in files begin to the part of a pipeline."""
+    of_families = (
+        prefix
+        for family in families()
+        for prefix in (*family.lora.prefixes, f"{family.network.part}.")
+    )
+    return TEXT_PREFIXES | dict.fromkeys((*NETWORK_PREFIXES, *of_families), NETWORK)
 
 
 def _renamings() -> Mapping[str, Mapping[str, str]]:
     """Maps each part of a pipeline to how names in old files of diffusers become PEFT's."""
-    networks = {family.network.part: resolve_name(family.lora.renaming) for family in families()}
-    return networks | dict.fromkeys(TEXT_PARTS, DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT)
+    networks = {
+        old: new for family in families() for old, new in resolve_name(family.lora.renaming).items()
+    }
+    return {NETWORK: networks} | dict.fromkeys(
+        TEXT_PARTS, DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT
+    )
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -174,10 +213,16 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _refuse_others(path: str, tensors: Iterable[str]) -> None:
-    checkpoint = "first_stage_model.", *(family.files.network.prefixes[0] for family in families())
+    checkpoint = "first_stage_model.", *(files.network.prefixes[0] for files in all_files())
     if any(key.startswith(checkpoint) and "lora" not in key for key in tensors):
         raise InputError(
             f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"
+        )
+    norm = next((key for key in tensors if key.endswith(CONTROL)), None)
+    if norm is not None and any("lora" in key for key in tensors):
+        raise InputError(
+            f"{path}: a control LoRA, which replaces norms ({norm}) and takes a second picture, is "
+            "not supported"
         )
     for mark, method in REFUSED.items():
         key = next((key for key in tensors if mark in key), None)

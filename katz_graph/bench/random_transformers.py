@@ -12,7 +12,7 @@ from typing import Any, Literal
 import diffusers
 import torch
 import transformers
-from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler
+from diffusers import AutoencoderKL, DDPMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
@@ -22,7 +22,7 @@ from katz_graph.models.loading.single_file import SHIPPED, TOKENIZERS
 from katz_graph.models.loading.store import LIBRARIES
 from katz_graph.models.text.kinds import QWEN3, T5, EncoderKind
 
-Kind = Literal["sd3", "sd35", "flux", "schnell", "z_image"]
+Kind = Literal["sd3", "sd35", "flux", "schnell", "z_image", "hunyuan_dit", "hunyuan_dit11"]
 
 POOLED_WIDTH = 40  # of the second text encoder's projection
 SIZES = TEXT_ENCODERS["sdxl"]
@@ -33,25 +33,36 @@ CHAT = (  # as the language model's own tokenizer has it, for one message
     "{% for said in messages %}<|im_start|>{{ said.role }}\n{{ said.content }}<|im_end|>\n"
     "{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = (
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", "(", ")"),
+    *(start + letter for start in ("", "##") for letter in LETTERS),
+    *("red", "circle", "above", "sand"),
+)
 SHIFT = 1.15  # of FLUX.1's levels, whatever the size of the picture
-VAES: Mapping[str, tuple[float, float]] = {
+VAES: Mapping[str, tuple[float, float | None]] = {
     "StableDiffusion3Pipeline": (1.5305, 0.0609),
     "FluxPipeline": (0.3611, 0.1159),
     "ZImagePipeline": (0.3611, 0.1159),
+    "HunyuanDiTPipeline": (0.13025, None),
 }
 """Maps pipelines to scale and shift of their latents."""
+CHANNELS = {"HunyuanDiTPipeline": 4}  # of latents; of others 16
 PIPELINES: Mapping[Kind, tuple[str, str]] = {
     "sd3": ("StableDiffusion3Pipeline", "SD3Transformer2DModel"),
     "sd35": ("StableDiffusion3Pipeline", "SD3Transformer2DModel"),
     "flux": ("FluxPipeline", "FluxTransformer2DModel"),
     "schnell": ("FluxPipeline", "FluxTransformer2DModel"),
     "z_image": ("ZImagePipeline", "ZImageTransformer2DModel"),
+    "hunyuan_dit": ("HunyuanDiTPipeline", "HunyuanDiT2DModel"),
+    "hunyuan_dit11": ("HunyuanDiTPipeline", "HunyuanDiT2DModel"),
 }
 
 
 def transformer_config(kind: Kind, blocks: int = 3) -> dict[str, Any]:
     """Returns arguments of a transformer of two heads; of 3.5 with norms of queries and keys and a
-    second attention in the first two blocks; of FLUX.1 with one single block less than double ones.
+    second attention in the first two blocks; of FLUX.1 with one single block less than double ones;
+    of HunyuanDiT with so many blocks in each half.
     """
     if kind == "z_image":
         return {
@@ -64,6 +75,18 @@ def transformer_config(kind: Kind, blocks: int = 3) -> dict[str, Any]:
             "axes_dims": [4, 6, 6],
         }
     heads = {"attention_head_dim": 16, "num_attention_heads": 2, "num_layers": blocks}
+    if kind in ("hunyuan_dit", "hunyuan_dit11"):
+        return heads | {
+            "num_layers": 2 * blocks,
+            "sample_size": 8,
+            "in_channels": 4,
+            "patch_size": 2,
+            "hidden_size": 32,
+            "cross_attention_dim": WIDTHS[1],
+            "cross_attention_dim_t5": LONG_WIDTH,
+            "pooled_projection_dim": POOLED_WIDTH,
+            "use_style_cond_and_image_meta_size": kind == "hunyuan_dit11",
+        }
     if kind in ("flux", "schnell"):
         return heads | {
             "in_channels": 64,
@@ -125,7 +148,7 @@ def make_pipeline(
     **changed: Any,
 ) -> None:
     """Writes a pipeline in diffusers' folder layout, float32: transformer, text encoders,
-    tokenizers, a VAE of 16 channels with a shift, scheduler. `with_t5`: of Stable Diffusion 3,
+    tokenizers, VAE, scheduler. `with_t5`: of Stable Diffusion 3,
     whose first text encoder's projection changes nothing, as in the published folders. `changed`:
     of the transformer's configuration.
     """
@@ -133,11 +156,11 @@ def make_pipeline(
     parts: dict[str, Any] = {
         "transformer": ["diffusers", network],
         "vae": ["diffusers", "AutoencoderKL"],
-        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "scheduler": ["diffusers", type(_scheduler(kind)).__name__],
     }
     with seeded(seed), quiet(*LIBRARIES):
         make_transformer(kind, seed, blocks, **changed).save_pretrained(folder / "transformer")
-        vae = _vae(*VAES[pipeline])
+        vae = _vae(pipeline)
         last = vae.encoder.conv_out  # means, and spreads of nothing, so that encoding draws nothing
         last.weight.data[len(last.weight) // 2 :] = 0.0
         last.bias.data[len(last.bias) // 2 :] = -100.0
@@ -156,6 +179,9 @@ def make_pipeline(
     whole = {name: [None, None] for name in absent} | parts
     if pipeline == "ZImagePipeline":
         whole = parts
+    if pipeline == "HunyuanDiTPipeline":
+        unused = ("safety_checker", "feature_extractor")
+        whole = {name: [None, None] for name in unused} | parts
     index = {"_class_name": pipeline, "_diffusers_version": "0.42.0"} | whole
     (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
 
@@ -169,6 +195,8 @@ def _text_encoders(pipeline: str, with_t5: bool) -> list[Encoder]:
     t5: Encoder = (_t5, _shipped(T5), "T5TokenizerFast")
     if pipeline == "ZImagePipeline":
         return [(_language_model, _shipped(QWEN3), "Qwen2Tokenizer")]
+    if pipeline == "HunyuanDiTPipeline":
+        return [(_bert, _Words(), "BertTokenizer"), t5]
     if pipeline == "FluxPipeline":
         return [(lambda: _clip(SIZES[0], None), tokenizer(END), clip), t5]
 
@@ -190,7 +218,16 @@ def _shipped(kind: EncoderKind) -> Any:
     return made
 
 
-def _scheduler(kind: Kind) -> FlowMatchEulerDiscreteScheduler:
+def _scheduler(kind: Kind) -> Any:
+    if kind in ("hunyuan_dit", "hunyuan_dit11"):
+        return DDPMScheduler(
+            beta_schedule="scaled_linear",
+            beta_start=0.00085,
+            beta_end=0.018 if kind == "hunyuan_dit" else 0.03,
+            prediction_type="v_prediction",
+            steps_offset=1,
+            clip_sample=False,
+        )
     if kind == "flux":
         return FlowMatchEulerDiscreteScheduler(
             use_dynamic_shifting=True, base_shift=SHIFT, max_shift=SHIFT, shift=3.0
@@ -198,7 +235,8 @@ def _scheduler(kind: Kind) -> FlowMatchEulerDiscreteScheduler:
     return FlowMatchEulerDiscreteScheduler(shift=1.0 if kind == "schnell" else 3.0)
 
 
-def _vae(scale: float, shift: float) -> AutoencoderKL:
+def _vae(pipeline: str) -> AutoencoderKL:
+    scale, shift = VAES[pipeline]
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
@@ -206,12 +244,12 @@ def _vae(scale: float, shift: float) -> AutoencoderKL:
         layers_per_block=1,
         norm_num_groups=4,
         sample_size=64,
-        latent_channels=16,
+        latent_channels=CHANNELS.get(pipeline, 16),
         scaling_factor=scale,
         shift_factor=shift,
         force_upcast=False,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
+        use_quant_conv=shift is None,
+        use_post_quant_conv=shift is None,
     )
 
 
@@ -243,6 +281,26 @@ def _t5() -> Any:
         feed_forward_proj="gated-gelu",
     )
     return transformers.T5EncoderModel(config).to(torch.float32)
+
+
+class _Words:
+    """Stands in for BERT's tokenizer, which published folders hold as a list of words."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+
+
+def _bert() -> Any:
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=WIDTHS[1],
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.2,
+    )
+    return transformers.BertModel(config).to(torch.float32)
 
 
 def _language_model() -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,8 @@ def measure(size: Size | None = None) -> dict[str, Any]:
             case = _case(folder, size, controlled)
             region, stock = _region(case, kind), _stock(case, kind)
             moved = difference(sample(engine, region), stock())
-            seconds = medians(
-                {"katz": lambda region=region: sample(engine, region), "diffusers": stock},
-                size.runs,
-            )
+            ours = partial(sample, engine, region)
+            seconds = medians({"katz": ours, "diffusers": stock}, size.runs)
             title = f"{kind}_controlnet" if controlled else kind
             found |= {f"{title}_{whose}_seconds": took for whose, took in seconds.items()}
             found[f"{title}_ratio"] = seconds["katz"] / seconds["diffusers"]
@@ -140,7 +139,10 @@ def _stock(case: Case, kind: Kind) -> Callable[[], Tensor]:
         made: Tensor = pipeline(case.prompt, guidance_scale=GUIDANCE, **given).images
         if kind == "flux":
             made = pipeline._unpack_latents(made, height, width, 8)
-        return made / pipeline.vae.config.scaling_factor + pipeline.vae.config.shift_factor
+        latent: Tensor = (
+            made / pipeline.vae.config.scaling_factor + pipeline.vae.config.shift_factor
+        )
+        return latent
 
     return once
 

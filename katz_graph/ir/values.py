@@ -28,6 +28,8 @@ class Tokens:
     text: Tensor | None  # [B, T, D]; None behind the last block that gives one
     embedding: Tensor  # [B, E]: of the timestep and the pooled text
     step: Step  # the evaluation it belongs to
+    # [B, N, D] each, of earlier blocks, in order: those that a later block reads too
+    skips: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class TextEncoding:
     # score
     sizes: Tensor | None = None
     guidance: Tensor | None = None  # [B]: that a distilled model is told
+    mask: Tensor | None = None  # [B, T] bool: false for tokens that fill a text up; None for none
 
 
 Parametrisation = Literal[

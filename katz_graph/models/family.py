@@ -28,6 +28,7 @@ from katz_graph.recipe import (
     ConditioningEntry,
     ControlNetRecipe,
     ControlUse,
+    Given,
     ModelRecipe,
     TextLayout,
     VaeRecipe,
@@ -79,8 +80,9 @@ class Architecture:
 
     @property
     def extra_channels(self) -> int:
-        """Counts the input channels beside the latent's: 5 for inpainting (mask and masked
-        picture), 4 for editing by instruction, else 0.
+        """Counts the input channels beside the latent's, 0 where nothing is concatenated. For
+        inpainting (masked picture and mask) a UNet has 5 and FLUX.1 80; for a picture alone, to
+        edit by instruction or as control, 4 and 16.
         """
         return self.input_channels - self.latent_channels
 
@@ -92,7 +94,9 @@ class Network:
     a loaded network or ControlNet ready for its stages; `stack` a module that computes a
     transformer in parts, as `families.shared.transformer.Stack` has them; `channels` a function
     that makes the input channels beside the latent, from what the conditioning says of them, their
-    number, a latent of the same size and its space. `overflows`: float16 is too narrow for it.
+    number, a latent of the same size and its space; `skips` a function from a module to the numbers
+    of blocks that read what an earlier one gave, too -> those. `overflows`: float16 is too narrow
+    for it.
     `fills_to`: tokens are filled up to multiples of so many.
     """
 
@@ -105,6 +109,7 @@ class Network:
     prepare: str
     stack: str = ""
     channels: str = ""
+    skips: str = ""
     overflows: bool = False
     fills_to: int = 1
 
@@ -183,16 +188,17 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class LoraNames:
-    """Declares how LoRA files name the modules of a network: those of kohya's trainers begin with
-    `prefix`, PEFT's own with one of `roots`. `renaming` maps diffusers' names to PEFT's; `others`
-    names the function from the paths of all modules to the further names of each. Both as
-    `module:name`.
+    """Declares how LoRA files name the modules of a network: behind one of `prefixes` with
+    underscores for dots, or by paths, which begin with one of `roots`, diffusers' or the original
+    code's. `renaming` maps diffusers' names of tensors to PEFT's; `originals` names the function
+    from the paths of all modules to the layers of the original code, each with the modules whose
+    rows are its own. Both as `module:name`.
     """
 
-    prefix: str
+    prefixes: tuple[str, ...]
     roots: tuple[str, ...]
     renaming: str
-    others: str
+    originals: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +215,14 @@ class TextSet:
 class ModelFamily:
     """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
     `title`, `short`: its models, in messages. `text_sets`: the sets of text encoders that it may
-    have; `text_layout`: how it reads them.
+    have, as files of their own; `text_layout`: how it reads them. `files`: None where it is read
+    from diffusers' folders alone.
     """
 
     title: str
     short: str
     network: Network
-    files: Files
+    files: Files | None
     training: Training
     lora: LoraNames
     text_sets: tuple[TextSet, ...]
@@ -277,6 +284,10 @@ def all_controls() -> list[Controls]:
     return [family.controls for family in families() if family.controls is not None]
 
 
+def all_files() -> list[Files]:
+    return [family.files for family in families() if family.files is not None]
+
+
 def family_of_class(name: str | None) -> ModelFamily | None:
     """Returns the family whose network or ControlNet has this class in diffusers."""
     return next((family for family in families() if name in family.class_names), None)
@@ -318,6 +329,19 @@ def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
             f"they give text of width {width} (pooled {pooled}), "
             f"the {noun} in {model.network.folder} takes {wanted.text_width} "
             f"(pooled {wanted.pooled_width}); take CLIP and MODEL from one checkpoint"
+        )
+
+
+def check_given(given: Given, model: ModelRecipe) -> None:
+    """Raises InputError when an encoding that somebody made is not as wide as the model's texts."""
+    wanted, noun = architecture(model.network), family_of(model.network).network.noun
+    width, pooled = given.hidden.shape[-1], given.pooled
+    other = pooled is not None and wanted.pooled_width not in (None, pooled.shape[-1])
+    if not wanted.takes_text(width) or other:
+        gives = f"{width} (pooled {None if pooled is None else pooled.shape[-1]})"
+        raise InputError(
+            f"a conditioning that a pack made has text of width {gives}, the {noun} in "
+            f"{model.network.folder} takes {wanted.text_width} (pooled {wanted.pooled_width})"
         )
 
 

@@ -5,7 +5,7 @@ halves may change places. One table serves files and LoRAs. Never imports torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,11 @@ class Rows:
     stop: int = 1
     of: int = 1
     swapped: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Tells if the layer is the original, row by row."""
+        return self.stop - self.start == self.of and not self.swapped
 
     def cut(self, tensor: Any) -> Any:
         """Returns this layer's rows of the original's tensor."""
@@ -61,16 +66,36 @@ class Renaming:
         for pattern, known in self._patterns:
             if match := pattern.fullmatch(layer):
                 number = next(iter(match.groups()), "")
-                last = number == str(blocks - 1)
-                swapped = known in self.swapped or (last and known in self.swapped_in_last)
-                names = [one.replace(NUMBER, number) for one in self.layers[known]]
-                shares = self.shares.get(known, (1,) * len(names))
-                ends = [sum(shares[: place + 1]) for place in range(len(shares))]
-                return tuple(
-                    Rows(name, end - share, end, sum(shares), swapped)
-                    for name, share, end in zip(names, shares, ends, strict=True)
-                )
+                return self._rows(known, number, number == str(blocks - 1))
         return ()
+
+    def originals(self, paths: Collection[str]) -> dict[str, tuple[Rows, ...]]:
+        """Returns the original layers of a module whose layers have these paths, each with what
+        `rows` makes of it.
+        """
+        words = {word for path in paths for word in path.split(".") if word.isdigit()}
+        numbers, found = sorted(words, key=int), {}
+        for known, names in self.layers.items():
+            there = [
+                number
+                for number in (numbers if NUMBER in known else [""])
+                if all(name.replace(NUMBER, number) in paths for name in names)
+            ]
+            for number in there:
+                last = number == there[-1]
+                found[known.replace(NUMBER, number)] = self._rows(known, number, last)
+        return found
+
+    def _rows(self, known: str, number: str, last: bool) -> tuple[Rows, ...]:
+        """Returns the layers of the module that a layer of the table is in one block."""
+        swapped = known in self.swapped or (last and known in self.swapped_in_last)
+        names = [name.replace(NUMBER, number) for name in self.layers[known]]
+        shares = self.shares.get(known, (1,) * len(names))
+        ends = [sum(shares[: place + 1]) for place in range(len(shares))]
+        return tuple(
+            Rows(name, end - share, end, sum(shares), swapped)
+            for name, share, end in zip(names, shares, ends, strict=True)
+        )
 
     def converted(self, tensors: Mapping[str, Any], blocks: int) -> dict[str, Any]:
         """Returns the tensors as the module names them; those that it does so already, or that are

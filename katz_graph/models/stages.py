@@ -125,6 +125,7 @@ class Stage:
     `holds_weights`: its weights count as memory; False where another stage of the module counts
     them. `may_lag`: the number of its output that may come from the evaluation before
     (stale-controlnet). `pooled`: devices that have nothing else may serve it to several requests.
+    `for_all_rows`: what it gives serves all rows of a call, so that no call of it is shared.
     `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`,
     `group`: `--place` takes its name, and the name of several. `label`, `colour`: of a costed stage
     in pictures of plans.
@@ -149,6 +150,7 @@ class Stage:
     pooled: bool = False
     encodes_text: bool = False
     reads_text: bool = False
+    for_all_rows: bool = False
     placeable: bool = False
     group: str = ""
     label: str = ""

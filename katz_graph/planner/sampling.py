@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.errors import InputError
@@ -37,6 +37,12 @@ def table_of(model: ModelRecipe) -> NoiseTable:
         if patch is None
         else altered_table(scheduler_config(model), patch)
     )
+
+
+@lru_cache(maxsize=16)
+def predicts_flow(model: ModelRecipe) -> bool:
+    """Tells if a model predicts a flow's velocity: as trained, or as a patch says."""
+    return table_of(model).parametrisation == "flow_prediction"
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loop:

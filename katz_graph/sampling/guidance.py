@@ -16,6 +16,8 @@ from katz_graph.ir.values import Step, per_row
 from katz_graph.patches import OpaquePatch, RescaledGuidance, guidance_patch, post_guidance_patches
 from katz_graph.recipe import ModelRecipe
 
+LEAST_SPREAD = 1e-8  # of a prediction, below which it counts as even
+
 
 def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = None) -> Tensor:
     """Returns base + (cond - uncond) · guidance, the base being uncond where none is given (Ho and
@@ -25,14 +27,25 @@ def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = 
 
 
 def rescaled(
-    cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, step: Step
+    cond: Tensor,
+    uncond: Tensor,
+    guidance: float,
+    multiplier: float,
+    step: Step,
+    on_flow: bool = False,
 ) -> Tensor:
     """Applies guidance whose v-prediction has, by the share `multiplier`, each sample's standard
     deviation of the conditional one (Lin et al. 2024, "Common Diffusion Noise Schedules and Sample
-    Steps are Flawed", equations 14 to 16).
+    Steps are Flawed", equations 14 to 16); on a flow the denoised prediction, as in the ecosystem.
     """
     if multiplier == 0.0:
         return guided(cond, uncond, guidance)
+    if on_flow:
+        whole = guided(cond, uncond, guidance)
+        axes = tuple(range(1, whole.ndim))
+        spread = whole.std(dim=axes, keepdim=True).clamp(min=LEAST_SPREAD)
+        ratio = cond.std(dim=axes, keepdim=True) / spread
+        return whole * (multiplier * ratio + (1 - multiplier))
     variance = step.sigma**2 + 1
     scale = per_row(variance.sqrt() / step.sigma, cond)
     centre = step.x / per_row(variance, step.x)
@@ -44,7 +57,12 @@ def rescaled(
 
 
 def patched_guidance(
-    model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor | None, guidance: float
+    model: ModelRecipe,
+    step: Step,
+    cond: Tensor,
+    uncond: Tensor | None,
+    guidance: float,
+    on_flow: bool = False,
 ) -> Tensor:
     """Applies guidance as a model's patches have it; without a negative side, takes the conditional
     prediction, for functions to change.
@@ -63,7 +81,7 @@ def patched_guidance(
                 patch, {"cond": step.x - cond, "uncond": step.x - zeros, **known}, cond
             )
         case RescaledGuidance(multiplier) if uncond is not None:
-            denoised = rescaled(cond, uncond, guidance, multiplier, step)
+            denoised = rescaled(cond, uncond, guidance, multiplier, step, on_flow)
         case _:
             denoised = cond if uncond is None else guided(cond, uncond, guidance)
     for patch in post_guidance_patches(model.patches):

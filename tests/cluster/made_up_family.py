@@ -4,7 +4,7 @@ one stage, and a stage that makes a prediction stronger by a strength for each r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from katz_graph.graph import Link, NodeCall
@@ -21,6 +21,7 @@ from katz_graph.models.family import (
     Network,
     Training,
 )
+from katz_graph.models.renaming import Rows
 from katz_graph.models.stages import Extent, Loop, Outputs, Stage
 from katz_graph.node import Node
 from katz_graph.recipe import Component
@@ -55,6 +56,10 @@ def prepare(module: Any) -> None:
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     return tensors
+
+
+def originals(paths: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
+    return {}
 
 
 def architecture(part: Component) -> Architecture:
@@ -117,7 +122,7 @@ FAMILY = ModelFamily(
         lambda _: False,
         lambda _: {"prediction_type": "epsilon"},
     ),
-    lora=LoraNames("lora_made_up_", (), "builtins:dict", "builtins:dict"),
+    lora=LoraNames(("lora_made_up_",), (), "builtins:dict", f"{MODULE}:originals"),
     text_sets=(),
     stages=(PREDICT, STRONGER),
 )

@@ -12,7 +12,9 @@ from tiny_models import lora, lora_file, recipes, unet
 
 from katz_graph.adapters.fit import check_loras, fit, parameter_shapes
 from katz_graph.adapters.lora import describe, read_lora
+from katz_graph.adapters.naming import NETWORK
 from katz_graph.errors import InputError
+from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.merge import merged_clip, merged_model
 from katz_graph.models.loading.store import ModelStore
@@ -45,7 +47,7 @@ def parameters(family):
             "kohya",
             [
                 "bundle_emb.mylora.string_to_param.*",
-                "lora_te3_encoder_block_0.lora_down.weight",
+                "lora_te4_encoder_block_0.lora_down.weight",
                 "lora_unet_strange",
             ],
         ),
@@ -55,7 +57,7 @@ def test_tensors_of_unknown_names_are_left_out_and_named(tmp_path, monkeypatch, 
     source = lora("sd1", naming=naming)
     further = {name: torch.zeros(2) for name in extras}
     more = changed(tmp_path, source.file.path, lambda tensors: tensors | further)
-    one, other = (fit(read_lora(used.file), "unet", parameters("sd1")) for used in (source, more))
+    one, other = (fit(read_lora(used.file), UNETS, parameters("sd1")) for used in (source, more))
     assert one.keys() == other.keys() and one
     for name, method in one.items():
         assert all(map(torch.equal, method.tensors, other[name].tensors))
@@ -124,7 +126,7 @@ def test_the_wrong_architecture_is_refused_and_nothing_is_loaded(monkeypatch, na
 def test_a_description_is_the_file_without_its_values(naming):
     file = lora("sdxl", naming=naming).file
     described, whole = describe(file), read_lora(file)
-    assert {method.name for method in described.parts["unet"].values()} == {"LoRA"}
+    assert {method.name for method in described.parts[NETWORK].values()} == {"LoRA"}
     for part, methods in whole.parts.items():
         assert methods.keys() == described.parts[part].keys()
         for name, method in methods.items():
@@ -138,8 +140,8 @@ def test_a_description_is_the_file_without_its_values(naming):
                 (one.shape, one.dtype) for one in other.tensors
             ]
             assert all(tensor.is_meta for tensor in other.tensors)
-    fitted = fit(described, "unet", parameters("sdxl"))
-    assert fitted.keys() == fit(whole, "unet", parameters("sdxl")).keys()
+    fitted = fit(described, UNETS, parameters("sdxl"))
+    assert fitted.keys() == fit(whole, UNETS, parameters("sdxl")).keys()
     assert parameter_shapes(recipes("sdxl")[0].network) == {
         name: tuple(weight.shape) for name, weight in parameters("sdxl").items()
     }

@@ -11,8 +11,9 @@ from tiny_models import FAMILIES, lora, lora_file, recipes, unet
 
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import read_lora
-from katz_graph.adapters.naming import parameter_names
+from katz_graph.adapters.naming import NETWORK, layer_names
 from katz_graph.errors import InputError
+from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore
 
@@ -41,9 +42,9 @@ def weights(module):
     return dict(module.named_parameters())
 
 
-def refused(path, words, family="sd1", part="unet"):
+def refused(path, words, family="sd1"):
     with pytest.raises(InputError, match=words) as caught:
-        fit(read_lora(file_identity(path)), part, weights(unet(family)))
+        fit(read_lora(file_identity(path)), UNETS, weights(unet(family)))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -51,7 +52,7 @@ def refused(path, words, family="sd1", part="unet"):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_three_namings_are_one_file(family):
     files = [read_lora(lora(family, naming=naming).file) for naming in NAMINGS]
-    parts = ["unet", "text_encoder", *(["text_encoder_2"] if family == "sdxl" else [])]
+    parts = [UNETS, "text_encoder", *(["text_encoder_2"] if family == "sdxl" else [])]
     modules = [unet(family), *encoders(family)]
     for part, module in zip(parts, modules, strict=True):
         fitted = [fit(file, part, weights(module)) for file in files]
@@ -61,7 +62,7 @@ def test_three_namings_are_one_file(family):
         assert {method.scale for method in fitted[0].values()} == {2.0 / 3}
         for other in fitted[1:]:
             same_methods(fitted[0], other)
-    shapes = {len(method.shape) for method in fit(files[0], "unet", weights(unet(family))).values()}
+    shapes = {len(method.shape) for method in fit(files[0], UNETS, weights(unet(family))).values()}
     assert shapes == {2, 4}
     assert bool(files[0].parts["text_encoder_2"]) == (family == "sdxl")
 
@@ -84,8 +85,8 @@ def test_old_diffusers_names(tmp_path):
     source = lora_file("sd1", naming="diffusers", text_encoder=False)
     path = changed(tmp_path, source, old)
     got, expected = (
-        read_lora(file_identity(path)).parts["unet"],
-        read_lora(file_identity(source)).parts["unet"],
+        read_lora(file_identity(path)).parts[NETWORK],
+        read_lora(file_identity(source)).parts[NETWORK],
     )
     assert got
     assert all(tensors_equal(method, expected[name]) for name, method in got.items())
@@ -94,7 +95,7 @@ def test_old_diffusers_names(tmp_path):
         path,
         lambda tensors: {key.removeprefix("unet."): value for key, value in tensors.items()},
     )
-    assert read_lora(file_identity(bare)).parts["unet"].keys() == got.keys()
+    assert read_lora(file_identity(bare)).parts[NETWORK].keys() == got.keys()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_alpha_of_peft_files(tmp_path, metadata, alpha):
         dict,
         {"lora_adapter_metadata": json.dumps(metadata)} if metadata else {},
     )
-    method = read_lora(file_identity(path)).parts["unet"][
+    method = read_lora(file_identity(path)).parts[NETWORK][
         "mid_block.attentions.0.transformer_blocks.0.attn1.to_q.weight"
     ]
     assert method.scale == pytest.approx(alpha / 3)
@@ -162,16 +163,15 @@ def test_made_for_another_architecture(naming):
 
 
 def test_a_lora_of_another_kind_of_network_is_refused(tmp_path):
-    def renamed(tensors):
-        return {
-            key.replace("unet.", "transformer."): value
-            for key, value in tensors.items()
-            if key.startswith("unet.")
-        }
-
+    tensors = {
+        f"lora_unet_double_blocks_0_img_attn_qkv.lora_{side}.weight": torch.ones(shape)
+        for side, shape in (("down", (2, 32)), ("up", (96, 2)))
+    }
+    save_file(tensors, tmp_path / "flux.safetensors")
     refused(
-        changed(tmp_path, lora_file("sd1"), renamed),
-        r"its layers are of a transformer, this model is a UNet",
+        tmp_path / "flux.safetensors",
+        r"made for FLUX.1, not for Stable Diffusion 1, 2 or XL: unet\.double_blocks_0_img_attn_qkv "
+        r"\(shape \[96, 32\]\) does not exist in this model",
     )
 
 
@@ -198,10 +198,10 @@ def test_one_by_one_convolutions_and_linear_layers_stand_for_each_other(tmp_path
 
     fitted = fit(
         read_lora(file_identity(changed(tmp_path, lora_file("sd1"), flat))),
-        "unet",
+        UNETS,
         weights(unet("sd1")),
     )
-    original = fit(read_lora(lora("sd1").file), "unet", weights(unet("sd1")))
+    original = fit(read_lora(lora("sd1").file), UNETS, weights(unet("sd1")))
     name = "mid_block.attentions.0.proj_in.weight"
     shape = original[name].shape
     assert fitted[name].shape == shape[:2]
@@ -274,7 +274,7 @@ def rename(old, new):
         (
             add("lora_unet_mid_block_attentions_0_proj_in.hada_w1_a"),
             "kohya",
-            r"unet\.mid_block_attentions_0_proj_in has tensors of several methods: hada_w1_a, lora_A",
+            r"lora_unet_mid_block_attentions_0_proj_in has tensors of several methods: hada_w1_a, lor",
         ),
         (
             add("unet.mid_block.attentions.0.proj_in.lora_magnitude_vector"),
@@ -315,7 +315,7 @@ def rename(old, new):
         (
             add("down_blocks.9.proj.lora_A.weight"),
             "peft",
-            r"unet\.down_blocks\.9\.proj has no lora_B",
+            r": down_blocks\.9\.proj has no lora_B",
         ),
         (
             add("unet.mid_block.resnets.0.conv1.lora_A.other.weight"),
@@ -348,7 +348,7 @@ def test_what_is_not_understood_is_named(tmp_path, change, naming, words):
 
 
 def scales(path):
-    return {method.scale for method in read_lora(file_identity(path)).parts["unet"].values()}
+    return {method.scale for method in read_lora(file_identity(path)).parts[NETWORK].values()}
 
 
 def tensors_equal(one, other):
@@ -365,8 +365,12 @@ def originally_named(family):
     """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of
     checkpoints has it.
     """
-    names = parameter_names(tuple(weights(unet(family))), "unet")
-    checkpoint = {f"model.diffusion_model.{name}": name.rpartition(".")[0] for name in names}
+    names = layer_names(tuple(weights(unet(family))), UNETS.lora)
+    checkpoint = {
+        f"model.diffusion_model.{name}.{parameter}": name
+        for name in names
+        for parameter in ("weight", "bias")
+    }
     converted = convert_ldm_unet_checkpoint(checkpoint, unet(family).config)
     return {
         name.removesuffix(".weight"): alias
@@ -398,7 +402,7 @@ def test_every_module_is_found_by_all_its_names(tmp_path, family):
             }
         save_file(tensors, tmp_path / "all.safetensors")
         fitted = fit(
-            read_lora(file_identity(tmp_path / "all.safetensors")), "unet", weights(unet(family))
+            read_lora(file_identity(tmp_path / "all.safetensors")), UNETS, weights(unet(family))
         )
         assert fitted.keys() == {f"{path}.weight" for path in modules}
 
@@ -426,8 +430,7 @@ def test_a_file_that_names_blocks_in_both_ways_is_the_file_that_names_them_in_on
         "down_blocks" in name for name in names
     )
     one, other = (
-        fit(read_lora(file_identity(file)), "unet", weights(unet("sdxl")))
-        for file in (path, source)
+        fit(read_lora(file_identity(file)), UNETS, weights(unet("sdxl"))) for file in (path, source)
     )
     same_methods(one, other)
 

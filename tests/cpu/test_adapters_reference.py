@@ -13,6 +13,7 @@ from tiny_models import random, unet
 
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import describe, read_lora
+from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 
 BOUND = 1e-6  # of a weight's norm: a few roundings of float32
@@ -30,8 +31,8 @@ def randomize(tensors):
 def changed(path, strength=1.0, family="sd1"):
     """The parameters of a UNet that a file changes, as it leaves them."""
     parameters = dict(unet(family).named_parameters())
-    methods = fit(read_lora(file_identity(path)), "unet", parameters)
-    described = fit(describe(file_identity(path)), "unet", parameters)
+    methods = fit(read_lora(file_identity(path)), UNETS, parameters)
+    described = fit(describe(file_identity(path)), UNETS, parameters)
     assert {name: (one.name, one.shape) for name, one in methods.items()} == {
         name: (one.name, one.shape) for name, one in described.items()
     }

@@ -24,6 +24,7 @@ from katz_graph.executor.worker import originals
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.originals import Originals
 from katz_graph.executor.worker.weight_set import KeptSets, WeightSets
+from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import ClipRecipe, Lora, Prompt
@@ -54,7 +55,7 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     chosen = loras(family, 0.7, -0.4, 1.3)
     assert WeightSets(module).use(chosen, "unet") > 0
     files = [
-        (fit(read_lora(one.file), "unet", dict(module.named_parameters())), one.strength)
+        (fit(read_lora(one.file), UNETS, dict(module.named_parameters())), one.strength)
         for one in chosen
     ]
     changed = 0

@@ -262,7 +262,7 @@ def test_a_text_without_what_sdxl_needs_is_named(
 ) -> None:
     model, clip, _ = pipeline_recipes(sdxl.pipeline)
     for engine in engines:
-        with pytest.raises(InputError, match="an SDXL model needs pooled text"):
+        with pytest.raises(InputError, match="the model needs pooled text"):
             sample(
                 engine,
                 region(

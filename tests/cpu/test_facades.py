@@ -30,7 +30,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.ir.device import Device
 from katz_graph.packs import load_registry
-from katz_graph.recipe import Area, Given, Prompt
+from katz_graph.recipe import Area, Given, Prompt, References
 from katz_graph.scope import running
 
 NODE = """
@@ -281,6 +281,65 @@ def test_tensors_that_were_changed_in_place_are_noticed(workshop: Workshop) -> N
     document = {"t": text("a cat"), "out": node("Change", c=["t", 0])}
     (entry,) = workshop.outputs(body, COND, "CONDITIONING", document)["out"]
     assert isinstance(entry.encoding, Given)
+
+
+@pytest.mark.parametrize("kind", ["FluxGuidance", "FluxDisableGuidance"])
+def test_guidance_and_references_survive_a_copy(workshop: Workshop, kind: str) -> None:
+    body = 'return ([[t, {**d}] for t, d in given["c"]],)'
+    method = node(
+        "FluxKontextMultiReferenceLatentMethod",
+        conditioning=["r", 0],
+        reference_latents_method="uxo/uno",
+    )
+    document = {
+        **AROUND,
+        "t": text("a cat"),
+        "g": node(kind, conditioning=["t", 0]),
+        "r": node("ReferenceLatent", conditioning=["g", 0], latent=["latent", 0]),
+        "other": method,
+        "out": node("Change", c=["other", 0]),
+    }
+    found = workshop.outputs(body, COND, "CONDITIONING", document)
+    assert found["out"] == found["other"] and workshop.warnings == ()
+    (entry,) = found["out"]
+    assert entry.guidance == ("off" if kind == "FluxDisableGuidance" else 3.5)
+    assert entry.references.placing == "uxo" and len(entry.references.latents) == 1
+
+
+def test_guidance_and_references_of_packs_are_those_of_the_built_in_nodes(
+    workshop: Workshop,
+) -> None:
+    body = """
+c = node_helpers.conditioning_set_values(given["c"], {"guidance": 2})
+latent = {"reference_latents": [given["l"]["samples"]]}
+return (node_helpers.conditioning_set_values(c, latent, append=True),)
+"""
+    document = {
+        **AROUND,
+        "t": text("a cat"),
+        "g": node("FluxGuidance", conditioning=["t", 0], guidance=2.0),
+        "other": node("ReferenceLatent", conditioning=["g", 0], latent=["latent", 0]),
+        "out": node("Change", c=["t", 0], l=["latent", 0]),
+    }
+    found = workshop.outputs(body, {**COND, "l": "LATENT"}, "CONDITIONING", document)
+    assert found["out"] == found["other"] and workshop.warnings == ()
+    assert isinstance(found["out"][0].references, References)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ('{"reference_latents": [torch.zeros(4, 8, 8)]}', "has [4, 8, 8] in reference_latents"),
+        ('{"reference_latents_method": "elsewhere"}', "expected one of offset, index, uxo"),
+    ],
+)
+def test_references_that_cannot_be_read_are_refused(
+    workshop: Workshop, options: str, words: str
+) -> None:
+    body = f'return (node_helpers.conditioning_set_values(given["c"], {options}),)'
+    document = {"t": text("a cat"), "out": node("Change", c=["t", 0])}
+    (error,) = workshop.run(body, COND, "CONDITIONING", document).failures.values()
+    assert words in str(error)
 
 
 def test_unknown_options_stay_and_are_said_once(workshop: Workshop) -> None:
@@ -690,6 +749,41 @@ return ([[t, {**d, "control": control, "control_apply_to_uncond": False}] for t,
     }
     found = workshop.outputs(body, wires, "CONDITIONING", document)
     assert len(found["out"][0].control) == 2 and found["out"] == found["other"]
+
+
+def test_the_vae_of_a_controlnet_goes_both_ways(workshop: Workshop) -> None:
+    body = """
+hint = given["image"].movedim(-1, 1)
+control = given["control"].copy().set_cond_hint(hint, 0.5, (0.0, 0.5), vae=given["vae"])
+again = control.copy()
+applied = [[t, {**d, "control": again, "control_apply_to_uncond": True}] for t, d in given["c"]]
+return (applied, [[t, {**d}] for t, d in given["d"]])
+"""
+    wires = {**COND, "d": "CONDITIONING", "control": "CONTROL_NET", "image": "IMAGE", "vae": "VAE"}
+    applied = {
+        "control_net": ["cn", 0],
+        "image": ["i", 0],
+        "strength": 0.5,
+        "start_percent": 0.0,
+        "end_percent": 0.5,
+        "vae": ["ckpt", 2],
+    }
+    given = {"c": ["t", 0], "d": ["a", 0], "control": ["cn", 0], "image": ["i", 0]}
+    document = {
+        "cn": node("ControlNetLoader", control_net_name="sd1-control0"),
+        "i": node("EmptyImage", width=64, height=64, batch_size=1, color=8421504),
+        "t": text("a cat"),
+        "a": node("ControlNetApplyAdvanced", positive=["t", 0], negative=["t", 0], **applied),
+        "p": node("Change", vae=["ckpt", 2], **given),
+        "out": node("ConditioningCombine", conditioning_1=["p", 0], conditioning_2=["p", 1]),
+        "other": node("ConditioningCombine", conditioning_1=["a", 0], conditioning_2=["a", 0]),
+    }
+    found = workshop.outputs(body, wires, "CONDITIONING CONDITIONING", document)
+    made, copied = found["out"]
+    first, kept = found["other"]
+    assert first.control[0].vae is not None and copied == kept
+    assert made.control[0].vae == first.control[0].vae
+    assert made.control[0].image == first.control[0].image
 
 
 def test_a_pack_that_samples_by_a_call(workshop: Workshop) -> None:

@@ -92,8 +92,8 @@ def test_the_skips_of_a_block_are_told_without_the_module(family):
         ("unet/config.json", {"addition_embed_type": "image"}, "'image', expected none"),
         (
             "unet/config.json",
-            {"_class_name": "FluxTransformer2DModel"},
-            "describes FluxTransformer2DModel",
+            {"_class_name": "AuraFlowTransformer2DModel"},
+            "describes AuraFlowTransformer2DModel",
         ),
         ("unet/config.json", {"out_channels": 16}, "takes 16 latent channels, the VAE has 4"),
         ("vae/config.json", {"latents_mean": [0.1] * 4}, "has a mean for each channel"),

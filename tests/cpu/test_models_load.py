@@ -16,6 +16,7 @@ from tiny_models import (
 )
 
 from katz_graph.adapters.lora import read_lora
+from katz_graph.adapters.naming import NETWORK
 from katz_graph.errors import InputError
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading import store as load
@@ -205,12 +206,12 @@ def test_a_lora_that_was_read_stays_what_it_was(tmp_path):
     lora = read_lora(file_identity(path))
     before = {
         name: [tensor.clone() for tensor in method.tensors]
-        for name, method in lora.parts["unet"].items()
+        for name, method in lora.parts[NETWORK].items()
     }
     for _ in write_in_place(path):
         assert all(
             all(map(torch.equal, method.tensors, before[name]))
-            for name, method in lora.parts["unet"].items()
+            for name, method in lora.parts[NETWORK].items()
         )
 
 

@@ -39,7 +39,7 @@ from katz_graph.patches import (
 from katz_graph.planner.passes.expand import expand_guider
 from katz_graph.planner.report.describe import as_json
 from katz_graph.planner.report.text import as_text
-from katz_graph.planner.sampling import table_of
+from katz_graph.planner.sampling import predicts_flow, table_of
 from katz_graph.recipe import ConditioningEntry, ModelRecipe, Prompt, digest
 from katz_graph.sampling.guidance import guided, rescaled
 from katz_graph.sampling.prediction import scale_model_input, to_denoised
@@ -191,6 +191,26 @@ def test_rescaled_guidance_has_the_contrast_of_the_conditional_prediction() -> N
     )
     blended = v(rescaled(cond, uncond, 7.0, 0.7, step))
     assert torch.allclose(blended, 0.7 * full + 0.3 * plain, atol=1e-4)
+
+
+def test_rescaled_guidance_of_a_flow_has_the_contrast_of_the_denoised_picture() -> None:
+    draw = torch.Generator().manual_seed(3)
+    cond, uncond, x = (torch.randn(2, 4, 8, 8, generator=draw) for _ in range(3))
+    step = Step.of(x, x, 0.5, 500.0)
+    full = rescaled(cond, uncond, 7.0, 1.0, step, on_flow=True)
+    plain = guided(cond, uncond, 7.0)
+    axes = (1, 2, 3)
+    assert torch.allclose(full.std(dim=axes), cond.std(dim=axes), rtol=1e-5)
+    share = full / plain
+    assert torch.allclose(share, share.mean(dim=axes, keepdim=True).expand_as(share), rtol=1e-4)
+    blended = rescaled(cond, uncond, 7.0, 0.7, step, on_flow=True)
+    assert torch.allclose(blended, 0.7 * full + 0.3 * plain, atol=1e-5)
+
+
+def test_a_flow_is_told_by_its_levels(sd1: Models) -> None:
+    model, _, _ = pipeline_recipes(sd1.pipeline)
+    assert not predicts_flow(model)
+    assert predicts_flow(model.with_patch(FlowSampling(3.0)))
 
 
 def test_rescaled_guidance_of_multiplier_0_is_plain(sd1: Models, engine: DeviceEngine) -> None:

@@ -64,7 +64,7 @@ def component(name: str, **values: Any) -> Component:
     return Component(name, (), json.dumps({"_class_name": name, **values}))
 
 
-def region(kind: str, blocks: dict[str, int], tokens: int) -> Region:
+def region(kind: str, blocks: dict[str, int], tokens: int, guidance: float = 1.0) -> Region:
     if kind == "sd3":
         network, control = "SD3Transformer2DModel", component("SD3ControlNetModel", **SD3 | blocks)
         shape = SD3
@@ -91,7 +91,7 @@ def region(kind: str, blocks: dict[str, int], tokens: int) -> Region:
         "latent_image": {"samples": torch.zeros(1, 16, 128, 128)},
         "model": recipe,
     }
-    expansion = expand_sampling("StepBegin", begin, recipe, entry, entry, 1.0)
+    expansion = expand_sampling("StepBegin", begin, recipe, entry, entry, guidance)
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
@@ -147,6 +147,13 @@ def test_a_slow_link_keeps_the_controlnet_where_the_model_is(counts: Counts) -> 
     wanted = region("flux", {"num_layers": 5, "num_single_layers": 10}, 512)
     two = planned(wanted, counts, 2, LINKS["25 GbE"])
     assert set(two.placement.values()) == {"cuda:0"}
+
+
+def test_two_sides_with_a_controlnet_each_have_a_device_of_their_own(counts: Counts) -> None:
+    """Each side of guidance with its ControlNet takes as long as both on one device do for one."""
+    wanted = region("sd3", {"num_layers": 12}, 154, guidance=5.0)
+    one, two = (planned(wanted, counts, number, LINKS["NVLink"]) for number in (1, 2))
+    assert seconds(one) / seconds(two) == pytest.approx(2.0, rel=0.03)
 
 
 def test_the_ideal_of_a_ladder_is_its_longest_path(counts: Counts) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline
+from katz_graph.bench.random_transformers import make_controlnet
 from katz_graph.bench.random_transformers import make_pipeline as make_transformer_pipeline
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
@@ -354,9 +355,13 @@ def test_rows_of_two_requests_share_a_call(
     alone.
     """
     make_transformer_pipeline(tmp_path, "sd35", 1)
+    make_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
     pipelines = (
         *((case(models), models.controls[:1]) for models in (sd1, sdxl)),
-        (replace(case(sd1), pipeline=tmp_path, latent=torch.zeros(1, 16, 8, 8)), []),
+        (
+            replace(case(sd1), pipeline=tmp_path, latent=torch.zeros(1, 16, 8, 8)),
+            (tmp_path / "controlnet",),
+        ),
     )
     shared = set()
     for plain, files in pipelines:

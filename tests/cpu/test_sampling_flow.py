@@ -267,8 +267,8 @@ def test_a_gradual_mask_opens_as_the_schedule_goes_on(path: str) -> None:
     on, and before it shows the original at the step's level.
     """
     table = flow_table() if path == "flow" else noise_table({})
-    steps = 10
-    sigmas = schedule("simple", table, steps)
+    # from below the largest level, at which the other path begins with more noise than its level has
+    sigmas = schedule("simple", table, 11)[1:]
     mask = torch.tensor([1.0, 0.6, 0.3, 0.0]).expand(1, 1, 4, 4)
     latent = torch.full((1, 4, 4, 4), 0.5)
     spec = SamplingSpec("euler", sigmas, 3, mask=mask, gradual=1.0)
@@ -282,9 +282,7 @@ def test_a_gradual_mask_opens_as_the_schedule_goes_on(path: str) -> None:
         kept = (step.x - original).abs().amax(dim=(0, 1, 2)) < 1e-5
         rest = (table.timestep_at(sigma) - last) / (first - last)
         # what was repainted in the step before has left the original's way
-        # (and a run on the other path begins with more noise than its level has)
-        begun = [path == "flow", True, True, True]
-        assert kept.tolist() == (shown[-1] if shown else begun), rest
+        assert kept.tolist() == (shown[-1] if shown else [True] * 4), rest
         shown.append([rest > share for share in (1.0, 0.6, 0.3, 0.0)])
         process.advance(torch.full_like(step.x, -1.0))
     assert [sum(column) for column in zip(*shown, strict=True)] == [0, 4, 7, 10]

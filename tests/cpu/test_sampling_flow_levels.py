@@ -91,9 +91,9 @@ def test_a_scheduler_folder_of_a_flow_gives_its_levels() -> None:
     scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
     table = noise_table(json.loads(scheduler.to_json_string()))
     assert torch.equal(table.sigmas, SD3.sigmas) and table.parametrisation == "flow_prediction"
-    dynamic = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
-    with pytest.raises(InputError, match="use_dynamic_shifting is not supported"):
-        noise_table(json.loads(dynamic.to_json_string()))
+    dynamic = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, max_shift=1.15)
+    table = noise_table(json.loads(dynamic.to_json_string()))
+    assert torch.equal(table.sigmas, FLUX.sigmas) and table.parametrisation == "flow_prediction"
 
 
 @pytest.mark.parametrize("shift", [0.0, -1.0, math.inf, math.nan])

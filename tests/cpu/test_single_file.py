@@ -338,8 +338,8 @@ def test_weights_of_eight_bits(tmp_path, kind):
         ("emb_params", "this is a textual inversion, expected a checkpoint"),
         (
             "something.else",
-            "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1 or "
-            "Z-Image: its tensors are called something.else",
+            "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1, "
+            "Z-Image or HunyuanDiT: its tensors are called something.else",
         ),
     ],
 )
@@ -347,6 +347,46 @@ def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, name, words):
     save(tmp_path / "model.safetensors", {name: torch.zeros(4, 4, 3, 3)})
     with pytest.raises(InputError, match=f"^{tmp_path / 'model.safetensors'}: {words}"):
         pipeline_recipes(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("read", [controlnet_recipe, network_recipe, pipeline_recipes])
+def test_a_controlnet_in_xlabs_layout_is_refused_by_its_name(tmp_path, read):
+    names = (
+        "controlnet_blocks.0.weight",
+        "double_blocks.0.img_attn.norm.key_norm.scale",
+        "double_blocks.0.img_attn.norm.query_norm.scale",
+        "img_in.weight",
+        "input_hint_block.0.weight",
+        "pos_embed_input.weight",
+    )
+    save(tmp_path / "model.safetensors", {name: torch.zeros(4, 4) for name in names})
+    with pytest.raises(InputError, match=r"FLUX\.1 in XLabs' own layout, .* take it in diffusers'"):
+        read(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("prefix", ["", "control_model.", "transformer."])
+@pytest.mark.parametrize("block", ["norm1.linear", "adaLN_modulation.1"])
+def test_a_controlnet_of_sd35_large_is_refused_by_its_name(tmp_path, prefix, block):
+    names = [
+        "controlnet_blocks.0.weight",
+        "pos_embed_input.proj.weight",
+        f"transformer_blocks.0.{block}.weight",
+    ]
+    path = tmp_path / "model.safetensors"
+    save(path, {prefix + name: torch.zeros(4, 4, 2, 2) for name in names})
+    with pytest.raises(InputError, match="reads the model's own tokens, which is not supported"):
+        controlnet_recipe(path)
+
+
+def test_a_controlnet_that_lost_its_text_is_incomplete(tmp_path):
+    names = (
+        "controlnet_blocks.0.weight",
+        "pos_embed_input.proj.weight",
+        "transformer_blocks.0.attn.add_q_proj.weight",
+    )
+    save(tmp_path / "model.safetensors", {name: torch.zeros(4, 4, 2, 2) for name in names})
+    with pytest.raises(InputError, match=r"context_embedder\.weight is missing: download it again"):
+        controlnet_recipe(tmp_path / "model.safetensors")
 
 
 def test_a_control_lora_is_no_controlnet(tmp_path):

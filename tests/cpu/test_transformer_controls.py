@@ -5,6 +5,7 @@ whole pictures against its pipelines, two devices against one.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import (
+    Area,
     Component,
     ConditioningEntry,
     ControlNetRecipe,
@@ -215,6 +217,33 @@ def test_a_controlnet_for_several_kinds_is_told_which_it_gets() -> None:
     assert not torch.equal(made[0], made[1]) and not torch.equal(made[1], made[2])
 
 
+def test_residuals_of_a_controlnet_that_reads_pixels_come_again_and_again() -> None:
+    base = make_transformer("flux", 3, blocks=5)
+    pixels_of = {"conditioning_embedding_channels": 16, "num_single_layers": 0, "patch_size": 2}
+    control = make_controlnet("flux", 4, blocks=2, **pixels_of)
+    step, text = inputs(base, 1, torch.float32)
+    height, width = step.x.shape[-2:]
+    seen = torch.randn(1, 3, height * 8, width * 8, generator=torch.Generator().manual_seed(5))
+    ours = controlled(base, control, step, text, seen, 1.0)
+    packed = FluxPipeline._pack_latents(step.x, 1, 16, height, width)
+    common = {
+        "encoder_hidden_states": text.hidden,
+        "pooled_projections": text.pooled,
+        "timestep": step.timestep.float(),
+        "img_ids": FluxPipeline._prepare_latent_image_ids(
+            1, height // 2, width // 2, "cpu", torch.float32
+        ),
+        "txt_ids": torch.zeros(text.hidden.shape[1], 3),
+        "guidance": text.guidance,
+    }
+    double, single = control(packed, seen, return_dict=False, **common)
+    assert len(double) == 2 and single is None
+    whole = base(
+        packed, controlnet_block_samples=double, controlnet_blocks_repeat=True, **common
+    ).sample
+    assert torch.equal(ours, FluxPipeline._unpack_latents(whole, height * 8, width * 8, 8))
+
+
 # Pictures
 
 
@@ -349,7 +378,73 @@ def test_one_step_behind_only_where_it_is_allowed(
     assert not torch.equal(stale, exact) and stale.isfinite().all()
 
 
+@pytest.mark.parametrize("kind", EACH)
+@pytest.mark.parametrize("what", ["windows", "one side", "areas", "ranges"])
+def test_sides_that_differ_share_calls_as_far_as_they_are_alike(
+    what: str, kind: Kind, folders: dict[Kind, Path], costs: Path
+) -> None:
+    """Batched as the planner likes, always and never: one picture, whatever only one side has."""
+    model, clip, vae = pipeline_recipes(folders[kind])
+    control = controlnet_recipe(folders[kind] / "controlnet")
+    use = ControlUse(control, Picture.of(pixels()), 0.7, vae=vae)
+    one, two = (ConditioningEntry(Prompt(clip, text)) for text in PROMPTS)
+    match what:
+        case "windows":
+            sides = (
+                (one.with_control(use),),
+                (two.with_control(replace(use, end_percent=0.5, strength=0.4)),),
+            )
+        case "one side":
+            sides = (one.with_control(use),), (two,)
+        case "areas":
+            area = Area(2, 4, 4, 6)
+            sides = (one, replace(two.with_control(use), area=area)), (two,)
+        case _:
+            sides = (replace(one, end_percent=0.5), replace(two, start_percent=0.5)), (two,)
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": schedule(kind),
+        "steps": STEPS,
+        "seed": 7,
+        "latent_image": {"samples": torch.zeros(2, 16, SIZE[0] // 8, SIZE[1] // 8)},
+        "model": model,
+    }
+    expansion = expand_sampling("StepBegin", begin, model, *sides, 4.0)
+    wanted_region = bind(expansion.graph, expansion.outputs[0].node)
+    made = []
+    for batching in (False, True, None):
+        with local_engine(batching=batching, cache=costs) as engine:
+            made.append(sample(engine, wanted_region))
+    assert made[0].isfinite().all()
+    for other in made[1:]:
+        assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
+
+
 # Files and bad input
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_one_that_a_conditioning_carries_into_a_region_is_refused_with_the_way_out(
+    kind: Kind, folders: dict[Kind, Path]
+) -> None:
+    wanted = region(folders[kind], kind, uses=0)
+    use = ControlUse(controlnet_recipe(folders[kind] / "controlnet"), Picture.of(pixels()))
+    operations = tuple(
+        replace(
+            one,
+            inputs={
+                name: tuple(entry.with_control(use) for entry in value)
+                if name == "conditioning"
+                else value
+                for name, value in one.inputs.items()
+            },
+        )
+        for one in wanted.operations
+    )
+    with local_engine() as engine:
+        target = Target(engine.cluster.devices, engine.cluster.links)
+        with pytest.raises(InputError, match="link TransformerControlBlock nodes to the Transf"):
+            plan_region(replace(wanted, operations=operations), target)
 
 
 @pytest.mark.parametrize("kind", EACH)

@@ -4,6 +4,7 @@ pipelines, two devices against one.
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from dataclasses import replace
@@ -27,6 +28,7 @@ from transformers_made import (
 )
 
 from katz_graph.bench.random_transformers import (
+    CHANNELS,
     PIPELINES,
     Kind,
     make_pipeline,
@@ -43,20 +45,35 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.stage_cost import stage_work
+from katz_graph.models.families.shared.transformer import stack_of
 from katz_graph.models.family import check_text
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.models.text.tokens import load_tokenizer, prompt_length
+from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes
+from katz_graph.models.text.kinds import kind_of
+from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ConditioningEntry, Lora, Picture, Prompt, References
+from katz_graph.planner.sampling import table_of
+from katz_graph.recipe import (
+    ConditioningEntry,
+    Joined,
+    Lora,
+    Picture,
+    Prompt,
+    References,
+    Sizes,
+    Zeroed,
+)
 
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image")  # one of each family
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
 PEFT = {  # a layer of the second block
     "sd35": "transformer_blocks.1.attn.to_v",
     "flux": "single_transformer_blocks.1.attn.to_v",
     "z_image": "layers.1.attention.to_v",
+    "hunyuan_dit": "blocks.4.attn1.to_v",  # reads the second's
 }
+
+LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than what some models read
 
 torch.set_num_threads(1)
 
@@ -80,11 +97,12 @@ def test_stages_give_what_forward_gives(kind: Kind, batch: int, dtype: torch.dty
     step, text = inputs(module, batch, dtype)
     wanted = forward(module, step, text)
     assert wanted.std() > 0.1
-    for cuts in ([], [0], [1, 2], [0, 1, 2]):
+    last = len(stack_of(module).blocks(module)) - 1
+    for cuts in ([], [0], [1, 2], [0, last - 1], [*range(last)]):
         assert torch.equal(in_stages(module, step, text, cuts), wanted)
 
 
-@pytest.mark.parametrize("kind", ["sd3", "flux"])
+@pytest.mark.parametrize("kind", ["sd3", "flux", "hunyuan_dit"])
 def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> None:
     module = make_transformer(kind, 3)
     step, text = inputs(module, 1, torch.float32)
@@ -94,6 +112,16 @@ def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> N
     wanted = forward(module, replace(step, x=around, model_input=around), text)
     ours = in_stages(module, replace(step, x=x, model_input=x), text, [])
     assert torch.equal(ours, wanted[..., :5, :7])
+
+
+def test_blocks_give_what_later_ones_read_of_earlier_ones_and_no_more() -> None:
+    values = {"_class_name": PIPELINES["hunyuan_dit"][1], **transformer_config("hunyuan_dit", 4)}
+    work = [
+        stage_work(values, "transformer_blocks", 1, 8, 8, 77, 0, last).output_bytes
+        for last in range(8)
+    ]
+    hidden = 4 * 16 * 32  # bytes of 16 tokens
+    assert [(one - work[-1]) / hidden for one in work] == [1, 2, 3, 3, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -207,6 +235,56 @@ def test_a_picture_edited_by_a_reference_is_the_stock_pipeline_s(
     assert (picture - wanted).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("placings", [("offset", "offset"), ("offset", "index"), ("uxo", None)])
+def test_references_of_each_side_are_its_own(
+    placings: tuple[str, str | None], folders: dict[Kind, Path], costs: Path
+) -> None:
+    model, clip, _ = pipeline_recipes(folders["flux"])
+    draw = torch.Generator().manual_seed(3)
+    seen = Picture.of(torch.randn(1, 16, 8, 8, generator=draw))
+    sides = [
+        (
+            ConditioningEntry(
+                Prompt(clip, text),
+                references=None if placing is None else References((seen, seen), placing),  # type: ignore[arg-type]
+            ),
+        )
+        for text, placing in zip(PROMPTS, placings, strict=True)
+    ]
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": "simple",
+        "steps": 2,
+        "seed": 7,
+        "latent_image": {"samples": torch.zeros(2, 16, 8, 8)},
+        "model": model,
+    }
+    expansion = expand_sampling("StepBegin", begin, model, *sides, 3.0)
+    wanted = bind(expansion.graph, expansion.outputs[0].node)
+    made = []
+    for batching in (False, True, None):
+        with local_engine(batching=batching, cache=costs) as engine:
+            made.append(sample(engine, wanted))
+    for other in made[1:]:
+        assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_texts_of_other_lengths_share_no_call(
+    kind: Kind, folders: dict[Kind, Path], costs: Path
+) -> None:
+    if kind == "hunyuan_dit":
+        return  # whose texts have one length
+    texts = "a red circle " * 40, "blue"
+    made = []
+    for batching in (False, True, None):
+        with local_engine(batching=batching, cache=costs) as engine:
+            one = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=4.0, texts=texts)
+            made.append(sample(engine, one))
+    for other in made[1:]:
+        assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
+
+
 # Texts
 
 
@@ -261,14 +339,91 @@ def test_each_text_encoder_may_have_its_own_text(folders: dict[Kind, Path]) -> N
     assert not torch.equal(first.hidden, second.hidden)
 
 
+def test_a_text_of_one_length_is_cut_behind_its_words_and_masked_where_it_is_filled(
+    folders: dict[Kind, Path],
+) -> None:
+    _, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
+    with local_engine() as engine:
+        short, long = (
+            engine.encode_text(Prompt(clip, text), bare_context(engine))
+            for text in ("a (red:1.3) circle", "sand " * 300)
+        )
+    words = [len(load_tokenizer(one)("a red circle").input_ids) for one in clip.encoders]
+    assert short.hidden.shape == long.hidden.shape == (1, 77 + 256, 96)
+    assert short.mask[0].nonzero().flatten().tolist() == [
+        *range(words[0]),
+        *range(77, 77 + words[1]),
+    ]
+    assert long.mask.all()
+    for number, length in enumerate((77, 256)):
+        tokenizer = load_tokenizer(clip.encoders[number])
+        ids = [one for one, _ in sequence(tokenizer, "sand " * 300, clip.layout, length)]
+        cut = tokenizer("sand " * 300, truncation=True, max_length=length).input_ids
+        assert ids == cut
+
+
+def test_what_fills_a_text_up_is_read_by_the_pooler_alone() -> None:
+    module = make_transformer("hunyuan_dit", 3)
+    step, text = inputs(module, 1, torch.float32)
+    wanted = in_stages(module, step, text, [])
+
+    def changed(place: int) -> float:
+        hidden = text.hidden.clone()
+        hidden[:, place] += 1.0
+        return float(
+            (in_stages(module, step, replace(text, hidden=hidden), []) - wanted).abs().max()
+        )
+
+    assert changed(76) == 0.0 and changed(6) > 1e-3  # of BERT's rows
+    assert changed(77 + 255) > 1e-4 and changed(77 + 4) > 1e-3  # of mT5's
+    assert not torch.equal(in_stages(module, step, replace(text, mask=None), []), wanted)
+
+
+def test_a_text_zeroed_keeps_its_mask(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
+    prompt = Prompt(clip, "a red circle")
+    with local_engine() as engine:
+        text, zeroed = (
+            engine.encode_text(one, bare_context(engine)) for one in (prompt, Zeroed(prompt))
+        )
+    assert torch.equal(zeroed.mask, text.mask) and not zeroed.hidden.any()
+
+
+def test_an_mt5_of_its_own_class_is_the_same_text_encoder(
+    folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
+    file = tmp_path / "other" / "text_encoder_2" / "config.json"
+    told = {"architectures": ["MT5EncoderModel"], "model_type": "mt5"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+    clips = [pipeline_recipes(place)[1] for place in (folders["hunyuan_dit"], tmp_path / "other")]
+    assert [kind_of(one.encoders[1].encoder).title for one in clips] == ["T5", "mT5"]
+    with local_engine() as engine:
+        made = [
+            engine.encode_text(Prompt(clip, "sand"), bare_context(engine)).hidden for clip in clips
+        ]
+    assert torch.equal(*made)
+
+
 # Pictures
 
 
-@pytest.mark.parametrize("kind", ["sd3+t5", "sd35+t5", "flux", "schnell", "z_image"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sd3+t5",
+        "sd35+t5",
+        "flux",
+        "schnell",
+        "z_image",
+        "hunyuan_dit",
+        "hunyuan_dit11",
+    ],
+)
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
     name: Kind = kind.partition("+")[0]  # type: ignore[assignment]
     make_pipeline(tmp_path, name, 5, with_t5="+" in kind)
-    latent = torch.zeros(1, 16, 8, 12)
+    latent = torch.zeros(1, CHANNELS.get(PIPELINES[name][0], 16), 8, 12)
     with local_engine() as engine:
         ours = sample(engine, region(tmp_path, name, latent))
         _, _, vae = pipeline_recipes(tmp_path)
@@ -278,6 +433,21 @@ def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
     assert (picture - wanted).abs().max() <= 1e-5
     assert wanted.std() > 0.05  # of more than one colour
     assert (stock_picture(tmp_path, name, noise, PROMPTS[::-1]) - wanted).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["hunyuan_dit", "hunyuan_dit11"])
+def test_a_picture_under_the_pipeline_s_own_scheduler_is_its_own(
+    kind: Kind, tmp_path: Path
+) -> None:
+    make_pipeline(tmp_path, kind, 5)
+    latent, seed = torch.zeros(1, 4, 12, 8), torch.Generator().manual_seed(7)
+    with local_engine() as engine:
+        own = region(tmp_path, kind, latent, scheduler_class="DDPMScheduler", texts=LONG_PROMPTS)
+        ours = sample(engine, own)
+        picture = engine.decode_latent(pipeline_recipes(tmp_path)[2], ours, bare_context(engine))
+    noise = torch.randn(latent.shape, generator=seed)
+    wanted = stock_picture(tmp_path, kind, noise, LONG_PROMPTS, generator=seed)
+    assert (picture - wanted).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -381,6 +551,25 @@ def test_an_empty_latent_of_four_channels_is_one_of_the_model_s(
     assert torch.equal(*made)
 
 
+def test_sizes_are_told_to_the_first_versions_alone(tmp_path: Path) -> None:
+    kinds: tuple[Kind, ...] = ("hunyuan_dit", "hunyuan_dit11")
+    for kind in kinds:
+        make_pipeline(tmp_path / kind, kind, 1)
+    latent = torch.zeros(1, 4, 8, 12)
+    told = Sizes(512, 768, target_height=64, target_width=96)
+    with local_engine() as engine:
+        for kind in kinds:
+            model, clip, _ = pipeline_recipes(tmp_path / kind)
+            made = []
+            for sizes in (None, told):
+                entry = (ConditioningEntry(Prompt(clip, "sand"), sizes=sizes),)
+                begin = {"sampler_name": "euler", "scheduler": "normal", "steps": 2, "seed": 1}
+                begin |= {"latent_image": {"samples": latent}, "model": model}
+                expansion = expand_sampling("StepBegin", begin, model, entry, entry, 1.0)
+                made.append(sample(engine, bind(expansion.graph, expansion.outputs[0].node)))
+            assert torch.equal(*made) == (kind == "hunyuan_dit")
+
+
 # Bad input
 
 
@@ -413,3 +602,74 @@ def test_text_encoders_of_another_family_do_not_fit(folders: dict[Kind, Path]) -
     _, clip, _ = pipeline_recipes(folders["z_image"])
     with pytest.raises(InputError, match="text encoders do not fit the transformer"):
         check_text(clip, model)
+
+
+def test_two_texts_that_are_joined_are_refused_by_a_model_of_one(folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
+    prompt = Prompt(clip, "sand")
+    text = (ConditioningEntry(Joined(prompt, prompt)),)
+    begin = {"sampler_name": "euler", "scheduler": "normal", "steps": 2, "seed": 1}
+    begin |= {"latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "model": model}
+    expansion = expand_sampling("StepBegin", begin, model, text, text, 1.0)
+    with local_engine() as engine, pytest.raises(InputError, match=r"333 tokens, .* has 666"):
+        sample(engine, bind(expansion.graph, expansion.outputs[0].node))
+
+
+def test_blocks_that_read_earlier_ones_are_refused_other_features() -> None:
+    module = make_transformer("hunyuan_dit", 3)
+    step, text = inputs(module, 1, torch.float32)
+    with pytest.raises(InputError, match=r"read what blocks 0, 1 gave: .* come from block 3$"):
+        in_stages(module, step, text, [], first=4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"num_layers": 5}, "5 blocks, expected an even number"),
+        ({"text_len_t5": 512}, "texts of 77 and 512 tokens, expected 77 and 256"),
+        ({"hidden_size": 40}, "2 heads of 16 and tokens of width 40, expected 32"),
+        ({"cross_attention_dim_t5": 2048}, "takes text of width 2048, the pipeline's .* give 96"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_named(
+    changed: dict[str, int], words: str, folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
+    file = tmp_path / "other" / "transformer" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(InputError, match=words):
+        pipeline_recipes(tmp_path / "other")
+
+
+def test_a_text_encoder_without_its_tokenizer_is_refused(folders: dict[Kind, Path]) -> None:
+    with pytest.raises(InputError, match="text_encoder: a BERT has no tokenizer of its own"):
+        clip_recipe([folders["hunyuan_dit"] / "text_encoder"])
+
+
+def test_a_tokenizer_that_another_package_reads_is_refused_without_it(
+    folders: dict[Kind, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
+    place = tmp_path / "other" / "tokenizer_2"
+    (place / "tokenizer.json").rename(place / "spiece.model")
+    _, clip, _ = pipeline_recipes(tmp_path / "other")
+    monkeypatch.setattr("katz_graph.models.text.tokens.find_spec", lambda _: None)
+    with pytest.raises(InputError, match="the package sentencepiece, which is not installed: pip"):
+        load_tokenizer(clip.encoders[1])
+
+
+def test_a_single_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    name = "model.diffusion_model.mlp_t5.0.weight"
+    save_file({name: torch.zeros(2, 2)}, tmp_path / "hydit.safetensors")
+    wanted = "this is a HunyuanDiT checkpoint; .* HunyuanDiT from a folder in diffusers' layout$"
+    for read in (pipeline_recipes, network_recipe):
+        with pytest.raises(InputError, match=wanted):
+            read(tmp_path / "hydit.safetensors")
+
+
+def test_a_transformer_alone_is_trained_as_its_version_was(folders: dict[Kind, Path]) -> None:
+    model = network_recipe(folders["hunyuan_dit"] / "transformer")
+    table = table_of(model)
+    assert table.parametrisation == "v_prediction"
+    assert table.sigma_max == pytest.approx(45.3836, abs=1e-3)  # of betas up to 0.018
+    assert model.latent.scale == 0.13025

@@ -11,7 +11,10 @@ from typing import Any
 import diffusers
 import torch
 from diffusers import FluxPipeline
+from diffusers.models.embeddings import get_2d_rotary_pos_embed
+from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_region_for_grid
 from torch import Tensor
+from torch.nn.functional import pad
 
 from katz_graph.bench.random_transformers import PIPELINES, Kind
 from katz_graph.bench.requests import bind
@@ -22,10 +25,21 @@ from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 
-KINDS: tuple[Kind, ...] = ("sd3", "sd35", "flux", "schnell", "z_image")
+KINDS: tuple[Kind, ...] = (
+    "sd3",
+    "sd35",
+    "flux",
+    "schnell",
+    "z_image",
+    "hunyuan_dit",
+    "hunyuan_dit11",
+)
 PROMPTS = "a red circle above sand", "grey, blurred"
 STEPS, GUIDANCE, TOLD = 4, 4.0, 3.5
-SCHEDULES = {"StableDiffusion3Pipeline": "normal"}  # of others: simple
+SCHEDULES = {
+    "StableDiffusion3Pipeline": "normal",
+    "HunyuanDiTPipeline": "normal",
+}  # of others: simple
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
 
 
@@ -47,19 +61,17 @@ def region(
 def region_of(
     model: ModelRecipe, clip: ClipRecipe, kind: Kind, latent: Tensor, **changed: Any
 ) -> Region:
-    """`changed`: of what a KSampler is told, and `texts`, the positive's and the negative's."""
+    """`changed`: of what a KSampler is told, or a DiffusersSampler where it names a class of
+    schedulers, and `texts`, the positive's and the negative's.
+    """
     texts = changed.pop("texts", PROMPTS)
     cfg = changed.pop("cfg", guidance(kind))
-    begin = {
-        "sampler_name": "euler",
-        "scheduler": schedule(kind),
-        "steps": STEPS,
-        "seed": 7,
-        "latent_image": {"samples": latent},
-        "model": model,
-    } | changed
+    stock = "scheduler_class" in changed
+    how = {} if stock else {"sampler_name": "euler", "scheduler": schedule(kind)}
+    given = {"steps": STEPS, "seed": 7, "latent_image": {"samples": latent}, "model": model}
     entries = ((ConditioningEntry(Prompt(clip, text)),) for text in texts)
-    expansion = expand_sampling("StepBegin", begin, model, *entries, cfg)
+    begin = "DiffusersStepBegin" if stock else "StepBegin"
+    expansion = expand_sampling(begin, how | given | changed, model, *entries, cfg)
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
@@ -67,6 +79,8 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
     """Draws a step of 6 x 10 cells and a text of 9 tokens."""
     draw = torch.Generator().manual_seed(seed)
     config = module.config
+    if type(module).__name__ == "HunyuanDiT2DModel":
+        return _inputs_of_two_encoders(config, batch, dtype, draw)
     width = config.get("joint_attention_dim") or config["cap_feat_dim"]
     pooled = config.get("pooled_projection_dim")
     x, hidden = (
@@ -77,6 +91,30 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
     told = torch.full((batch,), TOLD) if config.get("guidance_embeds") else None
     level = 0.4375 if pooled is None or told is not None else 437.5
     return Step.of(x.float(), x, 0.4375, level), TextEncoding(hidden, vector, guidance=told)
+
+
+def _inputs_of_two_encoders(
+    config: Any, batch: int, dtype: torch.dtype, draw: torch.Generator
+) -> tuple[Step, TextEncoding]:
+    """Draws a step of the same size, and texts of 7 and 5 tokens, in the second row of 70 and 200,
+    filled up.
+    """
+    short, long = (
+        torch.randn(shape, generator=draw).to(dtype)
+        for shape in (
+            (batch, 77, config.cross_attention_dim),
+            (batch, 256, config.cross_attention_dim_t5),
+        )
+    )
+    wider = pad(short, (0, long.shape[-1] - short.shape[-1]))
+    masks = [
+        torch.arange(length)[None] < torch.tensor(counts)[:batch, None]
+        for length, counts in ((77, (7, 70)), (256, (5, 200)))
+    ]
+    x = torch.randn(batch, 4, 6, 10, generator=draw).to(dtype)
+    sizes = torch.tensor([[1024, 768, 8, 16, 48, 80, 6.0]], dtype=dtype).repeat(batch, 1)
+    text = TextEncoding(torch.cat([wider, long], dim=1), sizes=sizes, mask=torch.cat(masks, dim=1))
+    return Step.of(x.float(), x, 0.4375, 436), text
 
 
 def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
@@ -93,6 +131,23 @@ def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
             nowhere = torch.zeros(text.hidden.shape[1], 3)
             whole = module(packed, text.hidden, text.pooled, time, ids, nowhere, text.guidance)
             return FluxPipeline._unpack_latents(whole.sample, height * 8, width * 8, 8)
+        case "HunyuanDiT2DModel":
+            config, first = module.config, 77
+            assert text.mask is not None and text.sizes is not None
+            grid = height // 2, width // 2
+            region = get_resize_crop_region_for_grid(grid, 32)
+            whole = module(
+                x,
+                time.to(x.dtype),
+                text.hidden[:, :first, : config.cross_attention_dim],
+                text.mask[:, :first].long(),
+                text.hidden[:, first:, : config.cross_attention_dim_t5].contiguous(),
+                text.mask[:, first:].long(),
+                text.sizes[:, [0, 1, 4, 5, 2, 3]],
+                torch.zeros(batch, dtype=torch.long),
+                get_2d_rotary_pos_embed(config.attention_head_dim, region, grid),
+            )
+            return whole.sample[:, :4]
         case _:
             found = module([*x.unsqueeze(2)], 1 - time, [*text.hidden]).sample
             return -torch.stack(found).squeeze(2)
@@ -105,8 +160,11 @@ def in_stages(
     cuts: list[int],
     references: tuple[Tensor, ...] = (),
     placing: str = "offset",
+    first: int = 0,
 ) -> Tensor:
-    """Runs the stages with the blocks cut behind those numbers. Returns the raw prediction."""
+    """Runs the stages with the blocks, from `first` on, cut behind those numbers. Returns the raw
+    prediction.
+    """
 
     def run(name: str, **given: Any) -> Any:
         return stage(name).computed(module, given)[0]
@@ -127,7 +185,6 @@ def in_stages(
         context=run("transformer_context", text=text, kinds=()),
         pooled=run("transformer_pooled", text=text, reads_pooled=text.pooled is not None),
     )
-    first = 0
     for last in [*cuts, -1]:
         tokens = run(
             "transformer_blocks", features=tokens, fixed=fixed, first_block=first, last_block=last
@@ -138,10 +195,23 @@ def in_stages(
 
 
 def stock_picture(
-    folder: Path, kind: Kind, noise: Tensor, texts: tuple[str, str] = PROMPTS
+    folder: Path,
+    kind: Kind,
+    noise: Tensor,
+    texts: tuple[str, str] = PROMPTS,
+    **told: Any,
 ) -> Tensor:
-    """Returns the picture [B, H, W, 3] of diffusers' pipeline with all its text encoders."""
+    """Returns the picture [B, H, W, 3] of diffusers' pipeline with all its text encoders. `told`:
+    further arguments of the pipeline; without any, one whose scheduler draws noise gets Euler's.
+    """
     stock = diffusers.DiffusionPipeline.from_pretrained(folder)
+    if PIPELINES[kind][0] == "HunyuanDiTPipeline" and not told:
+        euler = diffusers.EulerDiscreteScheduler.from_config(
+            stock.scheduler.config, timestep_spacing="linspace"
+        )
+        stock.scheduler = euler
+        # it begins with noise of the highest level, a KSampler with that and a picture of size one
+        noise = noise * (1 + euler.init_noise_sigma**-2) ** 0.5
     stock.set_progress_bar_config(disable=True)
     batch, _, height, width = noise.shape
     common = {
@@ -156,6 +226,13 @@ def stock_picture(
             own = {"latents": packed, "guidance_scale": TOLD, "max_sequence_length": 256}
         case "ZImagePipeline":  # it adds the difference to the positive side
             own = {"latents": noise, "guidance_scale": GUIDANCE - 1, "negative_prompt": texts[1]}
+        case "HunyuanDiTPipeline":
+            own = {
+                "latents": noise,
+                "guidance_scale": GUIDANCE,
+                "negative_prompt": texts[1],
+                "use_resolution_binning": False,
+            }
         case _:
             own = {
                 "latents": noise,
@@ -163,5 +240,5 @@ def stock_picture(
                 "negative_prompt": texts[1],
                 "max_sequence_length": 77,
             }
-    picture: Tensor = stock(texts[0], **common, **own).images
+    picture: Tensor = stock(texts[0], **common, **own, **told).images
     return picture.movedim(1, -1)

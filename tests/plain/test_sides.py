@@ -11,7 +11,7 @@ from planner_graphs import prompt, use
 
 from katz_graph.errors import InputError
 from katz_graph.planner.passes.conditioning import balanced, placed
-from katz_graph.recipe import Area, ConditioningEntry, ControlUse
+from katz_graph.recipe import Area, ConditioningEntry, ControlUse, Picture, References
 
 
 def area(text: str, *cells: float, relative: bool = False) -> ConditioningEntry:
@@ -44,6 +44,19 @@ def test_the_other_side_gets_an_entry_of_the_same_area_with_the_text_of_the_smal
         ("bad half", Area(0, 0, 16, 8)),
     ]
     assert texts(first) == [("all", None), ("left", Area(0, 0, 16, 8)), ("all", Area(0, 0, 16, 10))]
+
+
+def test_a_partner_is_told_what_its_own_side_is() -> None:
+    def told(entry: ConditioningEntry, guidance: float, name: str) -> ConditioningEntry:
+        references = References((Picture(name, None),))  # type: ignore[arg-type]
+        return replace(entry, guidance=guidance, references=references)
+
+    positive = told(area("left", 0, 0, 16, 8), 2.0, "a cat")
+    negative = told(prompt("bad"), 5.0, "a dog")
+    _, (_, partner) = balanced([(positive,), (negative,)], 16, 16)
+    assert (partner.guidance, partner.references) == (5.0, negative.references)
+    _, (_, untold) = balanced([(positive,), (prompt("bad"),)], 16, 16)
+    assert (untold.guidance, untold.references) == (None, None)
 
 
 def test_an_entry_of_that_very_area_is_partner_enough() -> None:

@@ -140,8 +140,8 @@ def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple
     for number, encoder in enumerate(clip.encoders):
         tokenizer, positions = load_tokenizer(encoder), positions_of(encoder.encoder)
         if not kind_of(encoder.encoder).rows:
-            whole = [(*token, *ending) for token in sequence(tokenizer, text, clip.layout)]
-            found.append([whole])
+            whole = sequence(tokenizer, text, clip.layout, clip.layout.length(number))
+            found.append([[(*token, *ending) for token in whole]])
             continue
         learned = vectors(clip.learned, number, width_of(encoder.encoder))
         start, end, filler = (

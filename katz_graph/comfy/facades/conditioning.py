@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast, get_args
 
 from katz_graph.comfy.facades.control import chain, uses
 from katz_graph.errors import InputError
@@ -22,6 +22,8 @@ from katz_graph.recipe import (
     Given,
     MaskUse,
     Picture,
+    ReferencePlacing,
+    References,
     Sizes,
     tensor_digest,
 )
@@ -54,6 +56,7 @@ KNOWN = frozenset(
             "set_area_to_bounds",
         ),
         *("control", "control_apply_to_uncond", "concat_latent_image", "concat_mask", *SIZES),
+        *("guidance", "reference_latents", "reference_latents_method"),
     )
 )
 MARK = "_katz_encoding"  # on a tensor that the encoder gave: where it comes from
@@ -173,6 +176,13 @@ def options_of(entry: ConditioningEntry, pooled: Tensor | None) -> dict[str, Any
             "concat_mask": entry.concatenated.mask,
         }
         options |= {name: part.pixels for name, part in parts.items() if part is not None}
+    if entry.guidance is not None:
+        options["guidance"] = None if entry.guidance == "off" else entry.guidance
+    if entry.references is not None:
+        options |= {
+            "reference_latents": [one.pixels for one in entry.references.latents],
+            "reference_latents_method": entry.references.placing,
+        }
     if entry.control:
         options |= {
             "control": chain(entry.control),
@@ -200,6 +210,8 @@ def _entry(pair: Any) -> ConditioningEntry:
         sizes=_sizes(options),
         concatenated=_concatenated(options),
         control=uses(options.get("control"), bool(options.get("control_apply_to_uncond"))),
+        guidance=_guidance(options),
+        references=_references(options),
     )
     if not unknown:
         return entry
@@ -274,3 +286,40 @@ def _concatenated(options: Mapping[str, Any]) -> Concatenated | None:
     if latent is None and mask is None:
         return None
     return Concatenated(*(None if part is None else Picture.of(part) for part in (latent, mask)))
+
+
+def _guidance(options: Mapping[str, Any]) -> float | Literal["off"] | None:
+    """Reads the guidance that a distilled model is told; the key with None is none at all."""
+    if "guidance" not in options:
+        return None
+    given = options["guidance"]
+    return "off" if given is None else float(given)
+
+
+def _references(options: Mapping[str, Any]) -> References | None:
+    """Reads the latents of a model for editing. InputError for other shapes and methods."""
+    import torch
+
+    latents, method = options.get("reference_latents"), options.get("reference_latents_method")
+    if not latents and method is None:
+        return None
+    for latent in latents or ():
+        if not isinstance(latent, torch.Tensor) or latent.ndim != 4:
+            got = (
+                list(latent.shape)
+                if isinstance(latent, torch.Tensor)
+                else f"a {type(latent).__name__}"
+            )
+            raise InputError(
+                f"the conditioning has {got} in reference_latents, expected tensors [batch, "
+                "channels, height, width]"
+            )
+    placings = get_args(ReferencePlacing)
+    if method is not None and method not in placings:
+        raise InputError(
+            f"the conditioning has reference_latents_method {method!r}, expected one of "
+            f"{', '.join(placings)}"
+        )
+    return References(
+        tuple(map(Picture.of, latents or ())), cast(ReferencePlacing, method or "offset")
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from katz_graph.comfy.facades.vae import VaeFacade
 from katz_graph.comfy.missing import refuse
 from katz_graph.errors import InputError
-from katz_graph.recipe import ControlNetRecipe, ControlUse, Picture
+from katz_graph.recipe import ControlNetRecipe, ControlUse, Picture, VaeRecipe
 
 
 class ControlNetFacade:
@@ -17,11 +18,16 @@ class ControlNetFacade:
         self.cond_hint_original: Any = None  # [B, 3, H, W], 0..1
         self.strength = 1.0
         self.timestep_percent_range = (0.0, 1.0)
+        self.vae: Any = None  # encodes the picture for a ControlNet that reads latents
         self.previous_controlnet: ControlNetFacade | None = None
         self.use: ControlUse | None = None  # how it was used before a pack saw it
 
     def copy(self) -> ControlNetFacade:
-        return ControlNetFacade(self.recipe)
+        """Copies it with its reference picture, but not the ControlNet before it, as ComfyUI."""
+        other = ControlNetFacade(self.recipe)
+        return other.set_cond_hint(
+            self.cond_hint_original, self.strength, self.timestep_percent_range, self.vae
+        )
 
     def set_cond_hint(
         self,
@@ -32,10 +38,11 @@ class ControlNetFacade:
         extra_concat: Any = (),
         **_: Any,
     ) -> ControlNetFacade:
-        """Sets the reference picture [B, 3, H, W], and how it acts."""
+        """Sets the reference picture [B, 3, H, W], how it acts, and the VAE that encodes it."""
         self.cond_hint_original = cond_hint
         self.strength = strength
         self.timestep_percent_range = timestep_percent_range
+        self.vae = vae
         return self
 
     def set_previous_controlnet(self, controlnet: ControlNetFacade | None) -> ControlNetFacade:
@@ -54,7 +61,10 @@ def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
     for use in applied:
         made = ControlNetFacade(use.control_net)
         made.set_cond_hint(
-            use.image.pixels.movedim(-1, 1), use.strength, (use.start_percent, use.end_percent)
+            use.image.pixels.movedim(-1, 1),
+            use.strength,
+            (use.start_percent, use.end_percent),
+            None if use.vae is None else VaeFacade(use.vae),
         )
         made.use = use
         last = made.set_previous_controlnet(last)
@@ -90,4 +100,14 @@ def _use(control: ControlNetFacade, spreads: bool) -> ControlUse:
         float(start),
         float(end),
         spreads or as_before,
+        _vae(control.vae),
     )
+
+
+def _vae(vae: Any) -> VaeRecipe | None:
+    if vae is not None and not isinstance(vae, VaeFacade):
+        raise InputError(
+            f"the conditioning has a {type(vae).__name__} for the VAE of a ControlNet, expected "
+            "one that came from a loader"
+        )
+    return None if vae is None else vae.recipe

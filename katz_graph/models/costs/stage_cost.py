@@ -6,6 +6,7 @@ Runs modules without memory (torch's meta device) through the very functions tha
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -179,7 +180,8 @@ def module_on_meta(config: str) -> Any:
     loads meanwhile, for libraries set torch's format for all; not to be changed.
     """
     values = json.loads(config)
-    with torch.device("meta"):
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of libraries, of their own names
         if "_class_name" not in values:
             return text_module(values, kind_named(values)).float().eval()
         module = getattr(diffusers, values["_class_name"]).from_config(values).float().eval()

@@ -27,7 +27,7 @@ from katz_graph.models.loading.deferred import Latest, deferred
 from katz_graph.models.loading.identity import LENGTH_BYTES, read_header
 from katz_graph.models.loading.quantised import is_beside, stored_weights, widened
 from katz_graph.models.stages import named
-from katz_graph.models.text.kinds import T5, EncoderKind, kind_of
+from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
 from katz_graph.recipe import Component
 
 SHOWN = 3  # mismatches that an error names
@@ -36,7 +36,8 @@ OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "
 MARKS = ("difference",)  # tensors that say something by being there
 # of no use to a text encoder, or what it has under another name
 FORGOTTEN = re.compile(
-    r"(^|\.)(position_ids|logit_scale|encoder\.embed_tokens\.weight)$|^(decoder|lm_head)\."
+    r"(^|\.)(position_ids|token_type_ids|logit_scale|encoder\.embed_tokens\.weight)$"
+    r"|^(decoder|lm_head|pooler)\."
 )
 
 
@@ -58,7 +59,9 @@ def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
     settings = getattr(transformers, kind.configuration)(**values)
     settings.use_cache = False  # of language models, for what they would write
     module = getattr(transformers, kind.model)(settings)
-    if kind is T5:  # its embedding stands twice in it
+    if kind is BERT:
+        module.pooler = None  # which some files lack, and no network reads
+    if hasattr(module, "shared"):  # T5's embedding stands twice in it
         module.encoder.embed_tokens = module.shared
     return module
 
@@ -86,6 +89,8 @@ def _text_buffers(module: Any) -> dict[str, Tensor]:
     for name, _ in module.named_buffers():
         if name.endswith("position_ids"):
             found[name] = torch.arange(module.config.max_position_embeddings)[None]
+        elif name.endswith("token_type_ids"):  # BERT's, for whom a text is the first of two
+            found[name] = torch.zeros(1, module.config.max_position_embeddings, dtype=torch.long)
         else:  # the frequencies of rotary positions, as they are, and as they were before scaling
             found[name], _ = module.rotary_emb.compute_default_rope_parameters(module.config)
     return found
@@ -139,7 +144,7 @@ def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
     family = family_of_class(values["_class_name"])
-    if family is not None:
+    if family is not None and family.files is not None:
         converted: dict[str, Tensor] = named(family.files.convert)(tensors, values)
         return converted
     if "encoder.down.0.block.0.conv1.weight" in tensors:

@@ -48,10 +48,14 @@ WEIGHTS_STEM: dict[Kind, str] = {
     "text_encoder": "model",
 }
 WORDS: dict[Kind, str] = {"controlnet": "ControlNet", "vae": "VAE", "text_encoder": "text encoder"}
+SENTENCE_PIECES = "spiece.model"
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", SENTENCE_PIECES)
 TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
+    SENTENCE_PIECES,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -74,10 +78,10 @@ def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
         return Component(str(folder), (configuration_identity(folder / "scheduler_config.json"),))
     if kind == "tokenizer":
         present = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
-        if not any(path.name in ("tokenizer.json", "vocab.json") for path in present):
+        if not any(path.name in VOCABULARIES for path in present):
             raise InputError(
-                f"{folder}: no tokenizer here: expected tokenizer.json, or vocab.json "
-                "with merges.txt"
+                f"{folder}: no tokenizer here: expected tokenizer.json, vocab.json with "
+                f"merges.txt, vocab.txt or {SENTENCE_PIECES}"
             )
         return Component(str(folder), tuple(configuration_identity(path) for path in present))
     configuration = folder / "config.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -10,8 +11,8 @@ from types import ModuleType
 
 @contextmanager
 def quiet(*libraries: ModuleType) -> Iterator[None]:
-    """Silences progress bars and notes of libraries, given by their logging modules: what matters
-    of them becomes an error of ours.
+    """Silences progress bars and notes of libraries, given by their logging modules, and what they
+    say of their own future: what matters of them becomes an error of ours.
     """
     before = [
         (library, library.get_verbosity(), library.is_progress_bar_enabled())
@@ -21,7 +22,9 @@ def quiet(*libraries: ModuleType) -> Iterator[None]:
         library.set_verbosity(logging.CRITICAL)
         library.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         for library, level, bars in before:
             library.set_verbosity(level)

@@ -16,7 +16,15 @@ from pathlib import Path
 from katz_graph.errors import InputError
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.configuration import config
-from katz_graph.models.family import Layout, a_network, all_controls, families, known, supported
+from katz_graph.models.family import (
+    Layout,
+    a_network,
+    all_controls,
+    all_files,
+    families,
+    known,
+    supported,
+)
 from katz_graph.models.loading.configurations import (
     Shapes,
     qwen3_configuration,
@@ -75,7 +83,7 @@ STRANGERS = {  # what families are called that none of ours is, by the names of 
 }
 KINDS = {
     r"lora_controlnet": ("Control-LoRA", "which is not supported: take the whole ControlNet"),
-    r"lora_|\.lora\.|hada_|lokr_|\.dora_scale": ("LoRA", "load it with LoraLoader"),
+    r"lora_|_lora\d?\.|\.lora\.|hada_|lokr_|\.dora_scale": ("LoRA", "load it with LoraLoader"),
     r"motion_modules\.": ("AnimateDiff motion module", "which is not supported"),
     r"^(adapter\.)?body\.\d+\.(block1|resnets|in_conv)": (
         "T2I-adapter",
@@ -92,6 +100,20 @@ KINDS = {
     ),
     r"vision_model\.": ("CLIP vision encoder", "which is not supported"),
 }
+UNREAD = (  # parts of tensors' names that are all there, those of which none is -> what it is
+    (
+        ("double_blocks.0.img_attn.", "controlnet_blocks.0.weight", "input_hint_block.0.weight"),
+        (),
+        "ControlNet for FLUX.1 in XLabs' own layout, which is not read: take it in diffusers' "
+        "layout",
+    ),
+    (
+        ("controlnet_blocks.0.weight", "pos_embed_input.proj.weight"),
+        ("context_embedder.", "add_q_proj."),  # of those that read a text
+        "ControlNet of Stable Diffusion 3.5 large: a ControlNet that reads the model's own tokens, "
+        "which is not supported: take one that reads the text",
+    ),
+)
 PIPELINE_PARTS = {
     r"(encoder\.layers|transformer\.resblocks)\.0\.|SelfAttention\.|\.self_attn\.q_proj\.": (
         "text encoder",
@@ -145,8 +167,7 @@ def network_component(file: Contents, rounding: str | None = None) -> Component:
     """Returns a checkpoint's network, or that of its own file. InputError names what the file
     is.
     """
-    layouts = [family.files.network for family in families()]
-    return _component(file, layouts, a_network(), rounding)
+    return _component(file, [files.network for files in all_files()], a_network(), rounding)
 
 
 def vae_component(
@@ -183,7 +204,7 @@ def check_checkpoint(file: Contents) -> None:
     lacking = [
         words
         for words, there in (
-            (a_network(), any(file.under(one.files.network.prefixes[0]) for one in families())),
+            (a_network(), any(file.under(one.network.prefixes[0]) for one in all_files())),
             ("text encoders", any(file.under(prefix) for prefix in _text_prefixes())),
             ("a VAE", any(file.under(prefix) for prefix in VAES[:-1])),
         )
@@ -207,6 +228,11 @@ def text_encoder(encoder: Component) -> TextEncoderRecipe:
         folder = TOKENIZERS / SHIPPED[kind]
         whole = configuration_identity(folder / "tokenizer.json")
         return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
+    if not kind.rows:
+        raise InputError(
+            f"{encoder.folder}: a {kind.title} has no tokenizer of its own beside it: load the "
+            "folder of the pipeline that it is a part of"
+        )
     folder = TOKENIZERS / "clip_tokenizer"
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
     # the two kinds of CLIP's fill up their rows with different tokens
@@ -222,9 +248,7 @@ def _text_layout(kind: EncoderKind) -> Layout:
 
 
 def _text_prefixes() -> dict[str, EncoderKind]:
-    return {
-        prefix: kind for family in families() for prefix, kind in family.files.text_encoders.items()
-    }
+    return {prefix: kind for files in all_files() for prefix, kind in files.text_encoders.items()}
 
 
 def _component(
@@ -273,6 +297,9 @@ def _refuse_others(file: Contents) -> None:
     )
     if stranger is not None:
         raise InputError(f"{file.path}: this is a {stranger} checkpoint; {_runs()}")
+    for there, absent, what in UNREAD:
+        if all(one in names for one in there) and not any(one in names for one in absent):
+            raise InputError(f"{file.path}: this is a {what}")
 
 
 def _other(file: Contents, wanted: str) -> InputError:
@@ -295,6 +322,8 @@ def _kinds() -> Iterator[tuple[str, str, str]]:
     for mark, (kind, way) in KINDS.items():
         yield mark, kind, way
     for family in families():
+        if family.files is None:
+            continue
         yield (
             rf"(^|\.)({'|'.join(map(re.escape, family.files.network.names))})$",
             family.network.noun,

@@ -30,7 +30,7 @@ from katz_graph.models.family import (
     known,
     supported,
 )
-from katz_graph.models.loading.identity import Kind, component, read_json, resolve
+from katz_graph.models.loading.identity import SENTENCE_PIECES, Kind, component, read_json, resolve
 from katz_graph.models.loading.single_file import (
     check_checkpoint,
     contents,
@@ -60,6 +60,7 @@ HUB_FILES = (
     "*/*.json",
     "*/*.txt",
     "*/*.safetensors",
+    f"*/{SENTENCE_PIECES}",
 )
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
 DIFFERENCES = "difference"  # an empty tensor that says so by its name

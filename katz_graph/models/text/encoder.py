@@ -75,22 +75,35 @@ def encode(
     texts = [text, *further, *[text] * len(encoders)]
     each = [(*pair, said) for pair, said in zip(encoders, texts, strict=False)]
     in_rows = [number for number, one in enumerate(each) if _takes_rows(one[0])]
-    parts, pooled = [], None
+    parts, masks, pooled = [], [], None
     if in_rows:
         mute = [number in absent for number in in_rows]
         those = [each[number] for number in in_rows]
         hidden, pooled = _encode_rows(those, last_layer, learned, layout, mute)
         parts = [hidden] if layout.clip_rows and not all(mute) else []
-    parts += [
-        encode_sequence(module, tokenizer, said, layout)
-        for number, (module, tokenizer, said) in enumerate(each)
-        if number not in in_rows and number not in absent
-    ]
+    for number, (module, tokenizer, said) in enumerate(each):
+        if number in in_rows or (number in absent and not layout.lengths):
+            continue
+        hidden, mask = encode_sequence(module, tokenizer, said, layout, layout.length(number))
+        silent = number in absent
+        parts.append(torch.zeros_like(hidden) if silent else hidden)
+        masks.append(torch.zeros_like(mask) if silent else mask)
     if not parts:
         raise InputError("the conditioning has no text for any text encoder: write one")
-    width = max(part.shape[-1] for part in parts)
+    width = max(*(part.shape[-1] for part in parts), *map(_width, encoders))
     filled = [pad(part, (0, width - part.shape[-1])) for part in parts]
-    return TextEncoding(filled[0] if len(filled) == 1 else torch.cat(filled, dim=1), pooled)
+    return TextEncoding(
+        filled[0] if len(filled) == 1 else torch.cat(filled, dim=1),
+        pooled,
+        mask=torch.cat(masks, dim=1) if layout.lengths else None,
+    )
+
+
+def _width(encoder: tuple[Any, Any]) -> int:
+    """Returns the width of a long text's tokens, whether it is read or not; 0 for CLIP."""
+    module, _ = encoder
+    kind = KINDS[type(module).__name__]
+    return 0 if kind.rows else int(getattr(module.config, kind.width))
 
 
 def _takes_rows(module: Any) -> bool:

@@ -34,31 +34,38 @@ def evaluate(
             return TextEncoding(place(hidden), None if pooled is None else place(pooled))
         case Zeroed(encoding=inner):
             one = evaluate(inner, encode, place)
-            return TextEncoding(
-                torch.zeros_like(one.hidden),
-                None if one.pooled is None else torch.zeros_like(one.pooled),
+            return replace(
+                one,
+                hidden=torch.zeros_like(one.hidden),
+                pooled=None if one.pooled is None else torch.zeros_like(one.pooled),
             )
         case Joined(first=first, second=second):
             one = evaluate(first, encode, place)
             other = _like(evaluate(second, encode, place), one)
-            return TextEncoding(torch.cat([one.hidden, other.hidden], dim=1), one.pooled)
+            both = None
+            if one.mask is not None and other.mask is not None:
+                both = torch.cat([one.mask, other.mask], dim=1)
+            hidden = torch.cat([one.hidden, other.hidden], dim=1)
+            return replace(one, hidden=hidden, mask=both)
         case Averaged(first=first, second=second, share=share):
             one = evaluate(first, encode, place)
             other = _like(evaluate(second, encode, place), one)
             length = one.hidden.shape[1]
             cut = pad(other.hidden[:, :length], (0, 0, 0, max(0, length - other.hidden.shape[1])))
-            return TextEncoding(
-                one.hidden * share + cut * (1 - share), _average(one.pooled, other.pooled, share)
+            return replace(
+                one,
+                hidden=one.hidden * share + cut * (1 - share),
+                pooled=_average(one.pooled, other.pooled, share),
             )
 
 
 def with_sizes(
     encoding: TextEncoding, sizes: Sizes | None, height: int, width: int
 ) -> TextEncoding:
-    """Adds SDXL's size conditioning to an encoding, for a picture of this size in pixels. Other
-    models' encodings stay as they are.
+    """Adds size conditioning to an encoding, for a picture of this size in pixels: where there is
+    pooled text, as SDXL's, or sizes are told. Other models' encodings stay as they are.
     """
-    if encoding.pooled is None:
+    if encoding.pooled is None and sizes is None:
         return encoding
     told = sizes or Sizes()
     original_height, original_width = told.height or height, told.width or width

@@ -69,7 +69,20 @@ QWEN3 = EncoderKind(
     causal=True,
     overflows=True,
 )
-KINDS = {kind.model: kind for kind in (CLIP, PROJECTING, T5, QWEN3)} | {"Qwen3ForCausalLM": QWEN3}
+MT5 = EncoderKind(
+    "mt5",
+    "mT5",
+    "MT5EncoderModel",
+    "MT5Config",
+    "T5Tokenizer",
+    "mt5xl",
+    width="d_model",
+    overflows=True,
+)
+BERT = EncoderKind("bert", "BERT", "BertModel", "BertConfig", "BertTokenizer", "hydit_clip")
+KINDS = {kind.model: kind for kind in (CLIP, PROJECTING, T5, MT5, QWEN3, BERT)} | {
+    "Qwen3ForCausalLM": QWEN3
+}
 """Maps the architectures that configurations name to their kinds."""
 
 

@@ -21,6 +21,18 @@ def prompts(encoding: Encoding) -> Iterator[Prompt]:
             yield from prompts(second)
 
 
+def givens(encoding: Encoding) -> Iterator[Given]:
+    """Yields the encodings that somebody made among those that an encoding is made of."""
+    match encoding:
+        case Given():
+            yield encoding
+        case Zeroed(encoding=inner):
+            yield from givens(inner)
+        case Joined(first=first, second=second) | Averaged(first=first, second=second):
+            yield from givens(first)
+            yield from givens(second)
+
+
 def parts(encoding: Encoding) -> int:
     """Counts the encodings that it is put together from, each as often as it is used."""
     match encoding:

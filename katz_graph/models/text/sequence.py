@@ -1,4 +1,6 @@
-"""Encodes long texts with T5 or a language model: one sequence of tokens, whatever its length."""
+"""Encodes long texts with T5, BERT or a language model: one sequence of tokens, whatever its
+length.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,25 @@ from torch import Tensor
 from katz_graph.host.transfer import to_device
 from katz_graph.models.text.kinds import KINDS
 from katz_graph.models.text.prompt import Token
-from katz_graph.models.text.tokens import sequence
+from katz_graph.models.text.tokens import said
 from katz_graph.models.text.weighing import weigh
 from katz_graph.recipe import TextLayout
 
 
-def encode_sequence(module: Any, tokenizer: Any, text: str, layout: TextLayout) -> Tensor:
-    """Returns hidden states [1, T, D] of a text, with its weights applied; what fills it up is
+def encode_sequence(
+    module: Any, tokenizer: Any, text: str, layout: TextLayout, length: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Returns hidden states [1, T, D] of a text, with its weights applied, and its mask [1, T]:
+    true for what it says. What fills it up to `length` is masked; what fills it up otherwise is
     read too, as the published models were trained.
     """
-    tokens = sequence(tokenizer, text, layout)
-    hidden = _run(module, tokens, layout)
+    tokens = said(tokenizer, text, layout, length)
+    whole = max(len(tokens), layout.least, length)
+    hidden, mask = _run(module, tokenizer, tokens, whole, layout, bool(length))
     if any(weight != 1.0 for _, weight in tokens):
-        empty = sequence(tokenizer, "", layout, least=len(tokens))
-        hidden = weigh(hidden, _run(module, empty, layout), [weight for _, weight in tokens])
-    return hidden
+        empty, _ = _run(module, tokenizer, said(tokenizer, "", layout), whole, layout, bool(length))
+        hidden = weigh(hidden, empty, [weight for _, weight in tokens])
+    return hidden, mask
 
 
 def outputs(module: Any, ids: Tensor, **options: Any) -> Any:
@@ -38,7 +44,21 @@ def outputs(module: Any, ids: Tensor, **options: Any) -> Any:
 
 
 @torch.no_grad()
-def _run(module: Any, tokens: Sequence[Token], layout: TextLayout) -> Tensor:
-    ids = to_device(torch.tensor([[token for token, _ in tokens]]), module.device)
-    states: tuple[Tensor, ...] = outputs(module, ids, output_hidden_states=True).hidden_states
-    return states[-layout.from_end]
+def _run(
+    module: Any,
+    tokenizer: Any,
+    tokens: Sequence[Token],
+    length: int,
+    layout: TextLayout,
+    masked: bool,
+) -> tuple[Tensor, Tensor]:
+    """Runs tokens, filled up to `length`; returns hidden states and mask."""
+    missing = length - len(tokens)
+    ids = [token for token, _ in tokens] + [tokenizer.pad_token_id] * missing
+    told = [True] * len(tokens) + [False] * missing
+    given, mask = (to_device(torch.tensor([one]), module.device) for one in (ids, told))
+    options = {"attention_mask": mask.long()} if masked else {}
+    states: tuple[Tensor, ...] = outputs(
+        module, given, output_hidden_states=True, **options
+    ).hidden_states
+    return states[-layout.from_end], mask

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -12,6 +14,7 @@ from transformers.utils import logging
 
 from katz_graph.errors import InputError
 from katz_graph.messages import first_line
+from katz_graph.models.loading.identity import SENTENCE_PIECES, VOCABULARIES
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.text.kinds import kind_of, positions_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
@@ -60,7 +63,8 @@ def prompt_length(prompt: Prompt) -> int:
     for number, encoder in enumerate(prompt.clip.encoders):
         text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
         if not kind_of(encoder.encoder).rows:
-            long += 0 if number in prompt.absent else len(sequence(tokenizer, text, layout))
+            if number not in prompt.absent or layout.lengths:
+                long += len(sequence(tokenizer, text, layout, layout.length(number)))
         elif layout.clip_rows and not silent:
             positions = positions_of(encoder.encoder)
             learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
@@ -69,35 +73,51 @@ def prompt_length(prompt: Prompt) -> int:
     return max(in_rows) + long
 
 
-def sequence(tokenizer: Any, text: str, layout: TextLayout, least: int = 0) -> list[Token]:
-    """Returns the weighted tokens of a long text, with what ends it and fills it up to `least`, or
-    what the layout has, whatever is more. A textual inversion gives no tokens; with a template
-    there are no weights.
+def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
+    """Returns `said`, filled up to `length` or what the layout has, whatever is more."""
+    tokens = said(tokenizer, text, layout, length)
+    missing = max(layout.least, length) - len(tokens)
+    return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
+
+
+def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
+    """Returns the weighted tokens of a long text with what begins and ends it, at most `length`
+    where that is not 0. A textual inversion gives no tokens; with a template there are no weights.
     """
     if layout.template:
         whole = layout.template.format(unescaped(text))
-        tokens: list[Token] = [(token, 1.0) for token in tokenizer(whole, verbose=False).input_ids]
-    else:
-        pieces_of = (
-            (piece, weight)
-            for segment, weight in weighted_segments(text)
-            for piece, is_name in pieces(segment)
-            if piece and not is_name
-        )
-        tokens = [
+        return [(token, 1.0) for token in tokenizer(whole, verbose=False).input_ids]
+    *first, last = tokenizer("").input_ids
+    pieces_of = (
+        (piece, weight)
+        for segment, weight in weighted_segments(text)
+        for piece, is_name in pieces(segment)
+        if piece and not is_name
+    )
+    tokens = [
+        *((token, 1.0) for token in first),
+        *(
             (token, weight)
             for piece, weight in pieces_of
-            for token in tokenizer(piece, verbose=False).input_ids[:-1]
-        ]
-        tokens.append((tokenizer.eos_token_id, 1.0))
-    missing = max(layout.least, least) - len(tokens)
-    return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
+            for token in tokenizer(piece, verbose=False).input_ids[len(first) : -1]
+        ),
+    ]
+    return [*(tokens[: length - 1] if length else tokens), (last, 1.0)]
 
 
 @lru_cache(maxsize=16)
 def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
-    """Loads the tokenizer of a text encoder once. InputError when the files are not one."""
+    """Loads the tokenizer of a text encoder once. InputError when the files are not one, or are
+    read by a package that is not there.
+    """
     part, name = encoder.tokenizer, kind_of(encoder.encoder).tokenizer
+    vocabularies = {Path(file.path).name for file in part.files} & set(VOCABULARIES)
+    if vocabularies == {SENTENCE_PIECES} and find_spec("sentencepiece") is None:
+        raise InputError(
+            f"{part.folder}: {SENTENCE_PIECES} is read with the package sentencepiece, which is "
+            "not installed: pip install sentencepiece, or put the tokenizer.json of the same "
+            "tokenizer beside it"
+        )
     with quiet(logging):
         try:
             return getattr(transformers, name).from_pretrained(

@@ -22,9 +22,10 @@ from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ModelRecipe
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
     """Returns all sides, the positive first, for a latent of this size in cells.
 
-    An entry with an area gives the other sides an entry of the same area, with the text of the
-    smallest one there that covers it, unless one has that very area. ControlNets that spread are
-    given, in turn, to entries of other sides without area, unless one of these has its own.
+    An entry with an area gives the other sides an entry of the same area, with the text and what
+    else the model is told of the smallest one there that covers it, unless one has that very area.
+    ControlNets that spread are given, in turn, to entries of other sides without area, unless one
+    of these has its own.
     """
     entries = [[placed(entry, height, width) for entry in side] for side in sides]
     for number, side in enumerate(entries):
@@ -94,6 +95,8 @@ def _partner(
             encoding=smallest.encoding,
             sizes=smallest.sizes,
             concatenated=smallest.concatenated,
+            guidance=smallest.guidance,
+            references=smallest.references,
         )
     ]
 

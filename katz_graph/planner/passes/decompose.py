@@ -85,7 +85,12 @@ def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) ->
 
 
 def tree(graph: networkx.DiGraph) -> Tree:
-    """Decomposes an acyclic graph into a series-parallel tree."""
+    """Decomposes an acyclic graph into a series-parallel tree; what hangs together nowhere is
+    parallel.
+    """
+    apart = [_part(graph, names) for names in networkx.weakly_connected_components(graph)]
+    if len(apart) > 1:
+        return _joined("P", [tree(part) for part in apart])
     reduced = networkx.transitive_reduction(graph)
     trees: dict[int, Tree] = {
         number: Tree("leaf", leaf=name) for number, name in enumerate(graph.nodes)
@@ -101,6 +106,14 @@ def tree(graph: networkx.DiGraph) -> Tree:
     place = {number: index for index, number in enumerate(order)}
     edges = sorted((place[first], place[second]) for first, second in work.edges)
     return Tree("prime", children=tuple(trees[number] for number in order), edges=tuple(edges))
+
+
+def _part(graph: networkx.DiGraph, names: set[str]) -> networkx.DiGraph:
+    """Returns a part of a graph with its nodes in the graph's order."""
+    part = networkx.DiGraph()
+    part.add_nodes_from(name for name in graph if name in names)
+    part.add_edges_from((first, second) for first, second in graph.edges if first in names)
+    return part
 
 
 def _merge_parallel(work: networkx.DiGraph, trees: dict[int, Tree]) -> bool:

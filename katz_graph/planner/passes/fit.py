@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from katz_graph.errors import InputError
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Operation, Ref
-from katz_graph.models.family import check_controlnet, check_text, family_of
+from katz_graph.models.family import check_controlnet, check_given, check_text, family_of
 from katz_graph.models.stages import stages
-from katz_graph.models.text.recipe import clips
+from katz_graph.models.text.recipe import clips, givens
 from katz_graph.patches import guidance_patch, post_guidance_patches, unet_wrapper
 from katz_graph.planner.region import stage_of
 from katz_graph.recipe import ControlNetRecipe
@@ -42,6 +42,9 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
         clip for entry in operation.inputs["conditioning"] for clip in clips(entry.encoding)
     ):
         check_text(clip, model)
+    for entry in operation.inputs["conditioning"]:
+        for given in givens(entry.encoding):
+            check_given(given, model)
     for name, ref in operation.references():
         source = operations.get(ref.operation)
         recipe = None if source is None else source.inputs.get("control_net")

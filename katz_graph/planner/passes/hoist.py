@@ -13,11 +13,18 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.models.family import architecture
+from katz_graph.models.family import architecture, family_of
 from katz_graph.models.stages import stage, text_arguments
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
-from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Picture, digest
+from katz_graph.recipe import (
+    Component,
+    Conditioning,
+    ConditioningEntry,
+    ModelRecipe,
+    Picture,
+    digest,
+)
 
 
 def hoist(program: Program) -> Program:
@@ -32,15 +39,19 @@ def hoist(program: Program) -> Program:
         before.setdefault(name, Operation(name, made_by, made_by, inputs))
         return Ref(name)
 
-    views, pooled = Views(program), _takes_pooled(program)
+    base: ModelRecipe = program.region.begin.inputs["model"]
+    latent = program.region.begin.inputs["latent_image"]
+    views, pooled = Views(program), _takes_pooled(base.network)
+    complete = family_of(base.network).network.complete
 
     def rewrite(operation: Operation, variant: Variant) -> Operation:
         hoists = stage_of(operation).hoists
         if not hoists:
             return operation
         inputs, part = dict(operation.inputs), views.part(operation, variant)
-        entry = _one_entry(operation, inputs.pop("conditioning"))
+        entry = _one_entry(operation, inputs.pop("conditioning"), base.network)
         model = inputs.get("model") or inputs.get("control_net")
+        entry = complete(entry, base, latent, True)  # as a sampler has done, a hand has not
         text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
         inputs["text"] = once(
             hoists["text"],
@@ -48,7 +59,7 @@ def hoist(program: Program) -> Program:
             {
                 "encoding": entry.encoding,
                 "sizes": entry.sizes,
-                "guidance": entry.guidance,
+                "guidance": None if entry.guidance == "off" else entry.guidance,
                 "pooled": pooled,
             },
         )
@@ -56,8 +67,10 @@ def hoist(program: Program) -> Program:
             key = f"{text_key}:{digest(model)[:12]}"
             reads = {"model": model, "text": inputs["text"]}
             if "cells" in stage(made_by).recipes:  # it depends on what is seen
-                reads |= {"cells": part.cells if part else None, "references": entry.references}
-                key = f"{key}:{digest((reads['cells'], entry.references))[:12]}"
+                # a ControlNet sees the picture alone
+                beside = entry.references if "model" in inputs else None
+                reads |= {"cells": part.cells if part else None, "references": beside}
+                key = f"{key}:{digest((reads['cells'], beside))[:12]}"
             inputs[name] = once(made_by, key, reads)
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
@@ -92,12 +105,11 @@ def hoist(program: Program) -> Program:
     return replace(program, variants=variants, before=tuple(before.values()))
 
 
-def _takes_pooled(program: Program) -> bool:
+def _takes_pooled(network: Component) -> bool:
     """Returns true if the model takes pooled text. Conditioning beyond what its model takes is left
     out.
     """
-    model: ModelRecipe = program.region.begin.inputs["model"]
-    return architecture(model.network).pooled_width is not None
+    return architecture(network).pooled_width is not None
 
 
 def _picture(operation: Operation, image: Any) -> Picture:
@@ -109,7 +121,9 @@ def _picture(operation: Operation, image: Any) -> Picture:
     return image if isinstance(image, Picture) else Picture.of(image)
 
 
-def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry:
+def _one_entry(
+    operation: Operation, entries: Conditioning, network: Component
+) -> ConditioningEntry:
     """Returns the one prompt that a stage takes; what else a conditioning can carry has nodes of
     its own inside a region.
     """
@@ -121,9 +135,14 @@ def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry
         )
     (entry,) = entries
     if entry.control:
+        way_out = (
+            "TransformerControlBlock nodes to the TransformerBlocks"
+            if family_of(network).network.stack
+            else "a ControlNet node to the UNetDecoder"
+        )
         raise InputError(
-            f"{where}: it carries a ControlNet, which acts only in a KSampler; link a ControlNet "
-            "node to the UNetDecoder instead"
+            f"{where}: it carries a ControlNet, which acts only in a KSampler; link {way_out} "
+            "instead"
         )
     if (entry.start_percent, entry.end_percent) != (0.0, 1.0):
         raise InputError(

@@ -248,6 +248,9 @@ class Describer:
             if stage_of(op).costed
         }
         self._controls = {
+            name for name, op in operations.items() if stage_of(op).module == "control_net"
+        }
+        self._sessions = {
             name for name, op in operations.items() if stage_of(op).may_lag is not None
         }
         self._edges = {
@@ -280,7 +283,11 @@ class Describer:
         base = {device for name, device in placement.items() if name not in self._controls}
         apart = sorted({placement[name] for name in self._controls} - base)
         crossing = {pair for pair in self._edges if placement[pair[0]] != placement[pair[1]]}
-        sessions = {source for source, _ in crossing if source in self._controls}
+        sessions = {
+            source
+            for source, reader in crossing
+            if source in self._sessions and reader not in self._controls
+        }
         parts = []
         if len(base) > 1:
             split = any(source not in self._controls for source, _ in crossing)

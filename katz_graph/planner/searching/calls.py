@@ -91,8 +91,11 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
             if isinstance(value, (Ref, Previous))
         )
     )
-    part, text = views.part(operation, variant), operation.inputs.get("text")
-    tokens = program.tokens.get(text.operation) if isinstance(text, Ref) else None
+    part = views.part(operation, variant)
+    # what reads features alone has tokens of as many as the operation that made them
+    source = views.source(operation.inputs.get("features"), variant)
+    made = [op for op in variant.operations if op.id == source]
+    tokens = [_tokens(program, one) for one in (operation, *made)]
     steps = tuple(
         view and view.step
         for index in views.telling(variant)
@@ -107,13 +110,20 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
         program.work[source].output_bytes if source is not None and source in program.work else None
         for source in residuals
     )
-    forms = _forms(program, operation)
-    return operation.stage, constants, variable, steps, part and part.cells, tokens, sizes, forms
+    forms = tuple(_forms(program, one) for one in (operation, *made))
+    shapes = part and part.cells, tuple(tokens), sizes, forms
+    return operation.stage, constants, variable, steps, shapes
+
+
+def _tokens(program: Program, operation: Operation) -> int | None:
+    """Returns the tokens of the text that an operation reads."""
+    text = operation.inputs.get("text")
+    return program.tokens.get(text.operation) if isinstance(text, Ref) else None
 
 
 def _forms(program: Program, operation: Operation) -> Hashable:
-    """Returns what decides the shapes of what was computed before: guidance that is told or not,
-    and the sizes of references.
+    """Returns what decides the shapes of what was computed before, and what stands for all rows:
+    guidance that is told or not, the sizes of references and where they stand.
     """
     read = {value.operation for value in operation.inputs.values() if isinstance(value, Ref)}
     forms = []
@@ -121,7 +131,8 @@ def _forms(program: Program, operation: Operation) -> Hashable:
         if one.id in read:
             seen = one.inputs.get("references")
             shapes = () if seen is None else tuple(tuple(x.pixels.shape) for x in seen.latents)
-            forms.append((one.stage, one.inputs.get("guidance") is None, shapes))
+            placing = "" if seen is None else seen.placing
+            forms.append((one.stage, one.inputs.get("guidance") is None, shapes, placing))
     return tuple(sorted(forms))
 
 
@@ -311,7 +322,9 @@ def _batches(
     """
     batches: dict[str, tuple[str, ...]] = {}
     for call in merged:
-        for name in text_arguments(stage(call.stage)):
+        for name, made_by in text_arguments(stage(call.stage)).items():
+            if stage(made_by).for_all_rows:
+                continue
             group = tuple(operations[member].inputs[name].operation for member in call.operations)
             if len(set(group)) == len(group) and not any(member in batches for member in group):
                 batches |= dict.fromkeys(group, group)

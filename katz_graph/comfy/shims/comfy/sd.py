@@ -40,7 +40,7 @@ def load_checkpoint_guess_config(
     output_model: bool = True,
     **_: Any,
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None, None]:
-    """Returns UNet, text encoders and VAE of a checkpoint, and no image encoder."""
+    """Returns diffusion model, text encoders and VAE of a checkpoint, and no image encoder."""
     if output_clipvision:
         refuse("comfy.sd.load_checkpoint_guess_config(output_clipvision=True)")
     model, clip, vae = pipeline_recipes(ckpt_path)

@@ -11,9 +11,15 @@ from typing import Any
 
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import with_channels
-from katz_graph.models.family import Architecture, Configuration
-from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
+from katz_graph.models.families.shared.conditioning import check_channels
+from katz_graph.models.family import Architecture, Configuration, architecture
+from katz_graph.recipe import (
+    Component,
+    Concatenated,
+    ConditioningEntry,
+    ModelRecipe,
+    Picture,
+)
 
 TRANSFORMER, CONTROLNET = "FluxTransformer2DModel", "FluxControlNetModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159)
@@ -42,13 +48,22 @@ def is_guided(part: Component) -> bool:
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Adds the guidance that a model is told, and the channels beside the latent, where the
-    conditioning sets none.
+    """Adds the guidance that a model is told, and the mask of the latent in the channels beside it,
+    where the conditioning sets none. InputError for latents of other channels.
     """
-    told = None
-    if is_guided(model.network) and entry.guidance != "off":
-        told = GUIDANCE if entry.guidance is None else entry.guidance
-    return with_channels(replace(entry, guidance=told), model, latent)
+    told = entry.guidance if is_guided(model.network) else "off"
+    for reference in () if entry.references is None else entry.references.latents:
+        check_channels("a reference", reference, model)
+    entry = replace(entry, guidance=GUIDANCE if told is None else told)
+    if not architecture(model.network).extra_channels:
+        return entry
+    mask = latent.get("noise_mask")
+    if entry.concatenated is None:
+        seen = None if mask is None else Picture.of(mask)
+        return replace(entry, concatenated=Concatenated(mask=seen))
+    if entry.concatenated.latent is not None:
+        check_channels("the picture to fill in", entry.concatenated.latent, model)
+    return entry
 
 
 def trained_latent(_: Component) -> LatentSpace:

@@ -16,8 +16,8 @@ def concatenated_channels(
     seen: Concatenated, extra: int, like: Tensor, space: LatentSpace
 ) -> Tensor:
     """Returns [B, extra, h, w] for a latent `like` [B, C, h, w]: a picture as the model's latents
-    are, and for filling in the mask's pixels of each cell as channels. What is not said is zeros,
-    and a mask of all. InputError for a model with other channels.
+    are, and for filling in the mask's pixels of each cell as channels. What is not said is a
+    latent of zeros, and a mask of all. InputError for a model with other channels.
     """
     cells = space.factor**2
     if extra not in (space.channels, space.channels + cells):
@@ -25,9 +25,8 @@ def concatenated_channels(
             f"the model takes {extra} channels beside the latent's, expected {space.channels} "
             f"(control) or {space.channels + cells} (filling in)"
         )
-    picture = torch.zeros_like(like)
-    if seen.latent is not None:
-        picture = space.normalised(fitted(seen.latent.pixels, like))
+    given = torch.zeros_like(like) if seen.latent is None else fitted(seen.latent.pixels, like)
+    picture = space.normalised(given)
     if extra == space.channels:
         return picture
     height, width = map(space.pixels, like.shape[-2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from katz_graph.models.families.flux.architecture import TRANSFORMER
@@ -57,6 +58,20 @@ RENAMING = Renaming(
     shares={"single_blocks.{}.linear1": (1, 1, 1, 4)},
     swapped=frozenset({"final_layer.adaLN_modulation.1"}),
 )
+PROCESSORS: Mapping[str, tuple[str, ...]] = {
+    f"double_blocks.{{}}.{name}": RENAMING.layers[f"double_blocks.{{}}.{layer}"]
+    for name, layer in {
+        "qkv_lora1": "img_attn.qkv",
+        "qkv_lora2": "txt_attn.qkv",
+        "proj_lora1": "img_attn.proj",
+        "proj_lora2": "txt_attn.proj",
+    }.items()
+} | {
+    "single_blocks.{}.qkv_lora": RENAMING.layers["single_blocks.{}.linear1"][:3],
+    "single_blocks.{}.proj_lora": RENAMING.layers["single_blocks.{}.linear2"],
+}
+"""Names the layers as XLabs' trainer does, by the processors of attention that it puts in."""
+OF_LORAS = replace(RENAMING, layers={**RENAMING.layers, **PROCESSORS})
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:

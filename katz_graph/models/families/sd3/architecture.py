@@ -56,18 +56,22 @@ def complete(
     positions, and for what the family has not.
     """
     check_told(entry, model)
-    side, patch = (
-        config_value(model.network, name, int, usual)
-        for name, usual in (("pos_embed_max_size", 96), ("patch_size", 2))
-    )
+    parts = [model.network, *(use.control_net.control_net for use in entry.control)]
     sizes = latent["samples"].shape[-2:]
-    if max(sizes) > side * patch:
-        height, width = map(model.latent.pixels, sizes)
-        most = model.latent.pixels(side * patch)
-        raise InputError(
-            f"{model.network.folder}: the picture is {width}x{height} pixels, the transformer "
-            f"takes at most {most}x{most}"
+    for part in parts:
+        side = config_value(part, "pos_embed_max_size", int, 96) * config_value(
+            part, "patch_size", int, 2
         )
+        if max(sizes) > side:
+            height, width = map(model.latent.pixels, sizes)
+            most, noun = (
+                model.latent.pixels(side),
+                "transformer" if part is model.network else "ControlNet",
+            )
+            raise InputError(
+                f"{part.folder}: the picture is {width}x{height} pixels, the {noun} takes at most "
+                f"{most}x{most}"
+            )
     return entry
 
 

@@ -34,7 +34,18 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
             f"{part.folder}: a ControlNet that reads the model's own tokens and no text, which is "
             "not supported: take one that reads the text"
         )
+    if config(part).get("extra_conditioning_channels"):
+        raise InputError(
+            f"{part.folder}: a ControlNet that reads a mask beside the picture, which is not "
+            "supported"
+        )
     check_sizes(part, model.network, transformer_architecture)
+    sides = [config_value(one, "patch_size", int, 2) for one in (part, model.network)]
+    if sides[0] != sides[1]:
+        raise InputError(
+            f"{part.folder}: the ControlNet has patches of {sides[0]} cells, the transformer in "
+            f"{model.network.folder} of {sides[1]}"
+        )
     blocks = [config_value(one, "num_layers", int) for one in (part, model.network)]
     if not 0 < blocks[0] <= blocks[1]:
         raise InputError(

@@ -5,6 +5,7 @@ networks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -41,16 +42,16 @@ def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -
     """Encodes a text, for every picture of the batch."""
     encoded = encode(given["encoding"])
     if not given["pooled"]:  # whatever a pack gave beside it: texts of one model are of one kind
-        encoded = TextEncoding(encoded.hidden)
+        encoded = replace(encoded, pooled=None)
     elif encoded.pooled is None:
         raise InputError(UNPOOLED)
     encoded = with_sizes(encoded, given["sizes"], *given["size"])
-    every = (encoded.hidden, encoded.pooled, encoded.sizes, given["guidance"])
-    hidden, pooled, sizes, guidance = (
-        None if one is None else repeated(one, given["batch"]) for one in every
-    )
-    assert hidden is not None  # as it was
-    return (TextEncoding(hidden, pooled, sizes, guidance),)
+    encoded = replace(encoded, guidance=given["guidance"])
+    parts = {field.name: getattr(encoded, field.name) for field in fields(encoded)}
+    every = {
+        name: repeated(part, given["batch"]) for name, part in parts.items() if part is not None
+    }
+    return (replace(encoded, **every),)
 
 
 def bind_weigh(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:

@@ -26,6 +26,16 @@ def with_channels(
     return replace(entry, concatenated=seen)
 
 
+def check_channels(what: str, latent: Picture, model: ModelRecipe) -> None:
+    """Raises InputError for a latent, called `what`, that another model's VAE made."""
+    given, wanted = latent.pixels.shape[1], model.latent.channels
+    if given != wanted:
+        raise InputError(
+            f"{model.network.folder}: {what} has {given} channels, the model's latents have "
+            f"{wanted}: encode it with the model's own VAE"
+        )
+
+
 def check_told(entry: ConditioningEntry, model: ModelRecipe) -> None:
     """Raises InputError for guidance and references, which models of few families read."""
     if entry.references is not None:

@@ -16,15 +16,15 @@ from katz_graph.models.text.recipe import prompts
 
 def text_work(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
     encoders = [
-        encoder.encoder
+        (encoder.encoder, prompt.clip.layout.length(number) or extent.tokens)
         for prompt in prompts(inputs["encoding"])
-        for encoder in prompt.clip.encoders
+        for number, encoder in enumerate(prompt.clip.encoders)
     ]
     works = [
         counts.work(
-            config(encoder), "text_encoder", 1, 0, 0, extent.tokens, value_bytes=extent.value_bytes
+            config(encoder), "text_encoder", 1, 0, 0, tokens, value_bytes=extent.value_bytes
         )
-        for encoder in encoders
+        for encoder, tokens in encoders
     ]
     return total(works)
 

@@ -19,8 +19,15 @@ from katz_graph.ir.values import TextEncoding, Tokens, per_row
 from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.compute import UNPOOLED
 from katz_graph.models.families.shared.inputs import fit_reference
+from katz_graph.models.families.shared.transformer_region import check_vae
 from katz_graph.models.families.shared.transformer_stages import network_of
-from katz_graph.models.family import Architecture, architecture, family_of, family_of_class
+from katz_graph.models.family import (
+    Architecture,
+    ModelFamily,
+    architecture,
+    family_of,
+    family_of_class,
+)
 from katz_graph.models.stages import Example, Loop, Outputs, Sized, named
 from katz_graph.picture.batch import repeated
 from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe, References
@@ -90,8 +97,11 @@ class Stack(Protocol):
         text: Tensor | None,
         embedding: Tensor,
         fixed: Fixed,
+        skip: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs one block: the picture's and the text's tokens."""
+        """Runs one block: the picture's and the text's tokens. `skip`: what an earlier block gave,
+        for those that read it; other families' need not take it.
+        """
 
     def head(
         self, module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
@@ -113,9 +123,20 @@ class Stack(Protocol):
 
 
 def stack_of(module: Any) -> Stack:
+    """Returns the parts of a network or ControlNet. InputError for one that is no transformer."""
+    name = _family(module).network.stack
+    if not name:
+        raise InputError(
+            f"a node of transformers (TransformerEmbed, ...) is given a {type(module).__name__}, "
+            "which has other parts: take the nodes of its own kind"
+        )
+    return cast(Stack, import_module(name))
+
+
+def _family(module: Any) -> ModelFamily:
     family = family_of_class(type(module).__name__)
     assert family is not None  # only networks of families are loaded
-    return cast(Stack, import_module(family.network.stack))
+    return family
 
 
 def bind_context(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -184,6 +205,7 @@ def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     """Resizes a reference image to the size of the picture or of the part in question."""
     height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
     part = inputs["control_net"].control_net
+    check_vae(part, inputs.get("vae"), loop.latent)  # of one that was drawn by hand
     stack = import_module(family_of(part).network.stack)
     unshifted = stack.unshifted(config(part))
     space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
@@ -245,8 +267,7 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
 def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Runs a range of blocks, -1 as the last one meaning the model's."""
     tokens: Tokens = given["features"]
-    stack = stack_of(module)
-    count = len(stack.blocks(module))
+    count = len(stack_of(module).blocks(module))
     first, last = given["first_block"], given["last_block"]
     last = count - 1 if last == -1 else last
     if not first <= last < count:
@@ -254,12 +275,42 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
             f"TransformerBlocks: blocks {first} to {last} are not there: the model has 0 to "
             f"{count - 1}"
         )
+    numbers = range(first, last + 1)
+    return (_through(module, tokens, numbers, given["fixed"], _residual(given)),)
+
+
+def _through(
+    module: Any, tokens: Tokens, numbers: range, fixed: Fixed, residual: Tensor | None = None
+) -> Tokens:
+    """Runs blocks, a residual added before each, and keeps what later ones read of them."""
+    stack, sources = stack_of(module), _skips(module)
+    before, after = (_waiting(sources, number) for number in (numbers.start, numbers.stop))
+    if len(before) != len(tokens.skips):
+        raise InputError(
+            f"TransformerBlocks: block {numbers.start} and those behind it read what blocks "
+            f"{', '.join(map(str, before)) or 'none'} gave: link features that come from block "
+            f"{numbers.start - 1}"
+        )
+    kept = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
-    residual = _residual(given)
-    for number in range(first, last + 1):
+    for number in numbers:
         hidden = _added(hidden, residual)
-        hidden, text = stack.block(module, number, hidden, text, tokens.embedding, given["fixed"])
-    return (Tokens(hidden, text, tokens.embedding, tokens.step),)
+        skip = {"skip": kept[sources[number]]} if number in sources else {}
+        hidden, text = stack.block(module, number, hidden, text, tokens.embedding, fixed, **skip)
+        kept[number] = hidden
+    skips = tuple(kept[number] for number in after)
+    return Tokens(hidden, text, tokens.embedding, tokens.step, skips)
+
+
+def _skips(module: Any) -> Mapping[int, int]:
+    """Maps blocks that read what an earlier one gave to that one."""
+    skips = _family(module).network.skips
+    return cast(Mapping[int, int], named(skips)(module)) if skips else {}
+
+
+def _waiting(sources: Mapping[int, int], number: int) -> list[int]:
+    """Lists the blocks before this one that it or a later one reads."""
+    return sorted(early for late, early in sources.items() if early < number <= late)
 
 
 def bind_head(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -332,11 +383,8 @@ def _typed(module: Any, text: TextEncoding) -> TextEncoding:
     if text.hidden.dtype == dtype:
         return text
     vector = text.pooled
-    return TextEncoding(
-        text.hidden.to(dtype),
-        None if vector is None else vector.to(dtype),
-        text.sizes,
-        text.guidance,
+    return replace(
+        text, hidden=text.hidden.to(dtype), pooled=None if vector is None else vector.to(dtype)
     )
 
 
@@ -377,11 +425,13 @@ def blocks_example(module: Any, sizes: Sized) -> Example:
     stop = len(every) if sizes.last_block is None else min(sizes.last_block + 1, len(every))
     numbers = range(sizes.first_block, stop)
 
+    before = _waiting(_skips(module), numbers.start)
+    tokens = replace(tokens, skips=(tokens.hidden,) * len(before))
+
     def call() -> list[Tensor]:
-        hidden, text = tokens.hidden, tokens.text
-        for number in numbers:
-            hidden, text = stack.block(module, number, hidden, text, tokens.embedding, fixed)
-        return [hidden, tokens.embedding, *([] if text is None else [text])]
+        made = _through(module, tokens, numbers, fixed)
+        text = [] if made.text is None else [made.text]
+        return [made.hidden, made.embedding, *text, *made.skips]
 
     return call, every[sizes.first_block : stop]
 
@@ -403,6 +453,11 @@ def control_example(module: Any, sizes: Sized) -> Example:
 def control_block_example(module: Any, sizes: Sized) -> Example:
     """Counts as its output what is sent to the network alone."""
     stack, number = stack_of(module), sizes.first_block
+    if number >= (count := len(stack.blocks(module))):
+        raise InputError(
+            f"TransformerControlBlock: block {number} is not there: the ControlNet has 0 to "
+            f"{count - 1}"
+        )
     tokens, fixed = _tokens(module, sizes)
 
     def call() -> list[Tensor]:
@@ -419,19 +474,24 @@ def context_example(module: Any, sizes: Sized) -> Example:
 
 
 def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
-    """Returns a model input, a text and what is fixed, without memory."""
-    shape, stack = _shape_of(module), stack_of(module)
+    """Returns a model input, a text and what is fixed, without memory. Texts of a model whose texts
+    are all of one length have that.
+    """
+    shape, stack, family = _shape_of(module), stack_of(module), _family(module)
+    tokens = sum(family.text_layout.lengths) or sizes.tokens
 
     def empty(*size: int) -> Tensor:
         return torch.empty(sizes.batch, *size, device="meta")
 
     text = TextEncoding(
-        empty(sizes.tokens, shape.text_width),
+        empty(tokens, shape.text_width),
         None if shape.pooled_width is None else empty(shape.pooled_width),
+        empty(7),
         guidance=empty(),
+        mask=empty(tokens),
     )
     grid = _grid(stack.side(module), sizes.height, sizes.width)
-    fixed = stack.fixed(module, *grid, sizes.tokens)
+    fixed = stack.fixed(module, *grid, tokens)
     return empty(shape.input_channels, sizes.height, sizes.width), text, fixed
 
 

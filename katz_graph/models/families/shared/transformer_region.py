@@ -10,12 +10,11 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
-from katz_graph.models.configuration import config
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.configuration import config, latent_space
 from katz_graph.models.family import Control, check_controlnet, family_of
 from katz_graph.patches import freeu_patches, unet_wrapper
-from katz_graph.recipe import Conditioning, ControlUse, ModelRecipe
-
-OTHER_NAMES = "katz_graph.models.families.shared.naming:other_names"
+from katz_graph.recipe import Component, Conditioning, ControlUse, ModelRecipe, VaeRecipe
 
 
 def predict(
@@ -94,13 +93,10 @@ def draw_control(
     """
     control_net = use.control_net
     check_controlnet(control_net, model)
-    if use.vae is None and reads_latents(control_net.control_net):
-        raise InputError(
-            f"{control_net.control_net.folder}: the ControlNet reads a picture as a latent: link "
-            "the model's VAE to ControlNetApplyAdvanced"
-        )
+    vae = use.vae if reads_latents(control_net.control_net) else None
+    check_vae(control_net.control_net, vae, model.latent)
     common = {"control_net": control_net, "conditioning": text}
-    inputs: dict[str, Any] = {**common, "step": step, "image": use.image, "vae": use.vae}
+    inputs: dict[str, Any] = {**common, "step": step, "image": use.image, "vae": vae}
     nodes[name] = NodeCall("TransformerControl", inputs)
     features, residuals = Link(name, 0), []
     for number in range(control_blocks(control_net.control_net)):
@@ -112,6 +108,23 @@ def draw_control(
         features = Link(block, 0)
         residuals.append(Link(block, 1))
     return tuple(residuals)
+
+
+def check_vae(control_net: Component, vae: VaeRecipe | None, latent: LatentSpace) -> None:
+    """Raises InputError where a ControlNet that reads latents has no VAE, or another model's."""
+    if not reads_latents(control_net):
+        return
+    if vae is None:
+        raise InputError(
+            f"{control_net.folder}: the ControlNet reads a picture as a latent: link the model's "
+            "VAE to ControlNetApplyAdvanced"
+        )
+    channels = latent_space(vae).channels
+    if channels != latent.channels:
+        raise InputError(
+            f"{vae.vae.folder}: the VAE gives latents of {channels} channels, the ControlNet in "
+            f"{control_net.folder} reads {latent.channels}: link the model's own VAE"
+        )
 
 
 def control_blocks(part: Any) -> int:

@@ -89,6 +89,7 @@ FIXED = Stage(
     recipes=("cells", "references"),
     recorded=False,  # positions are made of numbers
     reads_text=True,
+    for_all_rows=True,
 )
 CHANNELS = Stage(
     f"{NOUN}_channels",

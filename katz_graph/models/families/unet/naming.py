@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 
 from diffusers.loaders.single_file_utils import DIFFUSERS_TO_LDM_MAPPING
 
+from katz_graph.models.renaming import Rows
+
 ORIGINAL_LAYERS = {
     ours.removesuffix(".weight"): theirs.removesuffix(".weight")
     for kind in ("layers", "addition_embed_type")
@@ -27,14 +29,12 @@ BLOCK = re.compile(
 )
 
 
-def other_names(paths: Collection[str]) -> Mapping[str, str]:
-    """Maps the paths of a UNet's modules to their names in the original code, where they have
-    one.
-    """
+def originals(paths: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
+    """Maps the names that a UNet's modules have in the original code to the modules."""
     layers = len(
         {path.split(".")[3] for path in paths if path.startswith("down_blocks.0.resnets.")}
     )
-    return {path: name for path in paths if (name := _original(path, layers, paths))}
+    return {name: (Rows(path),) for path in paths if (name := _original(path, layers, paths))}
 
 
 def _original(path: str, layers: int, paths: Collection[str]) -> str:

@@ -1,0 +1,102 @@
+"""Tells the shape of a transformer of HunyuanDiT from its configuration, and completes its
+conditioning. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.configuration import config, config_value, expect_class
+from katz_graph.models.families.shared.conditioning import check_told
+from katz_graph.models.family import Architecture, Configuration
+from katz_graph.models.renaming import Renaming
+from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe, Sizes
+
+TRANSFORMER = "HunyuanDiT2DModel"
+LATENT = LatentSpace(channels=4, factor=8, scale=0.13025)
+RENAMING = Renaming({})  # of an original code, whose names no file may have
+LENGTHS = 77, 256  # tokens of BERT's text and of mT5's
+ORIGINAL = 1024  # pixels along a side, that the first versions are told where nobody says another
+
+
+@lru_cache(maxsize=256)
+def transformer_architecture(part: Component) -> Architecture:
+    """Returns the shape of a transformer. InputError for another class, and where its numbers do
+    not fit each other.
+    """
+    expect_class(part, TRANSFORMER)
+    heads, head_width, width, blocks = (
+        config_value(part, name, int, usual)
+        for name, usual in (
+            ("num_attention_heads", 16),
+            ("attention_head_dim", 88),
+            ("hidden_size", 1152),
+            ("num_layers", 28),
+        )
+    )
+    if heads * head_width != width or head_width % 4:
+        raise InputError(
+            f"{part.folder}: config.json gives {heads} heads of {head_width} and tokens of width "
+            f"{width}, expected {heads * head_width}, in heads of a multiple of 4"
+        )
+    if blocks % 2:
+        raise InputError(
+            f"{part.folder}: config.json gives {blocks} blocks, expected an even number: those of "
+            "the second half read those of the first"
+        )
+    lengths = tuple(
+        config_value(part, name, int, usual)
+        for name, usual in zip(("text_len", "text_len_t5"), LENGTHS, strict=True)
+    )
+    if lengths != LENGTHS:
+        raise InputError(
+            f"{part.folder}: config.json gives texts of {lengths[0]} and {lengths[1]} tokens, "
+            f"expected {LENGTHS[0]} and {LENGTHS[1]}"
+        )
+    channels = config_value(part, "in_channels", int, LATENT.channels)
+    return Architecture(
+        latent_channels=channels,
+        input_channels=channels,
+        text_width=max(
+            config_value(part, name, int, usual)
+            for name, usual in (("cross_attention_dim", 1024), ("cross_attention_dim_t5", 2048))
+        ),
+        pooled_width=None,
+    )
+
+
+def complete(
+    entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
+) -> ConditioningEntry:
+    """Adds the sizes that the first versions are told, where the conditioning sets none. InputError
+    for what the family has not.
+    """
+    check_told(entry, model)
+    if not config(model.network).get("use_style_cond_and_image_meta_size", True):
+        return replace(entry, sizes=None)
+    height, width = map(model.latent.pixels, latent["samples"].shape[-2:])
+    told = Sizes(ORIGINAL, ORIGINAL, target_height=height, target_width=width)
+    return replace(entry, sizes=entry.sizes or told)
+
+
+def trained_latent(_: Component) -> LatentSpace:
+    """Returns the space of the latents, which a VAE's file does not tell."""
+    return LATENT
+
+
+def trained_noise(part: Component) -> Configuration:
+    """Returns the configuration of a scheduler: the first versions were trained with more noise."""
+    first = config(part).get("use_style_cond_and_image_meta_size", True)
+    return {
+        "_class_name": "DDPMScheduler",
+        "num_train_timesteps": 1000,
+        "beta_schedule": "scaled_linear",
+        "beta_start": 0.00085,
+        "beta_end": 0.03 if first else 0.018,
+        "prediction_type": "v_prediction",
+    }

@@ -1,0 +1,155 @@
+"""Computes a transformer of HunyuanDiT in parts, on diffusers' modules; each function as
+`families.shared.transformer.Stack` has it.
+
+A text's hidden state is BERT's rows, the narrower filled up with zeros, and mT5's behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from diffusers.models.embeddings import get_2d_rotary_pos_embed
+from torch import Tensor, nn
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.families.shared.transformer import NOTHING, Beside, Fixed, lacks_text
+
+BASE_CELLS = 64  # along the longer side of a picture, which positions are spread over
+SIZE_ORDER = [0, 1, 4, 5, 2, 3]  # original, target, crop: among the numbers of `TextEncoding.sizes`
+
+
+def side(module: Any) -> int:
+    return int(module.config.patch_size)
+
+
+def blocks(module: Any) -> Sequence[nn.Module]:
+    return list(module.blocks)
+
+
+def skips(module: Any) -> Mapping[int, int]:
+    """Maps each block of the second half but the first to its mirror image."""
+    count = len(module.blocks)
+    return {number: count - 1 - number for number in range(count // 2 + 1, count)}
+
+
+def parts(module: Any, name: str) -> Sequence[nn.Module]:
+    match name:
+        case "context":
+            return [module.text_embedder]
+        case "embed":
+            return [module.pos_embed.proj, module.time_extra_emb.timestep_embedder]
+        case _:
+            return [module.norm_out, module.proj_out]
+
+
+def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
+    """Returns both encoders' rows in one width, the masked ones replaced by learned ones."""
+    padding = module.text_embedding_padding
+    first, width = module.config.text_len, padding.shape[1]
+    long = _of_mt5(module, text)
+    told = module.text_embedder(long.flatten(0, 1)).reshape(*long.shape[:2], width)
+    rows = torch.cat([text.hidden[:, :first, :width], told], dim=1)
+    if text.mask is None:
+        return rows
+    return torch.where(text.mask.bool()[..., None], rows, padding)
+
+
+def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
+    """Returns the embedding of mT5's text, masked rows and all; with it, of the first versions, of
+    the picture's sizes and the one style that there is.
+    """
+    embedders = module.time_extra_emb
+    told = [embedders.pooler(_of_mt5(module, text))]
+    if module.config.use_style_cond_and_image_meta_size:
+        if text.sizes is None:  # in a region drawn by hand
+            raise InputError(
+                "the model is told the sizes of the picture, the conditioning has none: encode "
+                "the text with CLIPTextEncodeSDXL"
+            )
+        numbers = embedders.size_proj(text.sizes[:, SIZE_ORDER].reshape(-1))
+        told.append(numbers.to(told[0].dtype).reshape(len(text.sizes), -1))
+        style = torch.zeros(len(text.sizes), dtype=torch.long, device=text.sizes.device)
+        told.append(embedders.style_embedder(style))
+    return (embedders.extra_embedder(torch.cat(told, dim=1)),)
+
+
+def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
+    """Returns the cosines and sines of rotary positions, [1, rows · columns, D] each."""
+    base = BASE_CELLS // side(module)
+    found = get_2d_rotary_pos_embed(
+        module.config.attention_head_dim,
+        _spread(rows, columns, base),
+        (rows, columns),
+        device=module.proj_out.weight.device,
+    )
+    cosines, sines = found
+    return cosines[None], sines[None]
+
+
+def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
+    (told,) = vectors
+    embedders = module.time_extra_emb
+    time = embedders.time_proj(timestep.float())
+    result: Tensor = embedders.timestep_embedder(time.to(told.dtype)) + told
+    return result
+
+
+def embed(
+    module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
+) -> tuple[Tensor, Tensor | None]:
+    return module.pos_embed(x), context
+
+
+def block(
+    module: Any,
+    number: int,
+    hidden: Tensor,
+    text: Tensor | None,
+    embedding: Tensor,
+    fixed: Fixed,
+    skip: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The text stays as it is."""
+    if text is None:
+        raise lacks_text(number)
+    cosines, sines = fixed
+    return module.blocks[number](hidden, text, embedding, (cosines[0], sines[0]), skip), text
+
+
+def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
+    """Of the channels that come out, the second half tells of a variance that is not used."""
+    patch, channels = side(module), module.out_channels
+    patches: Tensor = module.proj_out(module.norm_out(hidden, embedding.float()))
+    patches = patches.reshape(len(hidden), rows, columns, patch, patch, channels)
+    whole = torch.einsum("nhwpqc->nchpwq", patches).reshape(
+        len(hidden), channels, rows * patch, columns * patch
+    )
+    return whole[:, : module.config.in_channels]
+
+
+def _of_mt5(module: Any, text: TextEncoding) -> Tensor:
+    """Returns the hidden state of the second text encoder. InputError for a text of another length
+    than the model's.
+    """
+    count, wanted = text.hidden.shape[1], len(module.text_embedding_padding)
+    if count != wanted:
+        raise InputError(
+            f"the model reads a text of {wanted} tokens, the conditioning has {count}: two that "
+            "are joined cannot be read"
+        )
+    width = module.config.cross_attention_dim_t5
+    return text.hidden[:, module.config.text_len :, :width]
+
+
+def _spread(rows: int, columns: int, base: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns first and last position, down and across: the longer side has `base` of them, and the
+    shorter one lies in the middle.
+    """
+    longer = max(rows, columns)
+    sizes = [round(base / longer * count) for count in (rows, columns)]
+    starts = [round((base - size) / 2.0) for size in sizes]
+    (top, left), (height, width) = starts, sizes
+    return (top, left), (top + height, left + width)

@@ -1,0 +1,613 @@
+"""LoRA files for transformers, in every naming that trainers use, are the LoRA in PEFT's names: the
+same weights bit for bit, fused rows and swapped halves included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import FluxTransformer2DModel
+from diffusers.loaders.lora_conversion_utils import (
+    _convert_fal_kontext_lora_to_diffusers,
+    _convert_kohya_flux_lora_to_diffusers,
+    _convert_non_diffusers_z_image_lora_to_diffusers,
+    _convert_xlabs_flux_lora_to_diffusers,
+)
+from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers
+from safetensors.torch import save_file
+from test_sd3 import original
+from torch import Tensor, nn
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    Qwen3Config,
+    Qwen3Model,
+    T5Config,
+    T5EncoderModel,
+)
+
+from katz_graph.adapters.fit import check_loras, fit
+from katz_graph.adapters.lora import read_lora
+from katz_graph.adapters.methods import Lora as LoraMethod
+from katz_graph.bench.random_transformers import Kind, make_transformer
+from katz_graph.errors import InputError
+from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.models.families.flux.family import FAMILY as FLUX
+from katz_graph.models.loading.identity import component, file_identity
+from katz_graph.recipe import Lora, ModelRecipe
+
+Tensors = dict[str, Tensor]
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image")  # one of each family
+RANK, STRENGTH = 3, 0.7
+QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
+LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
+    "sd35": {
+        "joint_blocks.0.x_block.attn.qkv": tuple(f"transformer_blocks.0.attn.{x}" for x in QKV),
+        "joint_blocks.1.x_block.attn2.qkv": tuple(f"transformer_blocks.1.attn2.{x}" for x in QKV),
+        "joint_blocks.2.context_block.attn.qkv": tuple(
+            f"transformer_blocks.2.attn.{x}" for x in ADDED
+        ),
+        "joint_blocks.0.context_block.attn.proj": ("transformer_blocks.0.attn.to_add_out",),
+        "joint_blocks.1.x_block.mlp.fc1": ("transformer_blocks.1.ff.net.0.proj",),
+        "joint_blocks.0.context_block.adaLN_modulation.1": (
+            "transformer_blocks.0.norm1_context.linear",
+        ),
+        "joint_blocks.2.context_block.adaLN_modulation.1": (
+            "transformer_blocks.2.norm1_context.linear",
+        ),
+        "x_embedder.proj": ("pos_embed.proj",),
+        "y_embedder.mlp.0": ("time_text_embed.text_embedder.linear_1",),
+        "final_layer.adaLN_modulation.1": ("norm_out.linear",),
+    },
+    "flux": {
+        "double_blocks.0.img_attn.qkv": tuple(f"transformer_blocks.0.attn.{x}" for x in QKV),
+        "double_blocks.2.txt_attn.qkv": tuple(f"transformer_blocks.2.attn.{x}" for x in ADDED),
+        "double_blocks.1.txt_mlp.2": ("transformer_blocks.1.ff_context.net.2",),
+        "double_blocks.1.img_mod.lin": ("transformer_blocks.1.norm1.linear",),
+        "single_blocks.1.linear1": (
+            *(f"single_transformer_blocks.1.attn.{x}" for x in QKV),
+            "single_transformer_blocks.1.proj_mlp",
+        ),
+        "single_blocks.0.linear2": ("single_transformer_blocks.0.proj_out",),
+        "guidance_in.in_layer": ("time_text_embed.guidance_embedder.linear_1",),
+        "img_in": ("x_embedder",),
+        "final_layer.linear": ("proj_out",),
+        "final_layer.adaLN_modulation.1": ("norm_out.linear",),
+    },
+    "z_image": {
+        "layers.1.attention.qkv": tuple(f"layers.1.attention.{x}" for x in QKV),
+        "context_refiner.0.attention.qkv": tuple(f"context_refiner.0.attention.{x}" for x in QKV),
+        "noise_refiner.0.attention.out": ("noise_refiner.0.attention.to_out.0",),
+        "layers.0.feed_forward.w2": ("layers.0.feed_forward.w2",),
+        "layers.2.adaLN_modulation.0": ("layers.2.adaLN_modulation.0",),
+        "x_embedder": ("all_x_embedder.2-1",),
+        "final_layer.adaLN_modulation.1": ("all_final_layer.2-1.adaLN_modulation.1",),
+    },
+}
+"""Names layers of small transformers as the original code does -> as diffusers does."""
+SWAPPED = {
+    "sd35": ("joint_blocks.2.context_block.adaLN_modulation.1", "final_layer.adaLN_modulation.1"),
+    "flux": ("final_layer.adaLN_modulation.1",),
+    "z_image": (),
+}
+
+torch.set_num_threads(1)
+
+
+def dotted(prefix: str, ends: tuple[str, str]) -> Callable[[str], tuple[str, ...]]:
+    """How a layer's factors and its alpha are named by its path."""
+    return lambda layer: tuple(f"{prefix}{layer}.{end}" for end in (*ends, "alpha"))
+
+
+def flat(prefix: str) -> Callable[[str], tuple[str, ...]]:
+    """How they are named with underscores for dots."""
+    ends = "lora_down.weight", "lora_up.weight", "alpha"
+    return lambda layer: tuple(f"{prefix}{layer.replace('.', '_')}.{end}" for end in ends)
+
+
+PEFT, KOHYA = ("lora_A.weight", "lora_B.weight"), ("lora_down.weight", "lora_up.weight")
+BY_MODULES = {
+    "PEFT": dotted("base_model.model.", PEFT),
+    "ai-toolkit": dotted("diffusion_model.", PEFT),
+    "an adapter with a name": dotted(
+        "transformer.", ("lora_A.default.weight", "lora_B.default.weight")
+    ),
+    "old diffusers": dotted("transformer.", ("lora.down.weight", "lora.up.weight")),
+    "OneTrainer": flat("lora_transformer_"),
+    "SimpleTuner": flat("lycoris_"),
+    "kohya's, by modules": flat("lora_unet_"),
+}
+BY_ORIGINALS = {
+    "kohya": flat("lora_unet_"),
+    "ComfyUI": dotted("diffusion_model.", PEFT),
+    "ComfyUI, down and up": dotted("diffusion_model.", KOHYA),
+    "fal": dotted("base_model.model.", PEFT),
+    "bare": dotted("", PEFT),
+    "SimpleTuner, originals": flat("lycoris_"),
+}
+
+
+def swapped(tensor: Tensor) -> Tensor:
+    return torch.cat(tensor.chunk(2)[::-1])
+
+
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def factors(module: nn.Module, kind: Kind) -> dict[str, tuple[Tensor, list[Tensor], Tensor]]:
+    """Draws a LoRA: original layer -> down, an up for each of the module's layers, alpha."""
+    found = {}
+    for seed, (layer, names) in enumerate(LAYERS[kind].items()):
+        shapes = [module.get_parameter(f"{name}.weight").shape for name in names]
+        ones = [1] * (len(shapes[0]) - 2)
+        ups = [random(shape[0], RANK, *ones, seed=seed + 50) for shape in shapes]
+        found[layer] = random(RANK, *shapes[0][1:], seed=seed), ups, torch.tensor(1.0 + seed)
+    return found
+
+
+def in_peft_s_names(module: nn.Module, kind: Kind) -> Tensors:
+    return by_modules(module, kind, dotted("transformer.", PEFT))
+
+
+def by_modules(module: nn.Module, kind: Kind, naming: Callable[[str], tuple[str, ...]]) -> Tensors:
+    return {
+        key: value.clone()
+        for layer, (down, ups, alpha) in factors(module, kind).items()
+        for name, up in zip(LAYERS[kind][layer], ups, strict=True)
+        for key, value in zip(naming(name), (down, up, alpha), strict=True)
+    }
+
+
+def by_originals(
+    module: nn.Module, kind: Kind, naming: Callable[[str], tuple[str, ...]]
+) -> Tensors:
+    tensors: Tensors = {}
+    for layer, (down, ups, alpha) in factors(module, kind).items():
+        up = torch.cat(ups)
+        up = swapped(up) if layer in SWAPPED[kind] else up
+        tensors |= dict(zip(naming(layer), (down, up, alpha), strict=True))
+    return tensors
+
+
+def saved(path: Path, tensors: Mapping[str, Tensor]) -> Lora:
+    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, path)
+    return Lora(file_identity(path), STRENGTH)
+
+
+def weights(module: nn.Module) -> Tensors:
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def merged(module: nn.Module, path: Path, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Returns the weights that a LoRA changes, as it leaves them; takes it out again."""
+    sets, before = WeightSets(module), weights(module)
+    sets.use((saved(path / "lora.safetensors", tensors),), "transformer")
+    after = weights(module)
+    sets.use((), "")
+    restored = weights(module)
+    assert all(same_bytes(restored[name], value) for name, value in before.items())
+    return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+def assert_equal(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    assert ours.keys() == wanted.keys() and ours
+    assert all(torch.equal(value, wanted[name]) for name, value in ours.items())
+
+
+@pytest.fixture(scope="module", params=EACH)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def module(kind: Kind) -> nn.Module:
+    made: nn.Module = make_transformer(kind, 1)
+    return made
+
+
+# Namings
+
+
+@pytest.mark.parametrize("naming", [*BY_MODULES, *BY_ORIGINALS])
+def test_every_naming_is_the_lora_in_peft_s_names(
+    naming: str, kind: Kind, module: nn.Module, tmp_path: Path
+) -> None:
+    wanted = merged(module, tmp_path, in_peft_s_names(module, kind))
+    assert wanted.keys() == {f"{name}.weight" for one in LAYERS[kind].values() for name in one}
+    tensors = (
+        by_modules(module, kind, BY_MODULES[naming])
+        if naming in BY_MODULES
+        else by_originals(module, kind, BY_ORIGINALS[naming])
+    )
+    assert_equal(merged(module, tmp_path, tensors), wanted)
+
+
+def test_the_lora_in_peft_s_names_is_its_product(
+    kind: Kind, module: nn.Module, tmp_path: Path
+) -> None:
+    ours, before = merged(module, tmp_path, in_peft_s_names(module, kind)), weights(module)
+    for layer, (down, ups, alpha) in factors(module, kind).items():
+        for name, up in zip(LAYERS[kind][layer], ups, strict=True):
+            product = (up.flatten(1) @ down.flatten(1)).view(ours[f"{name}.weight"].shape)
+            wanted = before[f"{name}.weight"] + STRENGTH * alpha / RANK * product
+            error = (ours[f"{name}.weight"] - wanted).abs().max()
+            assert error <= 1e-6 * (wanted.max() - wanted.min())
+
+
+def test_a_file_without_alpha_has_that_of_its_rank(
+    kind: Kind, module: nn.Module, tmp_path: Path
+) -> None:
+    def with_alpha(value: float | None) -> Tensors:
+        tensors = by_originals(module, kind, BY_ORIGINALS["kohya"])
+        alphas = [name for name in tensors if name.endswith(".alpha")]
+        bare = {name: tensor for name, tensor in tensors.items() if name not in alphas}
+        return bare if value is None else bare | dict.fromkeys(alphas, torch.tensor(value))
+
+    plain, same, other = (
+        merged(module, tmp_path, with_alpha(value)) for value in (None, float(RANK), 1.0)
+    )
+    assert_equal(plain, same)
+    assert not any(torch.equal(value, other[name]) for name, value in plain.items())
+
+
+# Against diffusers' converters
+
+
+def test_kohya_s_names_of_flux_are_what_diffusers_makes_of_them(tmp_path: Path) -> None:
+    """It bakes alpha in, which half the rank leaves exact, forgets that of the last layer, and
+    knows no other width of `linear1`.
+    """
+    module = make_transformer("flux", 1)
+    tensors = by_originals(module, "flux", BY_ORIGINALS["kohya"])
+    for name in tensors:
+        if name.endswith(".alpha"):
+            tensors[name] = torch.tensor(RANK if "final_layer" in name else RANK / 2)
+    kept = {name: value for name, value in tensors.items() if "linear1" not in name}
+    converted = _convert_kohya_flux_lora_to_diffusers(dict(kept))
+    assert len(converted) == 2 * (len(LAYERS["flux"]) - 1 + 4)
+    assert_equal(merged(module, tmp_path, kept), merged(module, tmp_path, converted))
+
+
+@pytest.mark.parametrize("prefix", ["", "diffusion_model."])
+def test_xlabs_names_are_what_diffusers_makes_of_them(prefix: str, tmp_path: Path) -> None:
+    """Their single blocks have a LoRA over the first three of the four parts of `linear1`."""
+    module, sizes = make_transformer("flux", 1), {"qkv": (96, 32), "proj": (32, 32)}
+    tensors = {
+        f"{prefix}{blocks}.{number}.processor.{layer}_lora{end}.{side}.weight": random(
+            *((RANK, inputs) if side == "down" else (rows, RANK)), seed=seed
+        )
+        for seed, (blocks, number, layer, end) in enumerate(
+            [
+                ("double_blocks", 0, "qkv", 1),
+                ("double_blocks", 0, "qkv", 2),
+                ("double_blocks", 1, "proj", 1),
+                ("double_blocks", 2, "proj", 2),
+                ("single_blocks", 1, "qkv", ""),
+                ("single_blocks", 0, "proj", ""),
+            ]
+        )
+        for rows, inputs in [
+            (32, 160) if (blocks, layer) == ("single_blocks", "proj") else sizes[layer]
+        ]
+        for side in ("down", "up")
+    }
+    converted = _convert_xlabs_flux_lora_to_diffusers(dict(tensors))
+    wanted = merged(module, tmp_path, converted)
+    assert len(wanted) == 3 + 3 + 1 + 1 + 3 + 1
+    assert_equal(merged(module, tmp_path, tensors), wanted)
+
+
+def test_z_image_in_kohya_s_names_is_what_diffusers_makes_of_it(tmp_path: Path) -> None:
+    module = make_transformer("z_image", 1)
+    tensors = {
+        name: torch.tensor(RANK / 2) if name.endswith(".alpha") else value
+        for name, value in by_originals(module, "z_image", BY_ORIGINALS["kohya"]).items()
+        # whose names it leaves as they are
+        if "x_embedder" not in name and "final_layer" not in name
+    }
+    converted = _convert_non_diffusers_z_image_lora_to_diffusers(dict(tensors))
+    assert_equal(merged(module, tmp_path, tensors), merged(module, tmp_path, converted))
+
+
+WIDTH = 3072  # of FLUX.1
+DOUBLE = {
+    f"{side}_{layer}": sizes
+    for side in ("img", "txt")
+    for layer, sizes in {
+        "mod.lin": (6, 1),
+        "attn.qkv": (3, 1),
+        "attn.proj": (1, 1),
+        "mlp.0": (4, 1),
+        "mlp.2": (1, 4),
+    }.items()
+}
+SINGLE = {"modulation.lin": (3, 1), "linear1": (7, 1), "linear2": (1, 5)}
+
+
+def test_fal_s_files_of_the_whole_flux_are_what_diffusers_makes_of_them(tmp_path: Path) -> None:
+    """All layers at their real width, each by its factors."""
+    sizes = {
+        f"{blocks}.{number}.{layer}": (rows * WIDTH, inputs * WIDTH)
+        for blocks, count, table in (("double_blocks", 19, DOUBLE), ("single_blocks", 38, SINGLE))
+        for number in range(count)
+        for layer, (rows, inputs) in table.items()
+    } | {"final_layer.linear": (64, WIDTH)}
+    tensors = {}
+    for seed, (layer, (rows, inputs)) in enumerate(sizes.items()):
+        name = f"base_model.model.{layer}.lora"
+        tensors[f"{name}_A.weight"] = random(1, inputs, seed=seed)
+        tensors[f"{name}_B.weight"] = random(rows, 1, seed=seed + 1000)
+    with torch.device("meta"):
+        whole = FluxTransformer2DModel(guidance_embeds=True)
+    used = saved(tmp_path / "lora.safetensors", tensors)
+    ours = fit(read_lora(used.file), FLUX, weights(whole))
+    wanted = _convert_fal_kontext_lora_to_diffusers(dict(tensors))
+    assert len(wanted) == 2 * len(ours) == 2 * (19 * (10 + 4) + 38 * 6 + 1)
+    for name, method in ours.items():
+        assert isinstance(method, LoraMethod)
+        layer = f"transformer.{name.removesuffix('.weight')}.lora"
+        assert torch.equal(method.product.right, wanted[f"{layer}_A.weight"])
+        assert torch.equal(method.product.left, wanted[f"{layer}_B.weight"])
+
+
+@pytest.mark.parametrize("kind", ["sd3", "sd35"], indirect=True)
+def test_sd3_s_layers_are_those_of_diffusers_converter_of_checkpoints(
+    kind: Kind, module: nn.Module, tmp_path: Path
+) -> None:
+    """The factors `up` of all layers, in the place of a checkpoint's weights; a column more tells
+    which layer a row comes from.
+    """
+    layout = original(3, 2 if kind == "sd35" else 0, width=32, norm=16 if kind == "sd35" else None)
+    named = [name for name, value in layout.items() if value.ndim > 1 and name.endswith(".weight")]
+    rows = {name: random(len(layout[name]), RANK, seed=seed) for seed, name in enumerate(named)}
+    numbered = {
+        name: torch.cat([up, torch.full((len(up), 1), float(number))], 1)
+        for number, (name, up) in enumerate(rows.items())
+    }
+    converted = convert_sd3_transformer_checkpoint_to_diffusers(layout | numbered)
+    wanted: Tensors = {}
+    ours: Tensors = {}
+    for name, weight in module.named_parameters():
+        if weight.ndim < 2:
+            continue
+        up, number = converted[name][:, :-1], int(converted[name][0, -1])
+        down = random(RANK, *weight.shape[1:], seed=number)
+        layer = name.removesuffix(".weight")
+        up = up.reshape(*up.shape, *[1] * (weight.ndim - 2))
+        wanted |= dict(zip(dotted("transformer.", PEFT)(layer), (down, up), strict=False))
+        ours |= dict(
+            zip(
+                flat("lora_unet_")(named[number].removesuffix(".weight")),
+                (down, rows[named[number]].reshape(-1, *up.shape[1:])),
+                strict=False,
+            )
+        )
+    assert len(ours) == 2 * len(named)
+    assert_equal(merged(module, tmp_path, ours), merged(module, tmp_path, wanted))
+
+
+# Other methods over fused rows
+
+
+def loha(rows: int, inputs: int) -> Tensors:
+    shapes = {"w1_a": (rows, 2), "w1_b": (2, inputs), "w2_a": (rows, 2), "w2_b": (2, inputs)}
+    return {f"hada_{end}": random(*shape, seed=len(end)) for end, shape in shapes.items()}
+
+
+def lokr(rows: int, inputs: int) -> Tensors:
+    return {
+        "lokr_w1": random(4, 4, seed=1),
+        "lokr_w2_a": random(rows // 4, 2, seed=2),
+        "lokr_w2_b": random(2, inputs // 4, seed=3),
+    }
+
+
+def difference(rows: int, inputs: int) -> Tensors:
+    return {"diff": random(rows, inputs, seed=4), "diff_b": random(rows, seed=5)}
+
+
+def lora(rows: int, inputs: int) -> Tensors:
+    return {
+        "lora_down.weight": random(2, inputs, seed=6),
+        "lora_up.weight": random(rows, 2, seed=7),
+    }
+
+
+def dora(rows: int, inputs: int) -> Tensors:
+    return lora(rows, inputs) | {"dora_scale": random(rows, 1, seed=8).abs()}
+
+
+@pytest.mark.parametrize("make", [loha, lokr, difference, dora], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("layer", ["single_blocks.1.linear1", "final_layer.adaLN_modulation.1"])
+def test_other_methods_change_fused_rows_as_they_change_the_whole(
+    layer: str, make: Callable[[int, int], Tensors], tmp_path: Path
+) -> None:
+    """The weight as the original code has it, changed as a whole and then cut, is the reference."""
+    module, names = make_transformer("flux", 1), LAYERS["flux"][layer]
+    parameters = ("weight", "bias") if make is difference else ("weight",)
+    originals = {}
+    for one in parameters:
+        joined = torch.cat([module.get_parameter(f"{name}.{one}") for name in names])
+        originals[one] = swapped(joined) if layer in SWAPPED["flux"] else joined
+    tensors = {
+        f"lora_unet_{layer.replace('.', '_')}.{end}": value
+        for end, value in make(*originals["weight"].shape).items()
+    }
+    ours = merged(module, tmp_path, tensors)
+    methods = read_lora(file_identity(tmp_path / "lora.safetensors")).parts["network"]
+    for one, joined in originals.items():
+        methods[f"{layer.replace('.', '_')}.{one}"].add_to(joined, STRENGTH)
+        whole = swapped(joined) if layer in SWAPPED["flux"] else joined
+        sizes = [len(module.get_parameter(f"{name}.{one}")) for name in names]
+        for name, rows in zip(names, torch.split(whole, sizes), strict=True):
+            assert torch.allclose(ours[f"{name}.{one}"], rows, rtol=0, atol=1e-6)
+    assert len(ours) == len(names) * len(parameters)
+
+
+def test_rows_of_a_lokr_come_in_pieces(tmp_path: Path) -> None:
+    used = saved(
+        tmp_path / "lora.safetensors",
+        {
+            f"diffusion_model.final_layer.adaLN_modulation.1.{end}": value
+            for end, value in lokr(64, 32).items()
+        },
+    )
+    module = make_transformer("flux", 1)
+    method = fit(read_lora(used.file), FLUX, weights(module))["norm_out.linear.weight"]
+    whole, pieces = torch.zeros(64, 32), torch.zeros(64, 32)
+    method.add_to(whole, 1.0)
+    for first in range(0, 64, 24):
+        method.add_to(pieces[first : first + 24], 1.0, slice(first, min(first + 24, 64)))
+    assert torch.equal(whole, pieces) and method.shape == [64, 32]
+
+
+def test_a_dora_by_inputs_over_fused_rows_is_refused(tmp_path: Path) -> None:
+    tensors = lora(96, 32) | {"dora_scale": random(1, 32, seed=8).abs()}
+    refused(
+        "flux",
+        tmp_path,
+        {
+            f"diffusion_model.double_blocks.0.img_attn.qkv.{end}": one
+            for end, one in tensors.items()
+        },
+        r"img_attn\.qkv is DoRA by inputs, whose norms need all rows of a fused weight",
+    )
+
+
+# Text encoders
+
+
+def text_encoders() -> dict[str, nn.Module]:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    return {
+        "clip": CLIPTextModel(CLIPTextConfig(**sizes, vocab_size=16, num_hidden_layers=1)),
+        "t5": T5EncoderModel(
+            T5Config(vocab_size=16, d_model=32, d_kv=16, d_ff=48, num_layers=1, num_heads=2)
+        ),
+        "qwen3": Qwen3Model(Qwen3Config(**sizes, vocab_size=16, num_hidden_layers=1)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("encoder", "part", "layer"),
+    [
+        ("clip", "text_encoder", "lora_te1_text_model_encoder_layers_0_mlp_fc1"),
+        ("clip", "text_encoder", "text_encoder.text_model.encoder.layers.0.mlp.fc1"),
+        ("clip", "text_encoder", "text_encoders.clip_l.transformer.text_model.encoder.layers.0.mlp.fc1"),
+        ("clip", "text_encoder_2", "lora_te2_text_model_encoder_layers_0_mlp_fc1"),
+        ("t5", "text_encoder_2", "lora_te2_encoder_block_0_layer_0_SelfAttention_q"),
+        ("t5", "text_encoder_2", "lora_te3_encoder_block_0_layer_0_SelfAttention_q"),
+        ("t5", "text_encoder_3", "lora_te3_encoder_block_0_layer_0_SelfAttention_q"),
+        ("t5", "text_encoder_2", "text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q"),
+        ("qwen3", "text_encoder", "lora_te1_layers_0_self_attn_q_proj"),
+        ("qwen3", "text_encoder", "text_encoders.qwen3_4b.transformer.model.layers.0.self_attn.q_proj"),
+    ],
+)  # fmt: skip
+def test_text_encoders_of_transformers_take_their_layers(
+    encoder: str, part: str, layer: str, tmp_path: Path
+) -> None:
+    module = text_encoders()[encoder]
+    name = {"clip": "fc1.weight", "t5": "SelfAttention.q.weight", "qwen3": "q_proj.weight"}[encoder]
+    rows, inputs = next(w.shape for n, w in module.named_parameters() if n.endswith(name))
+    tensors = {f"{layer}.{end}": value for end, value in lora(rows, inputs).items()}
+    used = saved(tmp_path / "lora.safetensors", tensors)
+    (changed,) = fit(read_lora(used.file), part, weights(module))
+    assert changed.endswith(name)
+
+
+def test_a_clip_takes_nothing_of_t5_s(tmp_path: Path) -> None:
+    layer = "lora_te3_encoder_block_0_layer_0_SelfAttention_q"
+    tensors = {f"{layer}.{end}": value for end, value in lora(32, 32).items()}
+    used = saved(tmp_path / "lora.safetensors", tensors)
+    assert not fit(read_lora(used.file), "text_encoder_2", weights(text_encoders()["clip"]))
+
+
+# Files that do not fit
+
+
+def refused(kind: Kind, path: Path, tensors: Mapping[str, Tensor], words: str) -> None:
+    module = make_transformer(kind, 1)
+    before = weights(module)
+    used = saved(path / "lora.safetensors", tensors)
+    with pytest.raises(InputError, match=words) as caught:
+        WeightSets(module).use((used,), "transformer")
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert_equal(weights(module), before)
+
+
+TITLES = {"sd35": "Stable Diffusion 3 or 3.5", "flux": "FLUX.1", "z_image": "Z-Image"}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), list(permutations(EACH, 2)))
+@pytest.mark.parametrize("naming", ["kohya", "ComfyUI"])
+def test_a_lora_of_another_family_is_refused_with_its_name(
+    ours: Kind, theirs: Kind, naming: str, tmp_path: Path
+) -> None:
+    tensors = by_originals(make_transformer(theirs, 1), theirs, BY_ORIGINALS[naming])
+    blocks = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if "block" in name or "layers" in name or "refiner" in name
+    }
+    words = rf"made for {TITLES[theirs]}, not for {TITLES[ours]}: transformer\.\S+ \(shape \["
+    refused(ours, tmp_path, blocks, words)
+
+
+def test_a_lora_of_a_unet_is_refused_with_its_name(kind: Kind, tmp_path: Path) -> None:
+    layer = "lora_unet_down_blocks_1_attentions_0_transformer_blocks_0_attn1_to_q"
+    tensors = {f"{layer}.{end}": value for end, value in lora(32, 32).items()}
+    words = f"made for Stable Diffusion 1, 2 or XL, not for {TITLES[kind]}"
+    refused(kind, tmp_path, tensors, words)
+
+
+def test_a_lora_of_another_width_is_refused_with_both_shapes(kind: Kind, tmp_path: Path) -> None:
+    layer = next(iter(LAYERS[kind]))
+    tensors = {f"diffusion_model.{layer}.{end}": one for end, one in lora(192, 64).items()}
+    words = r"made for another architecture: .* has shape \[192, 64\], this model \[96, 32\]"
+    refused(kind, tmp_path, tensors, words)
+
+
+def test_a_layer_by_both_its_names_is_refused(
+    kind: Kind, module: nn.Module, tmp_path: Path
+) -> None:
+    tensors = in_peft_s_names(module, kind) | by_originals(module, kind, BY_ORIGINALS["kohya"])
+    refused(kind, tmp_path, tensors, r"says \S+ twice \(transformer\.\S+\), expected one LoRA")
+
+
+def test_a_control_lora_is_refused(tmp_path: Path) -> None:
+    tensors = {f"img_in.{end}": one for end, one in lora(32, 128).items()} | {
+        "double_blocks.0.img_attn.norm.query_norm.scale": torch.ones(16)
+    }
+    refused("flux", tmp_path, tensors, "a control LoRA, which replaces norms")
+
+
+def test_of_a_file_that_fits_in_part_it_is_told_how_much(
+    kind: Kind, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module.save_pretrained(tmp_path / "transformer")
+    network = component(tmp_path / "transformer", "network")
+    model = ModelRecipe(network, network)
+    tensors = by_originals(module, kind, BY_ORIGINALS["kohya"])
+    further: Iterable[str] = [f"lora_unet_extra_blocks_{number}_proj" for number in range(5)]
+    more = {f"{name}.{end}": value for name in further for end, value in lora(32, 32).items()}
+    whole = model.with_lora(saved(tmp_path / "whole.safetensors", tensors))
+    assert not list(check_loras(whole))
+    part = model.with_lora(saved(tmp_path / "part.safetensors", tensors | more))
+    (note,) = check_loras(part)
+    count = len(LAYERS[kind]) + 5
+    assert f"used without 5 of its {count} layers that the model does not have: " in note
+    assert note.endswith("extra_blocks_2_proj and 2 more")
+    monkeypatch.setenv("KATZ_LORA_KEYS", "strict")
+    with pytest.raises(InputError, match=f"has 5 of its {count} layers that the model does not"):
+        list(check_loras(part))
