@@ -134,7 +134,8 @@ def layer_names(
     """
     split = (name.rpartition(".") for name in parameters)
     paths = dict.fromkeys(path for path, _, parameter in split if parameter in PARAMETERS)
-    further = {} if names is None else resolve_name(names.originals)(paths)
+    original = "" if names is None else names.originals
+    further = resolve_name(original)(paths) if original else {}
     own = {alias: (Rows(path),) for path in paths for alias in _levels(path, names is None)}
     dotted: dict[str, tuple[Rows, ...]] = {**further, **own}
     return {name.replace(".", "_"): rows for name, rows in dotted.items()} | dotted

@@ -48,6 +48,18 @@ VAES: Mapping[str, tuple[float, float | None]] = {
 }
 """Maps pipelines to scale and shift of their latents."""
 CHANNELS = {"HunyuanDiTPipeline": 4}  # of latents; of others 16
+ABSENT: Mapping[str, tuple[str, ...]] = {
+    "StableDiffusion3Pipeline": (
+        "image_encoder",
+        "feature_extractor",
+        "text_encoder_3",
+        "tokenizer_3",
+    ),
+    "FluxPipeline": ("image_encoder", "feature_extractor"),
+    "ZImagePipeline": (),
+    "HunyuanDiTPipeline": ("safety_checker", "feature_extractor"),
+}
+"""Maps pipelines to what their index says that they go without."""
 PIPELINES: Mapping[Kind, tuple[str, str]] = {
     "sd3": ("StableDiffusion3Pipeline", "SD3Transformer2DModel"),
     "sd35": ("StableDiffusion3Pipeline", "SD3Transformer2DModel"),
@@ -113,11 +125,7 @@ def transformer_config(kind: Kind, blocks: int = 3) -> dict[str, Any]:
 def make_transformer(kind: Kind, seed: int, blocks: int = 3, **changed: Any) -> Any:
     """Makes a transformer whose weights all count. `changed`: of its configuration."""
     _, name = PIPELINES[kind]
-    with seeded(seed):
-        module = getattr(diffusers, name)(**transformer_config(kind, blocks) | changed).eval()
-        for parameter in module.parameters():
-            nn.init.normal_(parameter, 0.0, 0.1)
-    return module.requires_grad_(False)
+    return _drawn(getattr(diffusers, name), transformer_config(kind, blocks) | changed, seed)
 
 
 def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> Any:
@@ -132,6 +140,11 @@ def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> A
         dropped = ("sample_size", "dual_attention_layers")
         values = {name: value for name, value in values.items() if name not in dropped}
         model = diffusers.SD3ControlNetModel
+    return _drawn(model, values, seed)
+
+
+def _drawn(model: Callable[..., Any], values: Mapping[str, Any], seed: int) -> Any:
+    """Makes a network of a configuration, all of whose weights are drawn."""
     with seeded(seed):
         module = model(**values).eval()
         for parameter in module.parameters():
@@ -148,9 +161,9 @@ def make_pipeline(
     **changed: Any,
 ) -> None:
     """Writes a pipeline in diffusers' folder layout, float32: transformer, text encoders,
-    tokenizers, VAE, scheduler. `with_t5`: of Stable Diffusion 3,
-    whose first text encoder's projection changes nothing, as in the published folders. `changed`:
-    of the transformer's configuration.
+    tokenizers, VAE, scheduler. `with_t5`: of Stable Diffusion 3, whose first text encoder's
+    projection changes nothing, as in the published folders. `changed`: of the transformer's
+    configuration.
     """
     folder, (pipeline, network) = Path(folder), PIPELINES[kind]
     parts: dict[str, Any] = {
@@ -173,16 +186,8 @@ def make_pipeline(
             words.save_pretrained(folder / f"tokenizer{suffix}")
             parts[f"text_encoder{suffix}"] = ["transformers", type(encoder).__name__]
             parts[f"tokenizer{suffix}"] = ["transformers", tokens]
-    absent = ["image_encoder", "feature_extractor"]
-    if pipeline == "StableDiffusion3Pipeline":
-        absent += ["text_encoder_3", "tokenizer_3"]
-    whole = {name: [None, None] for name in absent} | parts
-    if pipeline == "ZImagePipeline":
-        whole = parts
-    if pipeline == "HunyuanDiTPipeline":
-        unused = ("safety_checker", "feature_extractor")
-        whole = {name: [None, None] for name in unused} | parts
-    index = {"_class_name": pipeline, "_diffusers_version": "0.42.0"} | whole
+    absent = {name: [None, None] for name in ABSENT[pipeline]}
+    index = {"_class_name": pipeline, "_diffusers_version": "0.42.0"} | absent | parts
     (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 

@@ -90,14 +90,15 @@ class Architecture:
 @dataclass(frozen=True, slots=True)
 class Network:
     """Declares the network of a family: its `noun` in messages, its `part` in pipelines and LoRA
-    files, and its class in diffusers. `prepare` names a function, as `module:function`, that makes
-    a loaded network or ControlNet ready for its stages; `stack` a module that computes a
-    transformer in parts, as `families.shared.transformer.Stack` has them; `channels` a function
-    that makes the input channels beside the latent, from what the conditioning says of them, their
-    number, a latent of the same size and its space; `skips` a function from a module to the numbers
-    of blocks that read what an earlier one gave, too -> those. `overflows`: float16 is too narrow
-    for it.
-    `fills_to`: tokens are filled up to multiples of so many.
+    files, and its class in diffusers.
+
+    `prepare` names a function, as `module:function`, that makes a loaded network or ControlNet
+    ready for its stages; `stack` a module that computes a transformer in parts, as
+    `families.shared.transformer_stack.Stack` has them; `channels` a function that makes the input
+    channels beside the latent, from what the conditioning says of them, their number, a latent of
+    the same size and its space; `skips` a function from a module to the numbers of blocks that read
+    what an earlier one gave, too -> those. `overflows`: float16 is too narrow for it. `fills_to`:
+    tokens are filled up to multiples of so many.
     """
 
     noun: str
@@ -174,8 +175,8 @@ class Training:
     """
 
     latent: Callable[[Component], LatentSpace]
-    vae_overflows: Callable[[Component], bool]
     noise: Callable[[Component], Configuration]
+    vae_overflows: Callable[[Component], bool] = lambda _: False
     scheduler: Callable[[Contents, Component], Component] | None = None
     multiplier: float = 1000.0
 
@@ -192,13 +193,13 @@ class LoraNames:
     underscores for dots, or by paths, which begin with one of `roots`, diffusers' or the original
     code's. `renaming` maps diffusers' names of tensors to PEFT's; `originals` names the function
     from the paths of all modules to the layers of the original code, each with the modules whose
-    rows are its own. Both as `module:name`.
+    rows are its own, none where files have diffusers' names alone. Both as `module:name`.
     """
 
     prefixes: tuple[str, ...]
     roots: tuple[str, ...]
     renaming: str
-    originals: str
+    originals: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class ModelFamily:
     """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
     `title`, `short`: its models, in messages. `text_sets`: the sets of text encoders that it may
     have, as files of their own; `text_layout`: how it reads them. `files`: None where it is read
-    from diffusers' folders alone.
+    from diffusers' folders alone. `stages`: its own, beside those of several families.
     """
 
     title: str
@@ -225,10 +226,10 @@ class ModelFamily:
     files: Files | None
     training: Training
     lora: LoraNames
-    text_sets: tuple[TextSet, ...]
-    stages: tuple[stages.Stage, ...]
     controls: Controls | None = None
+    text_sets: tuple[TextSet, ...] = ()
     text_layout: TextLayout = DEFAULT_LAYOUT
+    stages: tuple[stages.Stage, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ one stage, and a stage that makes a prediction stronger by a strength for each r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from katz_graph.graph import Link, NodeCall
@@ -21,7 +21,6 @@ from katz_graph.models.family import (
     Network,
     Training,
 )
-from katz_graph.models.renaming import Rows
 from katz_graph.models.stages import Extent, Loop, Outputs, Stage
 from katz_graph.node import Node
 from katz_graph.recipe import Component
@@ -56,10 +55,6 @@ def prepare(module: Any) -> None:
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     return tensors
-
-
-def originals(paths: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
-    return {}
 
 
 def architecture(part: Component) -> Architecture:
@@ -119,11 +114,9 @@ FAMILY = ModelFamily(
     ),
     training=Training(
         lambda _: LatentSpace(4, 8, 0.5),
-        lambda _: False,
         lambda _: {"prediction_type": "epsilon"},
     ),
-    lora=LoraNames(("lora_made_up_",), (), "builtins:dict", f"{MODULE}:originals"),
-    text_sets=(),
+    lora=LoraNames(("lora_made_up_",), (), "builtins:dict"),
     stages=(PREDICT, STRONGER),
 )
 

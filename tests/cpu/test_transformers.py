@@ -45,7 +45,7 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.stage_cost import stage_work
-from katz_graph.models.families.shared.transformer import stack_of
+from katz_graph.models.families.shared.transformer_stack import stack_of
 from katz_graph.models.family import check_text
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes

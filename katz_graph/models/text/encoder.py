@@ -19,7 +19,7 @@ from katz_graph.errors import InputError
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.identity import check_unchanged
-from katz_graph.models.text.kinds import KINDS
+from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
 from katz_graph.models.text.sequence import encode_sequence
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
@@ -74,7 +74,7 @@ def encode(
         )
     texts = [text, *further, *[text] * len(encoders)]
     each = [(*pair, said) for pair, said in zip(encoders, texts, strict=False)]
-    in_rows = [number for number, one in enumerate(each) if _takes_rows(one[0])]
+    in_rows = [number for number, one in enumerate(each) if kind_of_module(one[0]).rows]
     parts, masks, pooled = [], [], None
     if in_rows:
         mute = [number in absent for number in in_rows]
@@ -102,12 +102,8 @@ def encode(
 def _width(encoder: tuple[Any, Any]) -> int:
     """Returns the width of a long text's tokens, whether it is read or not; 0 for CLIP."""
     module, _ = encoder
-    kind = KINDS[type(module).__name__]
+    kind = kind_of_module(module)
     return 0 if kind.rows else int(getattr(module.config, kind.width))
-
-
-def _takes_rows(module: Any) -> bool:
-    return KINDS[type(module).__name__].rows
 
 
 def _encode_rows(

@@ -5,7 +5,7 @@ configurations call things. Never imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from katz_graph.errors import InputError
@@ -36,19 +36,10 @@ class EncoderKind:
     overflows: bool = False
 
 
-CLIP, PROJECTING = (
-    EncoderKind(
-        "clip",
-        "CLIP",
-        model,
-        "CLIPTextConfig",
-        "CLIPTokenizer",
-        packs,
-        rows=True,
-        projects=bool(packs == "g"),
-    )
-    for model, packs in (("CLIPTextModel", "l"), ("CLIPTextModelWithProjection", "g"))
+CLIP = EncoderKind(
+    "clip", "CLIP", "CLIPTextModel", "CLIPTextConfig", "CLIPTokenizer", "l", rows=True
 )
+PROJECTING = replace(CLIP, model="CLIPTextModelWithProjection", packs="g", projects=True)
 T5 = EncoderKind(
     "t5",
     "T5",
@@ -100,6 +91,11 @@ def kind_of(encoder: Component) -> EncoderKind:
 def kind_named(values: Mapping[str, Any]) -> EncoderKind:
     """Returns the kind that a configuration names, CLIP where none. KeyError for another."""
     return KINDS[(values.get("architectures") or [CLIP.model])[0]]
+
+
+def kind_of_module(module: Any) -> EncoderKind:
+    """Returns the kind of a text encoder that is loaded."""
+    return KINDS[type(module).__name__]
 
 
 def width_of(encoder: Component) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.host.transfer import to_device
-from katz_graph.models.text.kinds import KINDS
+from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.prompt import Token
 from katz_graph.models.text.tokens import said
 from katz_graph.models.text.weighing import weigh
@@ -38,7 +38,7 @@ def outputs(module: Any, ids: Tensor, **options: Any) -> Any:
     """Calls a text encoder on ids [B, T]. A language model's tokens read those before them, which
     it need not find out by looking at a mask.
     """
-    if KINDS[type(module).__name__].causal:
+    if kind_of_module(module).causal:
         options["attention_mask"] = {"full_attention": None}
     return module(ids, **options)
 

@@ -115,10 +115,9 @@ def _branch(
     nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry
 ) -> Link:
     """Adds the network of one conditioning entry, with a ControlNet instance per use."""
-    whole = ConditioningEntry(entry.encoding)
     text = (
-        replace(
-            whole,
+        ConditioningEntry(
+            entry.encoding,
             sizes=entry.sizes,
             concatenated=entry.concatenated,
             guidance=entry.guidance,

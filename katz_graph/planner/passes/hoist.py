@@ -80,9 +80,9 @@ def hoist(program: Program) -> Program:
             inputs["reference"] = once(
                 hoists["reference"], key, reads if vae is None else {**reads, "vae": vae}
             )
-        if "hint" in hoists:  # what a ControlNet makes of it
-            reads = {"control_net": model, "reference": inputs.pop("reference")}
-            inputs["hint"] = once(hoists["hint"], key, reads)
+            if "hint" in hoists:  # what the ControlNet makes of it
+                reads = {"control_net": model, "reference": inputs.pop("reference")}
+                inputs["hint"] = once(hoists["hint"], key, reads)
         if "concatenated" in hoists and entry.concatenated is not None:
             key = ":".join(
                 [

@@ -66,11 +66,6 @@ def complete(
     return entry
 
 
-def trained_latent(_: Component) -> LatentSpace:
-    """Returns the space of the latents, which a VAE's file does not tell."""
-    return LATENT
-
-
 def trained_noise(part: Component) -> Configuration:
     """Returns the configuration of a scheduler: the shift depends on the size of the picture, but
     for models distilled to few steps, which are told no guidance.

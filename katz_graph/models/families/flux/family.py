@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from katz_graph.models.families.flux.architecture import (
     CONTROLNET,
+    LATENT,
     TRANSFORMER,
     complete,
-    trained_latent,
     trained_noise,
     transformer_architecture,
 )
@@ -16,14 +16,14 @@ from katz_graph.models.families.flux.controls import (
     reads,
 )
 from katz_graph.models.families.flux.files import transformer_configuration
-from katz_graph.models.families.shared import transformer_region as region
+from katz_graph.models.families.shared.lora_names import lora_names
+from katz_graph.models.families.shared.transformer_network import transformer
+from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.family import (
     Controls,
     Files,
     Layout,
-    LoraNames,
     ModelFamily,
-    Network,
     TextSet,
     Training,
 )
@@ -34,14 +34,10 @@ FOLDER = "katz_graph.models.families.flux"
 FAMILY = ModelFamily(
     title="FLUX.1",
     short="FLUX.1",
-    network=Network(
-        noun="transformer",
-        part="transformer",
+    network=transformer(
         class_name=TRANSFORMER,
         architecture=transformer_architecture,
         complete=complete,
-        predict=region.predict,
-        prepare="katz_graph.models.prepare:prepare",
         stack=f"{FOLDER}.stack",
         channels=f"{FOLDER}.channels:concatenated_channels",
         overflows=True,
@@ -59,8 +55,7 @@ FAMILY = ModelFamily(
         convert=f"{FOLDER}.files:converted",
     ),
     training=Training(
-        latent=trained_latent,
-        vae_overflows=lambda _: False,
+        latent=lambda _: LATENT,
         noise=trained_noise,
         multiplier=1.0,
     ),
@@ -72,11 +67,10 @@ FAMILY = ModelFamily(
             configure=controlnet_configuration,
         ),
         check_controlnet,
-        region.draw_control,
+        draw_control,
         reads,
     ),
-    lora=LoraNames(
-        prefixes=("lora_unet_", "lora_transformer_"),
+    lora=lora_names(
         roots=(
             "transformer_blocks",
             "single_transformer_blocks",
@@ -94,10 +88,8 @@ FAMILY = ModelFamily(
             "guidance_in",
             "final_layer",
         ),
-        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
         originals=f"{FOLDER}.files:OF_LORAS.originals",
     ),
     text_sets=(TextSet("flux", ("clip", "t5")),),
     text_layout=TextLayout(pooled="plain", clip_rows=False, least=256),
-    stages=(),
 )

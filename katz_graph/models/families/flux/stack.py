@@ -1,5 +1,5 @@
 """Computes a transformer of FLUX.1 in parts, on diffusers' modules; each function as
-`families.shared.transformer.Stack` has it.
+`families.shared.transformer_stack.Stack` has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import (
+from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
     Fixed,

@@ -14,12 +14,10 @@ from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
-from katz_graph.models.renaming import Renaming
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe, Sizes
 
 TRANSFORMER = "HunyuanDiT2DModel"
 LATENT = LatentSpace(channels=4, factor=8, scale=0.13025)
-RENAMING = Renaming({})  # of an original code, whose names no file may have
 LENGTHS = 77, 256  # tokens of BERT's text and of mT5's
 ORIGINAL = 1024  # pixels along a side, that the first versions are told where nobody says another
 
@@ -82,11 +80,6 @@ def complete(
     height, width = map(model.latent.pixels, latent["samples"].shape[-2:])
     told = Sizes(ORIGINAL, ORIGINAL, target_height=height, target_width=width)
     return replace(entry, sizes=entry.sizes or told)
-
-
-def trained_latent(_: Component) -> LatentSpace:
-    """Returns the space of the latents, which a VAE's file does not tell."""
-    return LATENT
 
 
 def trained_noise(part: Component) -> Configuration:

@@ -1,5 +1,5 @@
 """Computes a transformer of HunyuanDiT in parts, on diffusers' modules; each function as
-`families.shared.transformer.Stack` has it.
+`families.shared.transformer_stack.Stack` has it.
 
 A text's hidden state is BERT's rows, the narrower filled up with zeros, and mT5's behind them.
 """
@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import NOTHING, Beside, Fixed, lacks_text
+from katz_graph.models.families.shared.transformer_stack import (
+    NOTHING,
+    Beside,
+    Fixed,
+    lacks_text,
+    unpatched,
+)
 
 BASE_CELLS = 64  # along the longer side of a picture, which positions are spread over
 SIZE_ORDER = [0, 1, 4, 5, 2, 3]  # original, target, crop: among the numbers of `TextEncoding.sizes`
@@ -121,12 +127,8 @@ def block(
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
     """Of the channels that come out, the second half tells of a variance that is not used."""
-    patch, channels = side(module), module.out_channels
-    patches: Tensor = module.proj_out(module.norm_out(hidden, embedding.float()))
-    patches = patches.reshape(len(hidden), rows, columns, patch, patch, channels)
-    whole = torch.einsum("nhwpqc->nchpwq", patches).reshape(
-        len(hidden), channels, rows * patch, columns * patch
-    )
+    tokens: Tensor = module.proj_out(module.norm_out(hidden, embedding.float()))
+    whole = unpatched(tokens, rows, columns, side(module))
     return whole[:, : module.config.in_channels]
 
 

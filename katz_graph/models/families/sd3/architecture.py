@@ -73,8 +73,3 @@ def complete(
                 f"{most}x{most}"
             )
     return entry
-
-
-def trained_latent(_: Component) -> LatentSpace:
-    """Returns the space of the latents, which a VAE's file does not tell."""
-    return LATENT

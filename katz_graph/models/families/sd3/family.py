@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from katz_graph.models.families.sd3.architecture import (
     CONTROLNET,
+    LATENT,
     SCHEDULER,
     TRANSFORMER,
     complete,
-    trained_latent,
     transformer_architecture,
 )
 from katz_graph.models.families.sd3.controls import (
@@ -16,14 +16,14 @@ from katz_graph.models.families.sd3.controls import (
     reads,
 )
 from katz_graph.models.families.sd3.files import transformer_configuration
-from katz_graph.models.families.shared import transformer_region as region
+from katz_graph.models.families.shared.lora_names import lora_names
+from katz_graph.models.families.shared.transformer_network import transformer
+from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.family import (
     Controls,
     Files,
     Layout,
-    LoraNames,
     ModelFamily,
-    Network,
     TextSet,
     Training,
 )
@@ -34,14 +34,10 @@ FOLDER = "katz_graph.models.families.sd3"
 FAMILY = ModelFamily(
     title="Stable Diffusion 3 or 3.5",
     short="SD3 and SD3.5",
-    network=Network(
-        noun="transformer",
-        part="transformer",
+    network=transformer(
         class_name=TRANSFORMER,
         architecture=transformer_architecture,
         complete=complete,
-        predict=region.predict,
-        prepare="katz_graph.models.prepare:prepare",
         stack=f"{FOLDER}.stack",
     ),
     files=Files(
@@ -58,8 +54,7 @@ FAMILY = ModelFamily(
         convert=f"{FOLDER}.files:converted",
     ),
     training=Training(
-        latent=trained_latent,
-        vae_overflows=lambda _: False,
+        latent=lambda _: LATENT,
         noise=lambda _: SCHEDULER,
     ),
     controls=Controls(
@@ -70,11 +65,10 @@ FAMILY = ModelFamily(
             configure=controlnet_configuration,
         ),
         check_controlnet,
-        region.draw_control,
+        draw_control,
         reads,
     ),
-    lora=LoraNames(
-        prefixes=("lora_unet_", "lora_transformer_"),
+    lora=lora_names(
         roots=(
             "transformer_blocks",
             "pos_embed",
@@ -88,10 +82,8 @@ FAMILY = ModelFamily(
             "y_embedder",
             "final_layer",
         ),
-        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
         originals=f"{FOLDER}.files:RENAMING.originals",
     ),
     text_sets=(TextSet("sd3", ("clip", "clip")), TextSet("sd3", ("clip", "clip", "t5"))),
     text_layout=TextLayout(pooled="joined", least=77),
-    stages=(),
 )

@@ -1,5 +1,5 @@
 """Computes a transformer of Stable Diffusion 3 in parts, on diffusers' modules; each function as
-`families.shared.transformer.Stack` has it.
+`families.shared.transformer_stack.Stack` has it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import (
+from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
     Fixed,
     lacks_text,
+    unpatched,
 )
 
 
@@ -109,9 +110,5 @@ def block(
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    patch, channels = module.config.patch_size, module.out_channels
-    patches: Tensor = module.proj_out(module.norm_out(hidden, embedding))
-    patches = patches.reshape(len(hidden), rows, columns, patch, patch, channels)
-    return torch.einsum("nhwpqc->nchpwq", patches).reshape(
-        len(hidden), channels, rows * patch, columns * patch
-    )
+    tokens: Tensor = module.proj_out(module.norm_out(hidden, embedding))
+    return unpatched(tokens, rows, columns, side(module))

@@ -12,6 +12,7 @@ from katz_graph.models.stages import Extent, Stage, uncounted
 from katz_graph.recipe import Component, ControlNetRecipe
 
 COMPUTE = "katz_graph.models.families.shared.transformer"
+EXAMPLES = "katz_graph.models.families.shared.transformer_examples"
 NOUN = "transformer"
 
 
@@ -51,7 +52,7 @@ def _part(part: str, colour: str, **declared: Any) -> Stage:
         name,
         _work(name),
         compute=f"{COMPUTE}:{part}",
-        example=f"{COMPUTE}:{part}_example",
+        example=f"{EXAMPLES}:{part}",
         module="model",
         costed=True,
         holds_weights=True,
@@ -68,7 +69,7 @@ CONTEXT = Stage(
     _work(f"{NOUN}_context"),
     compute=f"{COMPUTE}:context",
     bind=f"{COMPUTE}:bind_context",
-    example=f"{COMPUTE}:context_example",
+    example=f"{EXAMPLES}:context",
     module="model",
     reads_text=True,
 )
@@ -112,13 +113,13 @@ REFERENCE = Stage(
 HINT = Stage(f"{NOUN}_hint", uncounted, compute=f"{COMPUTE}:hint", module="control_net")
 
 
-def _control(name: str, compute: str, label: str, **declared: Any) -> Stage:
+def _control(name: str, label: str, **declared: Any) -> Stage:
     """Declares one of the stages that make up a ControlNet."""
     return Stage(
         f"{NOUN}_{name}",
         _work(f"{NOUN}_{name}"),
-        compute=f"{COMPUTE}:{compute}",
-        example=f"{COMPUTE}:{compute}_example",
+        compute=f"{COMPUTE}:{name}",
+        example=f"{EXAMPLES}:{name}",
         module="control_net",
         costed=True,
         holds_weights=True,
@@ -146,13 +147,11 @@ STAGES = (
     CHANNELS,
     _control(
         "control",
-        "control",
         "ControlNet embed",
         gives=("state",),
         hoists=EMBED | {"reference": REFERENCE.name, "hint": HINT.name},
     ),
     _control(
-        "control_block",
         "control_block",
         "ControlNet block",
         rows=("strength",),

@@ -4,6 +4,7 @@ torch.
 
 from __future__ import annotations
 
+from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.unet import region
 from katz_graph.models.families.unet.architecture import (
     CONTROLNETS,
@@ -24,7 +25,6 @@ from katz_graph.models.family import (
     Controls,
     Files,
     Layout,
-    LoraNames,
     ModelFamily,
     Network,
     TextSet,
@@ -78,8 +78,7 @@ FAMILY = ModelFamily(
         noise=lambda _: scheduler_configuration("epsilon", zero_terminal_snr=False),
         scheduler=scheduler_component,
     ),
-    lora=LoraNames(
-        prefixes=("lora_unet_",),
+    lora=lora_names(
         roots=(
             "conv_in",
             "time_embedding",
@@ -94,7 +93,6 @@ FAMILY = ModelFamily(
             "middle_block",
             "output_blocks",
         ),
-        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
         originals=f"{FOLDER}.naming:originals",
     ),
     text_sets=(TextSet("stable_diffusion", ("clip",)), TextSet("sdxl", ("clip", "clip"))),

@@ -55,8 +55,3 @@ def complete(
     """Returns the entry as it is. InputError for what the family has not."""
     check_told(entry, model)
     return entry
-
-
-def trained_latent(_: Component) -> LatentSpace:
-    """Returns the space of the latents, which a VAE's file does not tell."""
-    return LATENT

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from katz_graph.models.families.shared import transformer_region as region
+from katz_graph.models.families.shared.lora_names import lora_names
+from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.z_image.architecture import (
+    LATENT,
     SCHEDULER,
     TEMPLATE,
     TRANSFORMER,
     complete,
-    trained_latent,
     transformer_architecture,
 )
 from katz_graph.models.families.z_image.files import transformer_configuration
 from katz_graph.models.family import (
     Files,
     Layout,
-    LoraNames,
     ModelFamily,
-    Network,
     TextSet,
     Training,
 )
@@ -28,14 +27,10 @@ FOLDER = "katz_graph.models.families.z_image"
 FAMILY = ModelFamily(
     title="Z-Image",
     short="Z-Image",
-    network=Network(
-        noun="transformer",
-        part="transformer",
+    network=transformer(
         class_name=TRANSFORMER,
         architecture=transformer_architecture,
         complete=complete,
-        predict=region.predict,
-        prepare="katz_graph.models.prepare:prepare",
         stack=f"{FOLDER}.stack",
         overflows=True,
         fills_to=32,
@@ -50,13 +45,11 @@ FAMILY = ModelFamily(
         convert=f"{FOLDER}.files:converted",
     ),
     training=Training(
-        latent=trained_latent,
-        vae_overflows=lambda _: False,
+        latent=lambda _: LATENT,
         noise=lambda _: SCHEDULER,
         multiplier=1.0,
     ),
-    lora=LoraNames(
-        prefixes=("lora_unet_", "lora_transformer_"),
+    lora=lora_names(
         roots=(
             "layers",
             "noise_refiner",
@@ -68,10 +61,8 @@ FAMILY = ModelFamily(
             "x_embedder",
             "final_layer",
         ),
-        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
         originals=f"{FOLDER}.files:RENAMING.originals",
     ),
     text_sets=(TextSet("lumina2", ("qwen3",)),),
     text_layout=TextLayout(template=TEMPLATE, from_end=2),
-    stages=(),
 )

@@ -1,5 +1,5 @@
 """Computes a transformer of Z-Image in parts, on diffusers' modules; each function as
-`families.shared.transformer.Stack` has it.
+`families.shared.transformer_stack.Stack` has it.
 
 Tokens of the picture and of the text are filled up to multiples of 32 with learned ones, and are
 one sequence, the picture's first.
@@ -15,11 +15,12 @@ from diffusers.models.transformers.transformer_z_image import SEQ_MULTI_OF
 from torch import Tensor, nn
 
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared.transformer import (
+from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
     Fixed,
     grid_ids,
+    unpatched,
 )
 
 
@@ -95,12 +96,8 @@ def block(
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
     """The model predicts the way from noise to picture, a flow's is the other way."""
-    patch, channels = side(module), module.out_channels
-    patches: Tensor = _final_layer(module)(hidden, c=embedding)[:, : rows * columns]
-    grid = patches.reshape(len(hidden), rows, columns, patch, patch, channels)
-    return -grid.permute(0, 5, 1, 3, 2, 4).reshape(
-        len(hidden), channels, rows * patch, columns * patch
-    )
+    tokens: Tensor = _final_layer(module)(hidden, c=embedding)[:, : rows * columns]
+    return -unpatched(tokens, rows, columns, side(module))
 
 
 def _embedder(module: Any) -> Any:

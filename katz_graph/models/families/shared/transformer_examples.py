@@ -1,0 +1,131 @@
+"""Calls the stages of transformers on modules without memory, to count what they cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import TextEncoding, Tokens
+from katz_graph.models.families.shared.transformer import run_blocks, skip_sources, still_read
+from katz_graph.models.families.shared.transformer_stack import (
+    Fixed,
+    family_of_module,
+    filled,
+    patch_grid,
+    stack_of,
+)
+from katz_graph.models.family import Architecture, architecture
+from katz_graph.models.stages import Example, Sized
+from katz_graph.recipe import Component
+
+
+def embed(module: Any, sizes: Sized) -> Example:
+    stack = stack_of(module)
+    x, text, fixed = _inputs(module, sizes)
+    context, vectors = stack.context(module, text), stack.vectors(module, text)
+    time = torch.empty(sizes.batch, device="meta", dtype=torch.float64)
+
+    def call() -> list[Tensor]:
+        embedding = stack.embedding(module, time, vectors)
+        hidden, words = stack.embed(
+            module, filled(x, stack.side(module)), context, embedding, fixed
+        )
+        return [hidden, embedding, *([] if words is None else [words])]
+
+    return call, stack.parts(module, "embed")
+
+
+def blocks(module: Any, sizes: Sized) -> Example:
+    stack = stack_of(module)
+    tokens, fixed = _tokens(module, sizes)
+    every = stack.blocks(module)
+    stop = len(every) if sizes.last_block is None else min(sizes.last_block + 1, len(every))
+    numbers = range(sizes.first_block, stop)
+
+    before = still_read(skip_sources(module), numbers.start)
+    tokens = replace(tokens, skips=(tokens.hidden,) * len(before))
+
+    def call() -> list[Tensor]:
+        made = run_blocks(module, tokens, numbers, fixed)
+        text = [] if made.text is None else [made.text]
+        return [made.hidden, made.embedding, *text, *made.skips]
+
+    return call, every[sizes.first_block : stop]
+
+
+def head(module: Any, sizes: Sized) -> Example:
+    stack = stack_of(module)
+    tokens, _ = _tokens(module, sizes)
+    grid = patch_grid(stack.side(module), sizes.height, sizes.width)
+    return (
+        lambda: [stack.head(module, tokens.hidden, tokens.embedding, *grid)],
+        stack.parts(module, "head"),
+    )
+
+
+control = embed
+
+
+def control_block(module: Any, sizes: Sized) -> Example:
+    """Counts as its output what is sent to the network alone."""
+    stack, number = stack_of(module), sizes.first_block
+    if number >= (count := len(stack.blocks(module))):
+        raise InputError(
+            f"TransformerControlBlock: block {number} is not there: the ControlNet has 0 to "
+            f"{count - 1}"
+        )
+    tokens, fixed = _tokens(module, sizes)
+
+    def call() -> list[Tensor]:
+        hidden, _ = stack.block(module, number, tokens.hidden, tokens.text, tokens.embedding, fixed)
+        return [stack.residual(module, number, hidden)]
+
+    return call, [stack.blocks(module)[number]]
+
+
+def context(module: Any, sizes: Sized) -> Example:
+    stack = stack_of(module)
+    _, text, _ = _inputs(module, sizes)
+    return lambda: [stack.context(module, text)], stack.parts(module, "context")
+
+
+def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
+    """Returns a model input, a text and what is fixed, without memory. Texts of a model whose texts
+    are all of one length have that.
+    """
+    shape, stack, family = _shape_of(module), stack_of(module), family_of_module(module)
+    tokens = sum(family.text_layout.lengths) or sizes.tokens
+
+    def empty(*size: int) -> Tensor:
+        return torch.empty(sizes.batch, *size, device="meta")
+
+    text = TextEncoding(
+        empty(tokens, shape.text_width),
+        None if shape.pooled_width is None else empty(shape.pooled_width),
+        empty(7),
+        guidance=empty(),
+        mask=empty(tokens),
+    )
+    grid = patch_grid(stack.side(module), sizes.height, sizes.width)
+    fixed = stack.fixed(module, *grid, tokens)
+    return empty(shape.input_channels, sizes.height, sizes.width), text, fixed
+
+
+def _shape_of(module: Any) -> Architecture:
+    values = {**module.config, "_class_name": type(module).__name__}
+    return architecture(Component(values["_class_name"], (), json.dumps(values, default=list)))
+
+
+def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
+    stack = stack_of(module)
+    x, text, fixed = _inputs(module, sizes)
+    embedding = stack.embedding(module, x.new_empty(sizes.batch), stack.vectors(module, text))
+    context = stack.context(module, text)
+    hidden, words = stack.embed(module, filled(x, stack.side(module)), context, embedding, fixed)
+    step: Any = x  # no example reads it
+    return Tokens(hidden, words, embedding, step), fixed

@@ -1,0 +1,16 @@
+"""Declares what networks of all families of transformers have in common. Never imports torch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from katz_graph.models.families.shared.transformer_region import predict
+from katz_graph.models.family import Network
+
+transformer = partial(
+    Network,
+    noun="transformer",
+    part="transformer",
+    predict=predict,
+    prepare="katz_graph.models.prepare:prepare",
+)
