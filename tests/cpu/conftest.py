@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers_made import EACH
 
 from katz_graph.bench.parity import Models
+from katz_graph.bench.random_transformers import Kind, make_pipeline
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,3 +32,12 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, sd1: Models, sdxl: Mo
         for lora in models.loras:
             (root / "loras" / lora.name).symlink_to(lora)
     return root
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
+    """Returns the pipeline of a transformer of each family."""
+    made = {kind: tmp_path_factory.mktemp(kind) for kind in EACH}
+    for kind, place in made.items():
+        make_pipeline(place, kind, 1)
+    return made

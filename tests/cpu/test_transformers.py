@@ -4,7 +4,6 @@ pipelines, two devices against one.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from dataclasses import replace
@@ -16,6 +15,7 @@ from diffusers import FluxKontextPipeline, FluxPipeline
 from safetensors.torch import load_file, save_file
 from transformers_made import (
     COSTED,
+    EACH,
     KINDS,
     PROMPTS,
     STEPS,
@@ -37,7 +37,6 @@ from katz_graph.bench.random_transformers import (
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
@@ -46,26 +45,19 @@ from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.stage_cost import stage_work
 from katz_graph.models.families.shared.transformer_stack import stack_of
-from katz_graph.models.family import check_text
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes
-from katz_graph.models.text.kinds import kind_of
-from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence
-from katz_graph.patches import FreeU
+from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
 from katz_graph.recipe import (
     ConditioningEntry,
-    Joined,
     Lora,
     Picture,
     Prompt,
     References,
     Sizes,
-    Zeroed,
 )
 
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
 PEFT = {  # a layer of the second block
     "sd35": "transformer_blocks.1.attn.to_v",
     "flux": "single_transformer_blocks.1.attn.to_v",
@@ -76,14 +68,6 @@ PEFT = {  # a layer of the second block
 LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than what some models read
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
-    made = {kind: tmp_path_factory.mktemp(kind) for kind in EACH}
-    for kind, place in made.items():
-        make_pipeline(place, kind, 1)
-    return made
 
 
 # Stages
@@ -285,126 +269,6 @@ def test_texts_of_other_lengths_share_no_call(
         assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
 
 
-# Texts
-
-
-@pytest.mark.parametrize("kind", EACH)
-def test_a_text_is_as_long_as_planned(folders: dict[Kind, Path], kind: Kind) -> None:
-    _, clip, _ = pipeline_recipes(folders[kind])
-    for text in ("", "a (red:1.3) circle", "sand " * 300):
-        recipe = Prompt(clip, text)
-        with local_engine() as engine:
-            hidden = engine.encode_text(recipe, bare_context(engine)).hidden
-        assert hidden.shape[1] == prompt_length(recipe)
-
-
-def test_weights_move_t5_s_tokens_from_those_of_an_empty_text(folders: dict[Kind, Path]) -> None:
-    _, clip, _ = pipeline_recipes(folders["flux"])
-    with local_engine() as engine:
-        plain, weighed, empty = (
-            engine.encode_text(Prompt(clip, text), bare_context(engine)).hidden
-            for text in ("red sand", "(red:1.5) sand", "")
-        )
-    count = len(load_tokenizer(clip.encoders[1])("red").input_ids) - 1
-    wanted = (plain - empty) * 1.5 + empty
-    assert (weighed[:, :count] - wanted[:, :count]).abs().max() < 1e-5
-    assert (weighed[:, count:] - plain[:, count:]).abs().max() < 1e-5
-    assert (weighed - plain)[:, :count].abs().max() > 1e-3
-
-
-def test_a_language_model_reads_parentheses_as_they_stand(folders: dict[Kind, Path]) -> None:
-    _, clip, _ = pipeline_recipes(folders["z_image"])
-    text = "a (red:1.2) circle"
-    with local_engine() as engine:
-        made = [
-            engine.encode_text(Prompt(clip, one), bare_context(engine)).hidden
-            for one in (text, text.replace("(", "\\(").replace(")", "\\)"), "a red circle")
-        ]
-    assert torch.equal(made[0], made[1])
-    assert made[2].shape != made[0].shape
-
-
-def test_each_text_encoder_may_have_its_own_text(folders: dict[Kind, Path]) -> None:
-    _, clip, _ = pipeline_recipes(folders["flux"])
-    with local_engine() as engine:
-        first, second, both = (
-            engine.encode_text(prompt, bare_context(engine))
-            for prompt in (
-                Prompt(clip, "sand"),
-                Prompt(clip, "a circle"),
-                Prompt(clip, "sand", ("a circle",)),
-            )
-        )
-    assert torch.equal(both.hidden, second.hidden) and torch.equal(both.pooled, first.pooled)
-    assert not torch.equal(first.hidden, second.hidden)
-
-
-def test_a_text_of_one_length_is_cut_behind_its_words_and_masked_where_it_is_filled(
-    folders: dict[Kind, Path],
-) -> None:
-    _, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
-    with local_engine() as engine:
-        short, long = (
-            engine.encode_text(Prompt(clip, text), bare_context(engine))
-            for text in ("a (red:1.3) circle", "sand " * 300)
-        )
-    words = [len(load_tokenizer(one)("a red circle").input_ids) for one in clip.encoders]
-    assert short.hidden.shape == long.hidden.shape == (1, 77 + 256, 96)
-    assert short.mask[0].nonzero().flatten().tolist() == [
-        *range(words[0]),
-        *range(77, 77 + words[1]),
-    ]
-    assert long.mask.all()
-    for number, length in enumerate((77, 256)):
-        tokenizer = load_tokenizer(clip.encoders[number])
-        ids = [one for one, _ in sequence(tokenizer, "sand " * 300, clip.layout, length)]
-        cut = tokenizer("sand " * 300, truncation=True, max_length=length).input_ids
-        assert ids == cut
-
-
-def test_what_fills_a_text_up_is_read_by_the_pooler_alone() -> None:
-    module = make_transformer("hunyuan_dit", 3)
-    step, text = inputs(module, 1, torch.float32)
-    wanted = in_stages(module, step, text, [])
-
-    def changed(place: int) -> float:
-        hidden = text.hidden.clone()
-        hidden[:, place] += 1.0
-        return float(
-            (in_stages(module, step, replace(text, hidden=hidden), []) - wanted).abs().max()
-        )
-
-    assert changed(76) == 0.0 and changed(6) > 1e-3  # of BERT's rows
-    assert changed(77 + 255) > 1e-4 and changed(77 + 4) > 1e-3  # of mT5's
-    assert not torch.equal(in_stages(module, step, replace(text, mask=None), []), wanted)
-
-
-def test_a_text_zeroed_keeps_its_mask(folders: dict[Kind, Path]) -> None:
-    _, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
-    prompt = Prompt(clip, "a red circle")
-    with local_engine() as engine:
-        text, zeroed = (
-            engine.encode_text(one, bare_context(engine)) for one in (prompt, Zeroed(prompt))
-        )
-    assert torch.equal(zeroed.mask, text.mask) and not zeroed.hidden.any()
-
-
-def test_an_mt5_of_its_own_class_is_the_same_text_encoder(
-    folders: dict[Kind, Path], tmp_path: Path
-) -> None:
-    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
-    file = tmp_path / "other" / "text_encoder_2" / "config.json"
-    told = {"architectures": ["MT5EncoderModel"], "model_type": "mt5"}
-    file.write_text(json.dumps(json.loads(file.read_text()) | told))
-    clips = [pipeline_recipes(place)[1] for place in (folders["hunyuan_dit"], tmp_path / "other")]
-    assert [kind_of(one.encoders[1].encoder).title for one in clips] == ["T5", "mT5"]
-    with local_engine() as engine:
-        made = [
-            engine.encode_text(Prompt(clip, "sand"), bare_context(engine)).hidden for clip in clips
-        ]
-    assert torch.equal(*made)
-
-
 # Pictures
 
 
@@ -568,103 +432,6 @@ def test_sizes_are_told_to_the_first_versions_alone(tmp_path: Path) -> None:
                 expansion = expand_sampling("StepBegin", begin, model, entry, entry, 1.0)
                 made.append(sample(engine, bind(expansion.graph, expansion.outputs[0].node)))
             assert torch.equal(*made) == (kind == "hunyuan_dit")
-
-
-# Bad input
-
-
-def test_a_latent_of_another_model_s_channels_is_refused(folders: dict[Kind, Path]) -> None:
-    with pytest.raises(InputError, match="the latent has 4 channels, the model in"):
-        region(folders["flux"], "flux", torch.ones(1, 4, 8, 8))
-
-
-@pytest.mark.parametrize("kind", ["sd35", "z_image"])
-def test_guidance_told_to_another_family_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
-    model, clip, _ = pipeline_recipes(folders[kind])
-    told = (ConditioningEntry(Prompt(clip, ""), guidance=3.5),)
-    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
-    with pytest.raises(InputError, match="the model is not told any guidance"):
-        expand_sampling("StepBegin", begin, model, told, told, 1.0)
-
-
-@pytest.mark.parametrize("kind", EACH)
-def test_free_u_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
-    model, clip, _ = pipeline_recipes(folders[kind])
-    patched = replace(model, patches=(FreeU(1, 1.1, 1.2, 0.9, 0.2),))
-    text = (ConditioningEntry(Prompt(clip, "")),)
-    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
-    with pytest.raises(InputError, match="FreeU does not act on a transformer"):
-        expand_sampling("StepBegin", begin, patched, text, text, 1.0)
-
-
-def test_text_encoders_of_another_family_do_not_fit(folders: dict[Kind, Path]) -> None:
-    model, _, _ = pipeline_recipes(folders["flux"])
-    _, clip, _ = pipeline_recipes(folders["z_image"])
-    with pytest.raises(InputError, match="text encoders do not fit the transformer"):
-        check_text(clip, model)
-
-
-def test_two_texts_that_are_joined_are_refused_by_a_model_of_one(folders: dict[Kind, Path]) -> None:
-    model, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
-    prompt = Prompt(clip, "sand")
-    text = (ConditioningEntry(Joined(prompt, prompt)),)
-    begin = {"sampler_name": "euler", "scheduler": "normal", "steps": 2, "seed": 1}
-    begin |= {"latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "model": model}
-    expansion = expand_sampling("StepBegin", begin, model, text, text, 1.0)
-    with local_engine() as engine, pytest.raises(InputError, match=r"333 tokens, .* has 666"):
-        sample(engine, bind(expansion.graph, expansion.outputs[0].node))
-
-
-def test_blocks_that_read_earlier_ones_are_refused_other_features() -> None:
-    module = make_transformer("hunyuan_dit", 3)
-    step, text = inputs(module, 1, torch.float32)
-    with pytest.raises(InputError, match=r"read what blocks 0, 1 gave: .* come from block 3$"):
-        in_stages(module, step, text, [], first=4)
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"num_layers": 5}, "5 blocks, expected an even number"),
-        ({"text_len_t5": 512}, "texts of 77 and 512 tokens, expected 77 and 256"),
-        ({"hidden_size": 40}, "2 heads of 16 and tokens of width 40, expected 32"),
-        ({"cross_attention_dim_t5": 2048}, "takes text of width 2048, the pipeline's .* give 96"),
-    ],
-)
-def test_numbers_that_do_not_fit_are_named(
-    changed: dict[str, int], words: str, folders: dict[Kind, Path], tmp_path: Path
-) -> None:
-    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
-    file = tmp_path / "other" / "transformer" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
-    with pytest.raises(InputError, match=words):
-        pipeline_recipes(tmp_path / "other")
-
-
-def test_a_text_encoder_without_its_tokenizer_is_refused(folders: dict[Kind, Path]) -> None:
-    with pytest.raises(InputError, match="text_encoder: a BERT has no tokenizer of its own"):
-        clip_recipe([folders["hunyuan_dit"] / "text_encoder"])
-
-
-def test_a_tokenizer_that_another_package_reads_is_refused_without_it(
-    folders: dict[Kind, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
-    place = tmp_path / "other" / "tokenizer_2"
-    (place / "tokenizer.json").rename(place / "spiece.model")
-    _, clip, _ = pipeline_recipes(tmp_path / "other")
-    monkeypatch.setattr("katz_graph.models.text.tokens.find_spec", lambda _: None)
-    with pytest.raises(InputError, match="the package sentencepiece, which is not installed: pip"):
-        load_tokenizer(clip.encoders[1])
-
-
-def test_a_single_file_is_refused_by_its_name(tmp_path: Path) -> None:
-    name = "model.diffusion_model.mlp_t5.0.weight"
-    save_file({name: torch.zeros(2, 2)}, tmp_path / "hydit.safetensors")
-    wanted = "this is a HunyuanDiT checkpoint; .* HunyuanDiT from a folder in diffusers' layout$"
-    for read in (pipeline_recipes, network_recipe):
-        with pytest.raises(InputError, match=wanted):
-            read(tmp_path / "hydit.safetensors")
 
 
 def test_a_transformer_alone_is_trained_as_its_version_was(folders: dict[Kind, Path]) -> None:

@@ -34,6 +34,7 @@ KINDS: tuple[Kind, ...] = (
     "hunyuan_dit",
     "hunyuan_dit11",
 )
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
 PROMPTS = "a red circle above sand", "grey, blurred"
 STEPS, GUIDANCE, TOLD = 4, 4.0, 3.5
 SCHEDULES = {

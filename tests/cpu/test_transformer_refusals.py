@@ -1,0 +1,129 @@
+"""What transformers cannot take is refused in a line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers_made import (
+    EACH,
+    in_stages,
+    inputs,
+    region,
+)
+
+from katz_graph.bench.random_transformers import (
+    Kind,
+    make_transformer,
+)
+from katz_graph.bench.requests import bind, local_engine, sample
+from katz_graph.errors import InputError
+from katz_graph.models.family import check_text
+from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes
+from katz_graph.models.text.tokens import load_tokenizer
+from katz_graph.patches import FreeU
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.recipe import (
+    ConditioningEntry,
+    Joined,
+    Prompt,
+)
+
+
+def test_a_latent_of_another_model_s_channels_is_refused(folders: dict[Kind, Path]) -> None:
+    with pytest.raises(InputError, match="the latent has 4 channels, the model in"):
+        region(folders["flux"], "flux", torch.ones(1, 4, 8, 8))
+
+
+@pytest.mark.parametrize("kind", ["sd35", "z_image"])
+def test_guidance_told_to_another_family_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders[kind])
+    told = (ConditioningEntry(Prompt(clip, ""), guidance=3.5),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
+    with pytest.raises(InputError, match="the model is not told any guidance"):
+        expand_sampling("StepBegin", begin, model, told, told, 1.0)
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_free_u_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders[kind])
+    patched = replace(model, patches=(FreeU(1, 1.1, 1.2, 0.9, 0.2),))
+    text = (ConditioningEntry(Prompt(clip, "")),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
+    with pytest.raises(InputError, match="FreeU does not act on a transformer"):
+        expand_sampling("StepBegin", begin, patched, text, text, 1.0)
+
+
+def test_text_encoders_of_another_family_do_not_fit(folders: dict[Kind, Path]) -> None:
+    model, _, _ = pipeline_recipes(folders["flux"])
+    _, clip, _ = pipeline_recipes(folders["z_image"])
+    with pytest.raises(InputError, match="text encoders do not fit the transformer"):
+        check_text(clip, model)
+
+
+def test_two_texts_that_are_joined_are_refused_by_a_model_of_one(folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
+    prompt = Prompt(clip, "sand")
+    text = (ConditioningEntry(Joined(prompt, prompt)),)
+    begin = {"sampler_name": "euler", "scheduler": "normal", "steps": 2, "seed": 1}
+    begin |= {"latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "model": model}
+    expansion = expand_sampling("StepBegin", begin, model, text, text, 1.0)
+    with local_engine() as engine, pytest.raises(InputError, match=r"333 tokens, .* has 666"):
+        sample(engine, bind(expansion.graph, expansion.outputs[0].node))
+
+
+def test_blocks_that_read_earlier_ones_are_refused_other_features() -> None:
+    module = make_transformer("hunyuan_dit", 3)
+    step, text = inputs(module, 1, torch.float32)
+    with pytest.raises(InputError, match=r"read what blocks 0, 1 gave: .* come from block 3$"):
+        in_stages(module, step, text, [], first=4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"num_layers": 5}, "5 blocks, expected an even number"),
+        ({"text_len_t5": 512}, "texts of 77 and 512 tokens, expected 77 and 256"),
+        ({"hidden_size": 40}, "2 heads of 16 and tokens of width 40, expected 32"),
+        ({"cross_attention_dim_t5": 2048}, "takes text of width 2048, the pipeline's .* give 96"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_named(
+    changed: dict[str, int], words: str, folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
+    file = tmp_path / "other" / "transformer" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(InputError, match=words):
+        pipeline_recipes(tmp_path / "other")
+
+
+def test_a_text_encoder_without_its_tokenizer_is_refused(folders: dict[Kind, Path]) -> None:
+    with pytest.raises(InputError, match="text_encoder: a BERT has no tokenizer of its own"):
+        clip_recipe([folders["hunyuan_dit"] / "text_encoder"])
+
+
+def test_a_tokenizer_that_another_package_reads_is_refused_without_it(
+    folders: dict[Kind, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
+    place = tmp_path / "other" / "tokenizer_2"
+    (place / "tokenizer.json").rename(place / "spiece.model")
+    _, clip, _ = pipeline_recipes(tmp_path / "other")
+    monkeypatch.setattr("katz_graph.models.text.tokens.find_spec", lambda _: None)
+    with pytest.raises(InputError, match="the package sentencepiece, which is not installed: pip"):
+        load_tokenizer(clip.encoders[1])
+
+
+def test_a_single_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    name = "model.diffusion_model.mlp_t5.0.weight"
+    save_file({name: torch.zeros(2, 2)}, tmp_path / "hydit.safetensors")
+    wanted = "this is a HunyuanDiT checkpoint; .* HunyuanDiT from a folder in diffusers' layout$"
+    for read in (pipeline_recipes, network_recipe):
+        with pytest.raises(InputError, match=wanted):
+            read(tmp_path / "hydit.safetensors")

@@ -1,0 +1,146 @@
+"""Texts as families of transformers read them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers_made import (
+    EACH,
+    in_stages,
+    inputs,
+)
+
+from katz_graph.bench.random_transformers import (
+    Kind,
+    make_transformer,
+)
+from katz_graph.bench.requests import bare_context, local_engine
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.text.kinds import kind_of
+from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence
+from katz_graph.recipe import (
+    Prompt,
+    Zeroed,
+)
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_text_is_as_long_as_planned(folders: dict[Kind, Path], kind: Kind) -> None:
+    _, clip, _ = pipeline_recipes(folders[kind])
+    for text in ("", "a (red:1.3) circle", "sand " * 300):
+        recipe = Prompt(clip, text)
+        with local_engine() as engine:
+            hidden = engine.encode_text(recipe, bare_context(engine)).hidden
+        assert hidden.shape[1] == prompt_length(recipe)
+
+
+def test_weights_move_t5_s_tokens_from_those_of_an_empty_text(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["flux"])
+    with local_engine() as engine:
+        plain, weighed, empty = (
+            engine.encode_text(Prompt(clip, text), bare_context(engine)).hidden
+            for text in ("red sand", "(red:1.5) sand", "")
+        )
+    count = len(load_tokenizer(clip.encoders[1])("red").input_ids) - 1
+    wanted = (plain - empty) * 1.5 + empty
+    assert (weighed[:, :count] - wanted[:, :count]).abs().max() < 1e-5
+    assert (weighed[:, count:] - plain[:, count:]).abs().max() < 1e-5
+    assert (weighed - plain)[:, :count].abs().max() > 1e-3
+
+
+def test_a_language_model_reads_parentheses_as_they_stand(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["z_image"])
+    text = "a (red:1.2) circle"
+    with local_engine() as engine:
+        made = [
+            engine.encode_text(Prompt(clip, one), bare_context(engine)).hidden
+            for one in (text, text.replace("(", "\\(").replace(")", "\\)"), "a red circle")
+        ]
+    assert torch.equal(made[0], made[1])
+    assert made[2].shape != made[0].shape
+
+
+def test_each_text_encoder_may_have_its_own_text(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["flux"])
+    with local_engine() as engine:
+        first, second, both = (
+            engine.encode_text(prompt, bare_context(engine))
+            for prompt in (
+                Prompt(clip, "sand"),
+                Prompt(clip, "a circle"),
+                Prompt(clip, "sand", ("a circle",)),
+            )
+        )
+    assert torch.equal(both.hidden, second.hidden) and torch.equal(both.pooled, first.pooled)
+    assert not torch.equal(first.hidden, second.hidden)
+
+
+def test_a_text_of_one_length_is_cut_behind_its_words_and_masked_where_it_is_filled(
+    folders: dict[Kind, Path],
+) -> None:
+    _, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
+    with local_engine() as engine:
+        short, long = (
+            engine.encode_text(Prompt(clip, text), bare_context(engine))
+            for text in ("a (red:1.3) circle", "sand " * 300)
+        )
+    words = [len(load_tokenizer(one)("a red circle").input_ids) for one in clip.encoders]
+    assert short.hidden.shape == long.hidden.shape == (1, 77 + 256, 96)
+    assert short.mask[0].nonzero().flatten().tolist() == [
+        *range(words[0]),
+        *range(77, 77 + words[1]),
+    ]
+    assert long.mask.all()
+    for number, length in enumerate((77, 256)):
+        tokenizer = load_tokenizer(clip.encoders[number])
+        ids = [one for one, _ in sequence(tokenizer, "sand " * 300, clip.layout, length)]
+        cut = tokenizer("sand " * 300, truncation=True, max_length=length).input_ids
+        assert ids == cut
+
+
+def test_what_fills_a_text_up_is_read_by_the_pooler_alone() -> None:
+    module = make_transformer("hunyuan_dit", 3)
+    step, text = inputs(module, 1, torch.float32)
+    wanted = in_stages(module, step, text, [])
+
+    def changed(place: int) -> float:
+        hidden = text.hidden.clone()
+        hidden[:, place] += 1.0
+        return float(
+            (in_stages(module, step, replace(text, hidden=hidden), []) - wanted).abs().max()
+        )
+
+    assert changed(76) == 0.0 and changed(6) > 1e-3  # of BERT's rows
+    assert changed(77 + 255) > 1e-4 and changed(77 + 4) > 1e-3  # of mT5's
+    assert not torch.equal(in_stages(module, step, replace(text, mask=None), []), wanted)
+
+
+def test_a_text_zeroed_keeps_its_mask(folders: dict[Kind, Path]) -> None:
+    _, clip, _ = pipeline_recipes(folders["hunyuan_dit"])
+    prompt = Prompt(clip, "a red circle")
+    with local_engine() as engine:
+        text, zeroed = (
+            engine.encode_text(one, bare_context(engine)) for one in (prompt, Zeroed(prompt))
+        )
+    assert torch.equal(zeroed.mask, text.mask) and not zeroed.hidden.any()
+
+
+def test_an_mt5_of_its_own_class_is_the_same_text_encoder(
+    folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
+    file = tmp_path / "other" / "text_encoder_2" / "config.json"
+    told = {"architectures": ["MT5EncoderModel"], "model_type": "mt5"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+    clips = [pipeline_recipes(place)[1] for place in (folders["hunyuan_dit"], tmp_path / "other")]
+    assert [kind_of(one.encoders[1].encoder).title for one in clips] == ["T5", "mT5"]
+    with local_engine() as engine:
+        made = [
+            engine.encode_text(Prompt(clip, "sand"), bare_context(engine)).hidden for clip in clips
+        ]
+    assert torch.equal(*made)
