@@ -55,6 +55,20 @@ test("P0.02 P0.03 categories are a tree, packs are a list", () => {
   ).toEqual(["Blur"]);
 });
 
+test("P0.02 who writes a whole name means that type, whatever was used and however it is titled", () => {
+  const catalog = catalogOf({
+    CLIPTextEncodeFlux: {},
+    CLIPTextEncode: { display_name: "CLIP Text Encode (Prompt)" },
+    CLIPTextEncodeSD3: {},
+  });
+  const found = searched(catalog, "cliptextencode", ["CLIPTextEncodeSD3"]);
+  expect(found.map(({ name }) => name)).toEqual([
+    "CLIPTextEncode",
+    "CLIPTextEncodeSD3",
+    "CLIPTextEncodeFlux",
+  ]);
+});
+
 test("P0.02 an entry says what goes in and out", () => {
   const [sampler] = searched(CATALOG, "ksampler");
   expect(sampler && socketsOf(sampler)).toBe("MODEL → LATENT");

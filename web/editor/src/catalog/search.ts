@@ -36,14 +36,18 @@ export function searched(
   return [...exact, ...nearly(catalog, words).filter((type) => !known.has(type))];
 }
 
-/** Where the words stand: 0 for a title that begins with them, null where one is missing. */
+/**
+ * Where the words stand: 0 for all of a title or a name, 1 for the beginning of one, null where a
+ * word is missing.
+ */
 function rankOf(type: NodeType, words: readonly string[]): number | null {
-  const title = type.title.toLowerCase();
-  const names = [title, type.name, ...type.aliases].join(" ").toLowerCase();
+  const called = [type.title, type.name].map((name) => name.toLowerCase());
+  const names = [...called, ...type.aliases].join(" ").toLowerCase();
   const texts = `${names} ${type.category} ${type.description}`.toLowerCase();
   if (!words.every((word) => texts.includes(word))) return null;
-  if (title.startsWith(words[0] ?? "")) return 0;
-  return words.every((word) => names.includes(word)) ? 1 : 2;
+  if (called.includes(words.join(" "))) return 0;
+  if (called.some((name) => name.startsWith(words[0] ?? ""))) return 1;
+  return words.every((word) => names.includes(word)) ? 2 : 3;
 }
 
 /** What each word is nearly a part of the names of. */
