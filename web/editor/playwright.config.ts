@@ -3,6 +3,11 @@ import { defineConfig } from "@playwright/test";
 
 const CHROMIUM = ["/usr/bin/chromium-headless-shell", "/usr/bin/chromium"].find(existsSync);
 
+/** Each worker of Playwright has a server of its own: e2e/serve.sh starts as many, side by side. */
+const WORKERS = Number(process.env.KATZ_SERVERS ?? "1");
+const PORT =
+  Number(process.env.KATZ_PORT ?? "8429") + Number(process.env.TEST_PARALLEL_INDEX ?? "0");
+
 /** What e2e/serve.sh serves with. */
 const TOKEN = {
   name: "katz_token",
@@ -17,12 +22,12 @@ const TOKEN = {
 
 export default defineConfig({
   testDir: "e2e",
-  workers: 1,
+  workers: WORKERS,
   timeout: 60_000,
   reporter: "line",
   use: {
     storageState: { cookies: [TOKEN], origins: [] },
-    baseURL: `http://127.0.0.1:${process.env.KATZ_PORT ?? "8429"}`,
+    baseURL: `http://127.0.0.1:${PORT}`,
     viewport: { width: 1440, height: 900 },
     launchOptions: { executablePath: CHROMIUM, args: ["--no-sandbox"] },
   },

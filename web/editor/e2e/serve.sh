@@ -1,15 +1,24 @@
 #!/bin/sh
-# Serves the miniature models from a folder of its own while a command runs: serve.sh KATZ COMMAND...
+# Serves the miniature models while a command runs, each server from a folder of its own:
+# serve.sh KATZ COMMAND... with KATZ_SERVERS servers from KATZ_PORT on.
 # Two devices and a plan that is one evaluation behind, so that there is something to draw.
 options=${KATZ_OPTIONS---devices cpu*2 --allow stale-controlnet --link 1}
 katz=$1
 shift
 folder=$(mktemp -d)
-KATZ_TOKEN=token-of-the-tests "$katz" serve --port "$KATZ_PORT" $options --data "$folder/data" --input "$folder/in" --output "$folder/out" > "$folder/log" 2>&1 &
-server=$!
-trap 'kill $server; wait $server 2> /dev/null; rm -rf "$folder"' EXIT
-for _ in $(seq 300); do
-  if python3 -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$KATZ_PORT/readyz')" 2> /dev/null; then break; fi
-  sleep 0.2
+servers=
+trap 'kill $servers; wait $servers 2> /dev/null; rm -rf "$folder"' EXIT
+ports=$(seq "$KATZ_PORT" $((KATZ_PORT + ${KATZ_SERVERS:-1} - 1)))
+for port in $ports; do
+  own=$folder/$port
+  mkdir "$own"
+  KATZ_TOKEN=token-of-the-tests "$katz" serve --port "$port" $options --data "$own/data" --input "$own/in" --output "$own/out" > "$own/log" 2>&1 &
+  servers="$servers $!"
+done
+for port in $ports; do
+  for _ in $(seq 300); do
+    if python3 -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$port/readyz')" 2> /dev/null; then break; fi
+    sleep 0.2
+  done
 done
 "$@"
