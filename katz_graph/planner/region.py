@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -12,6 +12,7 @@ from katz_graph.graph import Graph, Link
 from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.models.stages import NODE, Stage, stages
 from katz_graph.node import NodeType
+from katz_graph.planner.passes.latent import fit_empty
 
 
 def stage_of(operation: Operation) -> Stage:
@@ -99,14 +100,17 @@ def bind_region(
         return Operation(identifier, kind.stage or NODE, call.type, inputs, required)
 
     operations = {identifier: operation(identifier) for identifier in nodes.members}
+    begin, end = operations[nodes.begin], operations[nodes.end]
+    given = begin.inputs
+    if "latent_image" in given and "model" in given:
+        latent = fit_empty(given["latent_image"], given["model"])
+        begin = replace(begin, inputs={**given, "latent_image": latent})
     interior = tuple(
         operations[identifier]
         for identifier in nodes.members
         if identifier not in (nodes.begin, nodes.end)
     )
-    return Region(
-        operations[nodes.begin], interior, operations[nodes.end], name or nodes.end, shown_as or {}
-    )
+    return Region(begin, interior, end, name or nodes.end, shown_as or {})
 
 
 def region_problems(

@@ -40,6 +40,11 @@ def test_a_latent_of_another_model_s_channels_is_refused(folders: dict[Kind, Pat
         region(folders["flux"], "flux", torch.ones(1, 4, 8, 8))
 
 
+def test_a_latent_of_a_video_is_refused(folders: dict[Kind, Path]) -> None:
+    with pytest.raises(InputError, match="the latent has 5 dimensions, expected 4"):
+        region(folders["flux"], "flux", torch.zeros(1, 16, 1, 8, 8))
+
+
 @pytest.mark.parametrize("kind", ["sd35", "z_image"])
 def test_guidance_told_to_another_family_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
     model, clip, _ = pipeline_recipes(folders[kind])

@@ -359,6 +359,7 @@ def test_blocks_drawn_by_hand_in_two_groups_give_the_same_bits(
 ) -> None:
     whole = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=1.0)
     begin = {name: value for name, value in whole.begin.inputs.items() if value is not None}
+    begin["latent_image"] = {"samples": torch.zeros(1, 4, 8, 8)}  # of an EmptyLatentImage
     embed = next(one for one in whole.operations if one.stage == "transformer_embed")
     text = embed.inputs["conditioning"]
     step, common = Link("begin", 0), {"model": begin["model"], "conditioning": text}

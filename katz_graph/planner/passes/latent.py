@@ -10,9 +10,14 @@ from katz_graph.wires import LatentSamples
 
 def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
     """Returns a latent with as many channels as the model's, where it is empty: all zeros, from
-    which noise alone begins. InputError for one that is not, and has others.
+    which noise alone begins. InputError for one that is not, and has others, and for one that is
+    no [B, C, h, w].
     """
     samples, channels = latent["samples"], architecture(model.network).latent_channels
+    if (dimensions := len(samples.shape)) != 4:
+        raise InputError(
+            f"the latent has {dimensions} dimensions, expected 4: those of pictures [B, C, h, w]"
+        )
     batch, given, height, width = samples.shape
     if given == channels:
         return latent
