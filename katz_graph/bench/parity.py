@@ -1,7 +1,8 @@
 """`katz bench parity`: compares our step regions with plain loops over diffusers' modules, and
-DiffusersSampler with the stock pipelines.
+DiffusersSampler and transformers with the stock pipelines.
 
-float32, one thread. Largest absolute difference of the final latent over its range: at most 1e-5
+float32, one thread. Largest absolute difference of the final latent (of transformers: of the
+picture) over its range: at most 1e-5
 everywhere, and exactly 0 where order and batching of the operations are the same and both run on
 the very modules (one call per branch, the reference on the engine's weights in memory: equal
 weights elsewhere in memory already move small matrix products by a rounding).
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,19 @@ from katz_graph.bench.random_models import (
     make_lora,
     make_pipeline,
 )
-from katz_graph.bench.requests import local_engine, region_of, sample, sampler_region
+from katz_graph.bench.random_transformers import CHANNELS, PIPELINES, Kind
+from katz_graph.bench.random_transformers import make_controlnet as make_transformer_controlnet
+from katz_graph.bench.random_transformers import make_pipeline as make_transformer_pipeline
+from katz_graph.bench.requests import (
+    bare_context,
+    local_engine,
+    region_of,
+    sample,
+    sampler_region,
+)
 from katz_graph.bench.result import BenchResult
+from katz_graph.bench.stock_transformers import Asked, stock
+from katz_graph.bench.stock_transformers import region as transformer_region
 from katz_graph.errors import InputError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.files.folders import MINI
@@ -57,6 +70,11 @@ PIPELINE_CASES = (
 EXTRAPOLATING_STEPS = 12
 # as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
 PIPELINE_STEPS = 20
+# at other numbers HunyuanDiT's timesteps are no integers, between which Euler's scheduler mixes
+# levels and KSamplers their logarithms
+TRANSFORMER_STEPS = 10
+TRANSFORMER_SEED = 7
+CONTROLLED: tuple[Kind, ...] = ("sd35", "flux")  # kinds that are compared with a ControlNet, too
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
@@ -255,6 +273,7 @@ def run() -> BenchResult:
         for models in families:
             rows += _plain_rows(models)
             rows += _pipeline_rows(models)
+        rows += transformer_rows(Path(folder), tuple(PIPELINES))
         restored = all(unchanged_weights(list(cases(models))[-1]) for models in families)
     exact = [row for row in rows if row[1] == f"{SPLIT}, {SAME}"]
     metrics = {
@@ -296,3 +315,35 @@ def _pipeline_rows(models: Models) -> Iterator[list[Any]]:
                     "stock pipeline",
                     against_pipeline(case, scheduler, engine),
                 ]
+
+
+def transformer_rows(folder: Path, kinds: Sequence[Kind]) -> Iterator[list[Any]]:
+    """Yields the comparisons of transformers' pictures with the stock pipelines', with a ControlNet
+    where the kind has one, one call per branch and batched.
+    """
+    for kind, batching in product(kinds, (False, True)):
+        place = folder / kind
+        has_control = kind in CONTROLLED
+        if not place.exists():
+            make_transformer_pipeline(place, kind, seed=5, with_t5=kind.startswith("sd3"))
+            if has_control:
+                control = make_transformer_controlnet(kind, seed=2)
+                control.save_pretrained(place / "controlnet")
+        with local_engine(batching=batching) as engine:
+            for controls in (0, 1) if has_control else (0,):
+                yield [
+                    f"{kind}, {controls} ControlNets, text, euler",
+                    f"{BATCHED if batching else SPLIT}, stock pipeline",
+                    against_stock_picture(place, kind, controls, engine),
+                ]
+
+
+def against_stock_picture(folder: Path, kind: Kind, controls: int, engine: DeviceEngine) -> float:
+    """Compares a transformer's picture with the stock pipeline's, with up to one ControlNet."""
+    draw = torch.Generator().manual_seed(TRANSFORMER_SEED)
+    shape = 1, CHANNELS.get(PIPELINES[kind][0], 16), 8, 12
+    noise, image = torch.randn(shape, generator=draw), torch.rand(1, 64, 96, 3, generator=draw)
+    asked = Asked(folder, kind, noise, TRANSFORMER_STEPS, image=image if controls else None)
+    latent = sample(engine, transformer_region(asked, TRANSFORMER_SEED))
+    vae = pipeline_recipes(folder)[2]
+    return difference(engine.decode_latent(vae, latent, bare_context(engine)), stock(asked)())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from planner_devices import MS, SECONDS, devices, laid, region, several
 
-from katz_graph.bench import controlnet, latent, sharing, stock, streaming
+from katz_graph.bench import controlnet, latent, parity, sharing, stock, streaming
 from katz_graph.bench.placed import Scale, Stages, Track
 from katz_graph.events import Span
 from katz_graph.executor.cluster.requests import Outcome
@@ -161,3 +161,9 @@ def test_transformers_are_compared_with_the_stock_pipelines_of_equal_latents() -
     )
     assert all(found[name] <= 1e-5 for name in found if name.endswith("difference"))
     assert len(stock.rows(found)) == 4
+
+
+def test_transformers_pictures_are_rows_of_parity(tmp_path: Path) -> None:
+    rows = list(parity.transformer_rows(tmp_path, ("sd35",)))
+    assert len({tuple(row[:2]) for row in rows}) == 4  # with a ControlNet and batched, or not
+    assert all(row[2] <= parity.BOUND for row in rows)

@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import (
-    FluxControlNetPipeline,
-    FluxPipeline,
-    StableDiffusion3ControlNetPipeline,
-)
+from diffusers import FluxPipeline
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers_made import GUIDANCE, PROMPTS, STEPS, TOLD, guidance, inputs, schedule
+from transformers_made import GUIDANCE, PROMPTS, STEPS, guidance, inputs
 
 from katz_graph.bench.random_transformers import (
     Kind,
@@ -27,6 +23,7 @@ from katz_graph.bench.random_transformers import (
     make_transformer,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
+from katz_graph.bench.stock_transformers import Asked, schedule, stock
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError
 from katz_graph.executor.engine import DeviceEngine
@@ -286,35 +283,11 @@ def test_a_picture_is_the_stock_pipeline_s(
         ours = sample(engine, region(folder, kind, window=window))
         plain = sample(engine, region(folder, kind, uses=0))
         picture = engine.decode_latent(pipeline_recipes(folder)[2], ours, bare_context(engine))
-    control = make_controlnet(kind, 2)
-    pipeline = StableDiffusion3ControlNetPipeline if kind == "sd35" else FluxControlNetPipeline
-    stock = pipeline.from_pretrained(folder, controlnet=control)
-    stock.set_progress_bar_config(disable=True)
     noise = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7))
-    own: dict[str, Any] = {
-        "control_image": 2 * pixels().movedim(-1, 1) - 1,  # tensors are taken as they are
-        "controlnet_conditioning_scale": 0.7,
-        "height": SIZE[0],
-        "width": SIZE[1],
-        "num_inference_steps": STEPS,
-        "output_type": "pt",
-    }
-    if kind == "sd35":
-        own |= {
-            "latents": noise,
-            "negative_prompt": PROMPTS[1],
-            "guidance_scale": GUIDANCE,
-            "max_sequence_length": 77,
-        }
-    else:
-        own |= {
-            "latents": FluxPipeline._pack_latents(noise, *noise.shape),
-            "guidance_scale": TOLD,
-            "max_sequence_length": 256,
-        }
     # by count there, by noise level here: half of four steps, in which two levels are above it
-    own["control_guidance_end"] = window[1]
-    wanted = stock(PROMPTS[0], **own).images.movedim(1, -1)
+    told = {"control_guidance_end": window[1]}
+    asked = Asked(folder, kind, noise, STEPS, PROMPTS, GUIDANCE, pixels(), 0.7, told)
+    wanted = stock(asked)()
     if window == (0.0, 1.0) or kind == "sd35":
         assert (picture - wanted).abs().max() <= 1e-5
     assert (ours - plain).abs().max() > 1e-2

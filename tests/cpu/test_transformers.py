@@ -19,7 +19,6 @@ from transformers_made import (
     KINDS,
     PROMPTS,
     STEPS,
-    TOLD,
     forward,
     in_stages,
     inputs,
@@ -36,6 +35,7 @@ from katz_graph.bench.random_transformers import (
     transformer_config,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
+from katz_graph.bench.stock_transformers import TOLD
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region

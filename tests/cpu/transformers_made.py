@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import torch
 from diffusers import FluxPipeline
 from diffusers.models.embeddings import get_2d_rotary_pos_embed
@@ -16,8 +15,9 @@ from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_r
 from torch import Tensor
 from torch.nn.functional import pad
 
-from katz_graph.bench.random_transformers import PIPELINES, Kind
+from katz_graph.bench.random_transformers import Kind
 from katz_graph.bench.requests import bind
+from katz_graph.bench.stock_transformers import TEXTS, TOLD, Asked, cfg, schedule, stock
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -35,21 +35,12 @@ KINDS: tuple[Kind, ...] = (
     "hunyuan_dit11",
 )
 EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
-PROMPTS = "a red circle above sand", "grey, blurred"
-STEPS, GUIDANCE, TOLD = 4, 4.0, 3.5
-SCHEDULES = {
-    "StableDiffusion3Pipeline": "normal",
-    "HunyuanDiTPipeline": "normal",
-}  # of others: simple
+PROMPTS, STEPS, GUIDANCE = TEXTS, 4, 4.0
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
 
 
-def schedule(kind: Kind) -> str:
-    return SCHEDULES.get(PIPELINES[kind][0], "simple")
-
-
 def guidance(kind: Kind) -> float:
-    return 1.0 if kind in ("flux", "schnell") else GUIDANCE
+    return cfg(kind, GUIDANCE)
 
 
 def region(
@@ -66,13 +57,13 @@ def region_of(
     schedulers, and `texts`, the positive's and the negative's.
     """
     texts = changed.pop("texts", PROMPTS)
-    cfg = changed.pop("cfg", guidance(kind))
-    stock = "scheduler_class" in changed
-    how = {} if stock else {"sampler_name": "euler", "scheduler": schedule(kind)}
+    factor = changed.pop("cfg", guidance(kind))
+    own = "scheduler_class" in changed
+    how = {} if own else {"sampler_name": "euler", "scheduler": schedule(kind)}
     given = {"steps": STEPS, "seed": 7, "latent_image": {"samples": latent}, "model": model}
     entries = ((ConditioningEntry(Prompt(clip, text)),) for text in texts)
-    begin = "DiffusersStepBegin" if stock else "StepBegin"
-    expansion = expand_sampling(begin, how | given | changed, model, *entries, cfg)
+    begin = "DiffusersStepBegin" if own else "StepBegin"
+    expansion = expand_sampling(begin, how | given | changed, model, *entries, factor)
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
@@ -196,50 +187,7 @@ def in_stages(
 
 
 def stock_picture(
-    folder: Path,
-    kind: Kind,
-    noise: Tensor,
-    texts: tuple[str, str] = PROMPTS,
-    **told: Any,
+    folder: Path, kind: Kind, noise: Tensor, texts: tuple[str, str] = PROMPTS, **told: Any
 ) -> Tensor:
-    """Returns the picture [B, H, W, 3] of diffusers' pipeline with all its text encoders. `told`:
-    further arguments of the pipeline; without any, one whose scheduler draws noise gets Euler's.
-    """
-    stock = diffusers.DiffusionPipeline.from_pretrained(folder)
-    if PIPELINES[kind][0] == "HunyuanDiTPipeline" and not told:
-        euler = diffusers.EulerDiscreteScheduler.from_config(
-            stock.scheduler.config, timestep_spacing="linspace"
-        )
-        stock.scheduler = euler
-        # it begins with noise of the highest level, a KSampler with that and a picture of size one
-        noise = noise * (1 + euler.init_noise_sigma**-2) ** 0.5
-    stock.set_progress_bar_config(disable=True)
-    batch, _, height, width = noise.shape
-    common = {
-        "height": height * 8,
-        "width": width * 8,
-        "num_inference_steps": STEPS,
-        "output_type": "pt",
-    }
-    match PIPELINES[kind][0]:
-        case "FluxPipeline":
-            packed = FluxPipeline._pack_latents(noise, batch, 16, height, width)
-            own = {"latents": packed, "guidance_scale": TOLD, "max_sequence_length": 256}
-        case "ZImagePipeline":  # it adds the difference to the positive side
-            own = {"latents": noise, "guidance_scale": GUIDANCE - 1, "negative_prompt": texts[1]}
-        case "HunyuanDiTPipeline":
-            own = {
-                "latents": noise,
-                "guidance_scale": GUIDANCE,
-                "negative_prompt": texts[1],
-                "use_resolution_binning": False,
-            }
-        case _:
-            own = {
-                "latents": noise,
-                "guidance_scale": GUIDANCE,
-                "negative_prompt": texts[1],
-                "max_sequence_length": 77,
-            }
-    picture: Tensor = stock(texts[0], **common, **own, **told).images
-    return picture.movedim(1, -1)
+    """Returns the picture [B, H, W, 3] of diffusers' pipeline."""
+    return stock(Asked(folder, kind, noise, STEPS, texts, GUIDANCE, told=told))()
