@@ -71,7 +71,7 @@ check-editor-here: $(EDITOR)/node_modules/.installed
 	cd $(EDITOR) && npm run --silent build -- --outDir ../../build/editor --emptyOutDir --logLevel warn
 	diff -r build/editor web/dist
 	@if command -v chromium chromium-headless-shell > /dev/null; \
-	then cd $(EDITOR) && KATZ_PORT=8429 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; \
+	then cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=2 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; \
 	else echo "no chromium: the editor is not tried in a browser"; fi
 
 # Writes what docs/ shows of plans and benches anew.

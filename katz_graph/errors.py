@@ -38,6 +38,12 @@ class RunError(KatzError):
     """The input was right but the run failed: memory, disk, NaN, a broken device."""
 
 
+class DeviceGone(RunError):
+    """Reports that a device's worker was lost, or cannot be reached, and gets no successor:
+    whatever needs the device fails until the engine is started again.
+    """
+
+
 class OutOfMemory(RunError):
     """The memory of a device, or of the host, did not suffice. Says how much there was and the way
     out.

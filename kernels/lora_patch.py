@@ -13,8 +13,9 @@ from katz_graph.kernels.dispatch import uses_kernels
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Holds scale · up · down, which one LoRA adds to a weight [N, ...] of n values for each of its
-    N outputs: up [N, r], down r · n values in the order of the weight's axes; on any device.
+    """Holds scale · up · down, which one LoRA adds to a weight [N, ...]: up [N, r], and down with r
+    times as many values as the weight has for one of its N outputs, in the order of its axes; on
+    any device.
     """
 
     up: Tensor

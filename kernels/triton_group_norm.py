@@ -15,7 +15,8 @@ from torch import Tensor
 from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.layout import dense, inner
 
-LEAST, MOST = 512, 128  # positions of a program, but no more programs for a channel
+POSITIONS = 512  # that a program reads at least
+PROGRAMS = 128  # at most for a channel
 
 
 @triton.jit
@@ -148,7 +149,8 @@ def group_norm_silu(
     normalise = tiles("group_norm_normalise", x.device, x.numel())
     rows = moments["ROWS"]
     size = (
-        triton.cdiv(triton.cdiv(positions, min(MOST, triton.cdiv(positions, LEAST))), rows) * rows
+        triton.cdiv(triton.cdiv(positions, min(PROGRAMS, triton.cdiv(positions, POSITIONS))), rows)
+        * rows
     )
     parts = triton.cdiv(positions, size)
     across, along = (side, 1) if side > 1 else (1, channels)  # strides of channels, of positions

@@ -15,13 +15,12 @@ from functools import partial
 from typing import Any
 
 from katz_graph.context import Context
-from katz_graph.errors import Cancelled, RunError
+from katz_graph.errors import Cancelled, DeviceGone, RunError
 from katz_graph.events import Warned
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import (
     TRIES,
     CallResult,
-    DeviceGone,
     NotSerializable,
     Outcome,
     WorkerLost,
@@ -56,11 +55,13 @@ from katz_graph.executor.messages import (
     Unusable,
 )
 from katz_graph.executor.transport.connection import MessageChannel, Sender
+from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.worker.cancellation import cancellation, unless
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.ir.device import Device, NetworkLink
 from katz_graph.ir.program import Program
+from katz_graph.models.loading.residency import NoRoom
 
 GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 
@@ -85,7 +86,7 @@ class Cluster:
         self._lock = threading.RLock()
         self._requests: dict[str, WorkerRequest] = {}
         self._calls: dict[int, tuple[str, Future[CallResult]]] = {}
-        # by worker that ended with a fault, the request or call that met it
+        # worker that ended with a fault -> the request or call that it was busy with
         self._blamed: dict[str, str | int | None] = {}
         self.launchers = dict(launchers)
         # to workers that got their assignment; nothing is said to others
@@ -395,13 +396,13 @@ class Cluster:
             case Done():
                 if request.finished(name, message):
                     request.future.set_result(request.outcome())
-            case Failed(failure=Failure("Closed", why)):
+            case Failed(failure=Failure(kind, why)) if kind == Closed.__name__:
                 self._later(
                     lambda: self._restart(
                         request, message.attempt, f"{name} lost a connection ({why})"
                     )
                 )
-            case Failed(failure=Failure("NoRoom")):
+            case Failed(failure=Failure(kind)) if kind == NoRoom.__name__:
                 self._postpone(request, message.attempt)
             case Failed():
                 self._cancel(request)

@@ -36,12 +36,6 @@ class WorkerLost(RunError):
         self.bystander = bystander
 
 
-class DeviceGone(RunError):
-    """Reports that a device's worker was lost, or cannot be reached, and gets no successor:
-    whatever needs the device fails until the engine is started again.
-    """
-
-
 class NotSerializable(RunError):
     """Reports that something of a request cannot leave this process."""
 

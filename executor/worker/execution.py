@@ -73,8 +73,8 @@ class Execution:
 
     With `exchange` None there is no other device. `measure`: every call is timed by itself. It
     begins with loading what it needs, after which `on_loaded` is called; with `hold` it then waits
-    for `go`. LoRA files are read beside it: it is not ready before those are there that it may not
-    begin without; `wake` is called when one has come.
+    for `go`. LoRA files are read beside it. It is not ready before all of them are there but those
+    that it may begin without; `wake` is called when one has come.
     """
 
     def __init__(

@@ -11,10 +11,11 @@ from typing import Generic, TypeVar
 
 Flow = TypeVar("Flow", bound=Hashable)
 
-# times as long as a switch took, its flows have what is there: switching takes at most a ninth of
-# the time
+# A set of weights that was switched to stays for STAY times as long as the switch took, so that
+# switching takes at most a ninth of the time.
 STAY = 8
-# as many times: how long one waits for its flows while they have nothing to do
+# For so many times that long nothing else is begun while the flows that use it have nothing to do:
+# usually, when it was just brought, and when the first of all flows needs it.
 LINGER, LINGER_NEW, LINGER_FIRST = 0.5, 2.0, 4.0
 SHARE = 0.05  # seconds that every waiting flow is given in a round
 
@@ -69,9 +70,10 @@ class DeficitRoundRobin(Generic[Flow]):
         """Returns the seconds to wait before one of `ready` is chosen, in case that one of `users`,
         which use what is there, gets something to do.
 
-        0 when a flow that is ready needs nothing else, or what is there stayed long enough. One
-        waits longer for what was just brought, and longest for what the first of all flows needs:
-        devices that wait for each other so come to have the same.
+        0 when a flow that is ready needs nothing else, or what is there stayed long enough. What
+        was just brought is waited for longer, and what the first of all flows needs the longest.
+        That flow is the same on all devices: so devices that wait for each other end up with the
+        same weights.
         """
         left = STAY * self._switch - self._used
         if left <= 0 or not users or any(preferred(flow) for flow in ready):

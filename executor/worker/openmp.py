@@ -44,13 +44,17 @@ class SpinGuard:
         self._threads = threads
         self._teams = teams_beyond(processors(), threads)
         self._computes, self._closed = threading.Event(), threading.Event()
+        self._watcher: threading.Thread | None = None
         if (
             self._teams
             and THREADS.is_dir()
             and hasattr(ctypes.CDLL(None), "omp_set_num_threads")
             and waiting_is_ours()
         ):
-            threading.Thread(target=self._watch, name="katz-spin-guard", daemon=True).start()
+            self._watcher = threading.Thread(
+                target=self._watch, name="katz-spin-guard", daemon=True
+            )
+            self._watcher.start()
 
     def begin(self) -> None:
         """Notes that the thread computes."""
@@ -61,8 +65,13 @@ class SpinGuard:
         self._computes.clear()
 
     def close(self) -> None:
+        """Ends the watching, and the teams that are held: the interpreter must not end before their
+        threads, which are in the midst of OpenMP's code.
+        """
         self._closed.set()
         self._computes.set()
+        if self._watcher is not None:
+            self._watcher.join()
 
     def _watch(self) -> None:
         seconds = FIRST

@@ -82,8 +82,8 @@ class WeightSets:
     """Makes weight sets resident in one module, a network or a text encoder; the only keeper of its
     originals.
 
-    A text encoder may be one model's first and another's second: which part of a LoRA file it takes
-    is told with each set. A set is made from the originals plus all its deltas in order,
+    Each set says which part of a LoRA file it takes, since one text encoder may be the first of a
+    model and the second of another. A set is made from the originals plus all its deltas in order,
     accumulated in float32 and rounded once; the empty set is the originals, bit for bit. Only
     weights of the set that goes and of the one that comes are touched. Not for use by several
     threads at once.
@@ -209,8 +209,8 @@ class WeightSets:
         lora_patch(patches)
 
     def _source(self, name: str) -> Tensor:
-        """Returns a weight's original, or the weight where that is on the host: it is copied there
-        first.
+        """Returns a weight's original where that is on the weight's device. Where it is on the
+        host, returns the weight itself, into which the original is copied before it is patched.
         """
         weight, original = self._weights[name], self.originals.tensors[name]
         return original if original.device == weight.device else weight

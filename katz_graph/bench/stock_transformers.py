@@ -73,9 +73,11 @@ def region(asked: Asked, seed: int) -> Region:
         "steps": asked.steps,
         "seed": seed,
     }
-    sides = ((ConditioningEntry(Prompt(clip, text), control=used),) for text in asked.texts)
+    positive, negative = (
+        (ConditioningEntry(Prompt(clip, text), control=used),) for text in asked.texts
+    )
     guidance = cfg(asked.kind, asked.guidance)
-    expansion = expand_sampling("StepBegin", begin, model, *sides, guidance)
+    expansion = expand_sampling("StepBegin", begin, model, positive, negative, guidance)
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
@@ -125,7 +127,8 @@ def stock(asked: Asked, output: Literal["pt", "latent"] = "pt") -> Callable[[], 
         if name == "FluxPipeline":
             made = FluxPipeline._unpack_latents(made, height, width, 8)
         config = pipeline.vae.config
-        return made / config.scaling_factor + (config.shift_factor or 0.0)
+        latent: Tensor = made / config.scaling_factor + (config.shift_factor or 0.0)
+        return latent
 
     return once
 

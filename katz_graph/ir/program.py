@@ -187,6 +187,7 @@ class Program:
     before_calls: tuple[Call, ...] = ()
     # search: what was considered -> seconds
     alternatives: Mapping[str, float] = field(default_factory=dict)
+    chosen: str = ""  # search: which of them this is
     notes: tuple[str, ...] = ()  # search: why it is so, in sentences
     segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
     # emit: per device

@@ -96,9 +96,9 @@ class Network:
     ready for its stages; `stack` a module that computes a transformer in parts, as
     `families.shared.transformer_stack.Stack` has them; `channels` a function that makes the input
     channels beside the latent, from what the conditioning says of them, their number, a latent of
-    the same size and its space; `skips` a function from a module to the numbers of blocks that read
-    what an earlier one gave, too -> those. `overflows`: float16 is too narrow for it. `fills_to`:
-    tokens are filled up to multiples of so many.
+    the same size and its space; `skips` a function from a module to a mapping from the blocks that
+    also read what an earlier block gave to that block, both by number. `overflows`: float16 is too
+    narrow for it. `fills_to`: tokens are filled up to multiples of so many.
     """
 
     noun: str

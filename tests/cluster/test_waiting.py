@@ -25,8 +25,8 @@ from katz_graph.bench.placed import pins, plan, reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING, LINK
 from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled
-from katz_graph.executor.cluster.requests import DeviceGone, WorkerLost
+from katz_graph.errors import Cancelled, DeviceGone
+from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.in_process import WorkerThread

@@ -37,7 +37,10 @@ def test_text_says_what_stands_where_and_why() -> None:
     assert "cpu:1: positive-controlnet1\n" in text
     assert "link cpu:1 -> cpu:0: 1 GB/s, latency 0 ms\n" in text
     assert "one evaluation stale (the first is not): positive-controlnet1\n" in text
-    assert "choice: controlnet on cpu:1, one evaluation stale 1.040 s; one device 1.470 s" in text
+    assert (
+        "choice: controlnet on cpu:1, one evaluation stale 1.040 s; in place of: one device 1.470 s"
+        in text
+    )
     assert "why: one device lost: 1.470 s, 41.3% more" in text
     assert text.endswith("bound by work on cpu:0: 34.00 ms of 34.00 ms an evaluation")
 

@@ -58,6 +58,7 @@ def test_two_branches_on_two_devices_are_split_at_any_link(transfer: float) -> N
             == 1
         )
     assert next(iter(program.alternatives)).startswith("branches on 2 devices")
+    assert program.chosen.startswith("branches on 2 devices")
     assert program.placement["guidance"] == program.owner
 
 

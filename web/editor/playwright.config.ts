@@ -24,6 +24,7 @@ export default defineConfig({
   testDir: "e2e",
   workers: WORKERS,
   timeout: 60_000,
+  expect: { timeout: 15_000 }, // on a busy machine a page takes some seconds to load
   reporter: "line",
   use: {
     storageState: { cookies: [TOKEN], origins: [] },

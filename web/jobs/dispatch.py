@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
-from katz_graph.errors import KatzError, RunError
+from katz_graph.errors import DeviceGone, KatzError, RunError
 from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, Started, Wrote
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import JobQueue
@@ -24,8 +24,6 @@ from katz_graph.web.jobs.store import JobStore
 
 T = TypeVar("T")
 CRASHES = 2  # of what runs a job, after which it is set aside
-# the kind of error of a job that was given a device which has no worker any more
-DEVICE_GONE = "DeviceGone"
 AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
 log = logging.getLogger("katz.jobs")
 
@@ -238,7 +236,7 @@ class Dispatcher:
     def _ended(self, attempt: Attempt, result: Ended) -> None:
         if result.status == "cancelled" and attempt.returned and not attempt.cancelled:
             self._return(attempt, attempt.job.crashes)
-        elif result.error is not None and result.error.kind == DEVICE_GONE:
+        elif result.error is not None and result.error.kind == DeviceGone.__name__:
             self.lost([attempt.job.id], result.error.message)
         else:
             self._end(attempt, result)
@@ -281,9 +279,9 @@ class Dispatcher:
         """Writes the result, or that it cannot be; returns which. Waits as long as the disk is
         full.
 
-        Whatever a kill cuts off, a job that has its result has its files, and of one that has none
-        they are deleted: by the runner until it is told that they are kept, and from then on by the
-        next start, for which they are noted before.
+        Wherever a kill cuts this off, a job on record with a result has its files, and the files of
+        one without a result are deleted. Until the runner is told to keep them it deletes them
+        itself; from then on the next start of the server does, for which they are noted first.
         """
         job, kept = attempt.job, result
         while True:

@@ -33,7 +33,7 @@ GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
 # seconds after which a session that is still there has heard of an end; a dead line is found
 # earlier
 GRACE = 120.0
-# seconds after which a client that says goodbye has heard of an end: its line was sound
+# seconds after which a client that closes its connection properly is taken to have heard of an end
 ARRIVED = 5.0
 STATUS_RATE, STATUS_BURST = 20.0, 20.0  # changes of the queue that are told in a second
 STATUS_SOCKETS = 16  # to so many sockets that it counts once; telling one takes about 50 us

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from katz_graph import events
-from katz_graph.errors import Cancelled, InputError, KatzError
-from katz_graph.executor.cluster.requests import DeviceGone, WorkerLost
+from katz_graph.errors import Cancelled, DeviceGone, InputError, KatzError
+from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import TEMP
 from katz_graph.picture.preview import as_jpeg

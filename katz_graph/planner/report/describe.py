@@ -68,6 +68,7 @@ def described(program: Program) -> DescribedPlan:
             for (source, to), link in target.links.items()
         ),
         alternatives=program.alternatives,
+        chosen=program.chosen,
         notes=program.notes,
         instructions={device: len(entries) for device, entries in program.instructions.items()},
         prologue=planned_prologue(program, simulation).described() if simulation else None,

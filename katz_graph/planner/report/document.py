@@ -161,8 +161,9 @@ class DescribedPlan:
 
     `operations` are all, hoisted ones first; `before_edges` lead into these, from others of them.
     `begin` and `end` are the ends of the step region, which edges name as well. `alternatives`:
-    what was considered, in seconds. `instructions`: how many each device has. `prologue` is what
-    precedes the first prediction, `timeline` two steady evaluations.
+    what was considered, in seconds, and `chosen`, which of them was taken. `instructions`: how many
+    each device has. `prologue` is what precedes the first prediction, `timeline` two steady
+    evaluations.
     """
 
     sampler: str
@@ -186,6 +187,7 @@ class DescribedPlan:
     allowed: tuple[str, ...]
     links: tuple[DescribedLink, ...]
     alternatives: Mapping[str, float]
+    chosen: str
     notes: tuple[str, ...]
     instructions: Mapping[str, int]
     prologue: DescribedTimeline | None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from katz_graph.approximations import STALE_CONTROLNET
 from katz_graph.files.urls import shown
 from katz_graph.ir.program import Prediction, Program
 from katz_graph.models.family import family_of
@@ -142,7 +143,7 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
             f"one of {len(program.target.devices)} devices is used: nothing in an evaluation can "
             "run beside anything else"
         )
-    if "stale-controlnet" in program.target.allowed and not program.delayed:
+    if STALE_CONTROLNET in program.target.allowed and not program.delayed:
         yield from _why_not_stale(program, simulation, others)
 
 

@@ -54,10 +54,13 @@ def _lines(program: Program) -> Iterator[str]:
         yield from _where(program)
     yield from _on_gpus(program)
     if program.alternatives:
-        yield "choice: " + "; ".join(
+        taken, *others = (
             f"{name} {seconds:.3f} s"
-            for name, seconds in sorted(program.alternatives.items(), key=lambda e: e[1])
+            for name, seconds in sorted(
+                program.alternatives.items(), key=lambda e: (e[0] != program.chosen, e[1])
+            )
         )
+        yield f"choice: {taken}" + (f"; in place of: {'; '.join(others)}" if others else "")
     yield from (f"why: {note}" for note in program.notes)
     if weight_sets(program):
         yield f"weight sets (LoRA): {', '.join(weight_sets(program))}"

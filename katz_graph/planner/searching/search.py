@@ -131,7 +131,7 @@ class _Search:
 
 
 def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
-    """Returns the program of the best candidate, with `alternatives` and `notes`."""
+    """Returns the program of the best candidate, with `alternatives`, `chosen` and `notes`."""
     describer = Describer(bench.program)
 
     def name(one: Timed) -> str:
@@ -184,5 +184,8 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
     ]
     alternatives = {name(one): one.seconds for one in sorted(timed, key=lambda one: one.seconds)}
     return replace(
-        program, alternatives=alternatives, notes=notes(program, simulate(program), compared)
+        program,
+        alternatives=alternatives,
+        chosen=name(winner),
+        notes=notes(program, simulate(program), compared),
     )

@@ -10,14 +10,14 @@ from itertools import combinations, permutations
 
 import networkx
 
+from katz_graph.approximations import STALE_CONTROLNET
 from katz_graph.ir.program import Program
 from katz_graph.planner.passes.decompose import Tree
 from katz_graph.planner.searching.bound import Bounds
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
 from katz_graph.planner.searching.placement_rules import PlacementRules
 
-STALE = "stale-controlnet"
-FEW = 1000  # placements of single stages that are looked at all; of chains out of the tree beyond
+FEW = 1000  # up to so many placements of single stages all are looked at, else those of chains
 LITTLE = 0.01  # of an evaluation's work: glued to its consumer
 MOST = 8000  # placements that are looked at
 BEAM = 200
@@ -29,7 +29,7 @@ class Space:
 
     def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
         self._bench, self._bounds, self._sites = bench, bounds, bench.sites
-        self.stale = STALE in bench.program.target.allowed
+        self.stale = STALE_CONTROLNET in bench.program.target.allowed
         self._classes = bench.sites.classes()
         main = max(bounds.outlines, key=lambda outline: outline.evaluations, default=None)
         self._feeders = main.feeders if main else ()

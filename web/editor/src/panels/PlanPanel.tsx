@@ -102,9 +102,7 @@ function Sampler({
             </span>
             <span>
               {timeText(seconds)}
-              {!chosen && best && best.seconds > 0
-                ? ` (+${(100 * (seconds / best.seconds - 1)).toFixed(0)} %)`
-                : ""}
+              {!chosen && best && best.seconds > 0 ? ` (${moreText(seconds / best.seconds)})` : ""}
             </span>
           </li>
         ))}
@@ -190,4 +188,10 @@ function Segments({
       </table>
     </>
   );
+}
+
+/** How much more a ratio is than 1, with its sign. */
+function moreText(ratio: number): string {
+  const percent = 100 * (ratio - 1);
+  return `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(percent > -1 && percent < 1 ? 1 : 0)} %`;
 }

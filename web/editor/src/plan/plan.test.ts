@@ -29,7 +29,8 @@ test("P0.38 a plan is told as it was written", () => {
         ],
       },
     ],
-    alternatives: { "two devices": 0.4, "one device": 0.6 },
+    alternatives: { "three devices": 0.399, "two devices": 0.4, "one device": 0.6 },
+    chosen: "two devices", // of those that are equal within 1 % the simplest
     prediction: { planned_seconds: 0.4, period_seconds: 0.02, binding: "work on cpu:1" },
     notes: ["a note"],
     timeline: {
@@ -58,6 +59,7 @@ test("P0.38 a plan is told as it was written", () => {
     { device: 0, segment: "v0.1", stage: "unet_mid", branches: 1, seconds: 0.002, stale: false },
   ]);
   expect(plan.alternatives.map(({ name, chosen }) => [name, chosen])).toEqual([
+    ["three devices", false],
     ["two devices", true],
     ["one device", false],
   ]);

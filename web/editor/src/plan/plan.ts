@@ -146,7 +146,7 @@ function read(told: JsonObject): Plan {
     }),
   );
   const alternatives = Object.entries(fieldsOf(told.alternatives))
-    .map(([name, value], number) => ({ name, seconds: numberFrom(value), chosen: number === 0 }))
+    .map(([name, value]) => ({ name, seconds: numberFrom(value), chosen: name === told.chosen }))
     .sort((one, other) => one.seconds - other.seconds);
   return {
     devices,
