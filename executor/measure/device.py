@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from katz_graph.devices import format_name
-from katz_graph.executor.measure.store import Contention, CostStore, Rates
+from katz_graph.executor.measure.store import DISTURBED, Contention, CostStore, Rates
+from katz_graph.host.schedule import scheduled
 from katz_graph.ir.device import Device
 
 METHOD = 7  # what is measured below; another number when that changes
@@ -41,27 +42,29 @@ def calibrated(
     name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False
 ) -> Device:
     """Returns the device for the planner, working alone with this process's threads: as the store
-    knows it, else its rates are measured and kept.
+    knows it, else its rates are measured and kept; also where they were measured beside other
+    programs, once there are none.
 
     `again` measures them whatever was kept.
     """
     key = device_key(device, dtype, torch.get_num_threads())
-    if again or store.rates(key) is None:
+    if again or (known := store.rates(key)) is None or known.may_be_better:
         store.keep_rates(key, Rates(*measure(device, dtype)))
     return store.device(name, key, format_name(dtype), torch_name=str(device))
 
 
 def measure(
     device: torch.device, dtype: torch.dtype, stretch: float = 0.0
-) -> tuple[float, float, float, float]:
+) -> tuple[float, float, float, float, bool]:
     """Measures floating-point operations a second, bytes a second, seconds a kernel, and bytes a
     second from the host's pinned memory (inf where the device computes in it), on the kinds of work
-    that UNets consist of.
+    that UNets consist of; and tells if other programs took the processors meanwhile.
 
     The rates are those of an undisturbed moment; with `stretch` those of the better moments (the
     first quartile: others may use the machine too) of so many seconds for each kind of work, so
     that devices which begin at the same time do the same kind all along.
     """
+    before = scheduled()
     with torch.inference_mode():
         probe = (_probe_gpu if device.type == "cuda" else _probe_processor)(device, dtype)
         arithmetic = _seconds(probe.compute, device, stretch)
@@ -78,6 +81,7 @@ def measure(
         2 * probe.target.nbytes / memory,
         starts / probe.kernels,
         bus,
+        (scheduled() - before).share_waited > DISTURBED,
     )
 
 

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from katz_graph.host.schedule import scheduled
 from katz_graph.ir.device import CostKey, Device, NetworkLink
 
-FILE = "costs-3.sqlite"  # another number when the tables change
+FILE = "costs-4.sqlite"  # another number when the tables change
+DISTURBED = 0.1  # share of its time that a process waits for processors beside other programs
 PATIENCE = 1.0  # seconds that another process may take to write
 # SQLITE_ERROR: other tables than ours
 DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -31,7 +33,7 @@ create table if not exists rates (
     device text not null, flops real not null check (flops > 0 and flops < 1e30),
     bytes real not null check (bytes > 0 and bytes < 1e30),
     kernel real not null check (kernel >= 0 and kernel < 1e30), bus real not null check (bus > 0),
-    primary key (device)
+    disturbed integer not null, primary key (device)
 );
 create table if not exists contention (
     host text not null, device text not null, together integer not null,
@@ -66,13 +68,19 @@ create table if not exists loras (
 class Rates:
     """Holds the rates of a device that works alone: operations a second, bytes a second, seconds
     that the start of a kernel takes, and bytes a second that come from the host's pinned memory to
-    its own (inf: it is the same).
+    its own (inf: it is the same). `disturbed`: other programs took the processors meanwhile.
     """
 
     flops_per_second: float
     bytes_per_second: float
     seconds_per_kernel: float
     bus_bytes_per_second: float = math.inf
+    disturbed: bool = False
+
+    @property
+    def may_be_better(self) -> bool:
+        """Tells if they were measured beside other programs, and this process has been alone."""
+        return self.disturbed and scheduled().share_waited <= DISTURBED
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +115,12 @@ class CostStore:
 
     def rates(self, device: str) -> Rates | None:
         """Returns the rates of a device; None when they were never measured."""
-        rows = self._read("select flops, bytes, kernel, bus from rates where device = ?", device)
-        return Rates(*rows[0]) if rows else None
+        columns = "flops, bytes, kernel, bus, disturbed"
+        rows = self._read(f"select {columns} from rates where device = ?", device)
+        if not rows:
+            return None
+        flops, size, kernel, bus, disturbed = rows[0]
+        return Rates(flops, size, kernel, bus, bool(disturbed))
 
     def keep_rates(self, device: str, rates: Rates) -> None:
         row = (
@@ -117,8 +129,9 @@ class CostStore:
             rates.bytes_per_second,
             rates.seconds_per_kernel,
             rates.bus_bytes_per_second,
+            rates.disturbed,
         )
-        self._write("insert or replace into rates values (?, ?, ?, ?, ?)", [row])
+        self._write("insert or replace into rates values (?, ?, ?, ?, ?, ?)", [row])
 
     def contention(self, host: str, device: str, together: int) -> Contention | None:
         """Returns how `together` equal devices of a host slow each other down; None when that was

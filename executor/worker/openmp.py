@@ -16,13 +16,13 @@ import ctypes
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import torch
 
 from katz_graph.devices import processors
 from katz_graph.files.settings import waiting_is_ours
+from katz_graph.host.schedule import THREADS, scheduled
 
 LOOK = 0.1  # seconds between looks
 # processors that this process's threads had to do without, above which others want them
@@ -30,7 +30,6 @@ WANTED = 0.3
 # seconds for which idle teams are held, until the next look; twice as long each time that others
 # are still there
 FIRST, LONGEST = 1.0, 8.0
-THREADS = Path("/proc/self/task")
 GRAIN = 32768  # values that torch gives a thread at least
 
 
@@ -76,9 +75,9 @@ class SpinGuard:
     def _watch(self) -> None:
         seconds = FIRST
         while self._computes.wait() and not self._closed.is_set():
-            before, began = delayed(), time.perf_counter()
+            before, began = scheduled(), time.perf_counter()
             self._closed.wait(LOOK)
-            if delayed() - before < WANTED * (time.perf_counter() - began):
+            if (scheduled() - before).waited < WANTED * (time.perf_counter() - began):
                 seconds = FIRST
                 continue
             with idle_teams(self._teams, self._threads):
@@ -91,17 +90,6 @@ def teams_beyond(available: int, threads: int) -> int:
     are processors; a team shares one with whoever made it.
     """
     return (available - 1) // (threads - 1) if 1 < threads <= available else 0
-
-
-def delayed() -> float:
-    """Sums the seconds for which the threads of this process could have run and did not, since each
-    began.
-    """
-    nanoseconds = 0
-    for thread in THREADS.iterdir():
-        with suppress(OSError, IndexError):
-            nanoseconds += int((thread / "schedstat").read_text().split()[1])
-    return nanoseconds / 1e9
 
 
 @contextmanager

@@ -53,10 +53,8 @@ def upscale(worker: ServingWorker, model: UpscaleModelRecipe, picture: Tensor) -
     return worker.models.upscale(model, picture)
 
 
-def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, float, float]:
-    """Measures floating-point operations a second, bytes a second, seconds a kernel, bytes a second
-    from the host; as `measure.device.measure`.
-    """
+def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, float, float, bool]:
+    """Measures the device, as `measure.device.measure`."""
     return measure(worker.models.device, worker.models.dtype, stretch)
 
 

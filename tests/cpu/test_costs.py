@@ -22,11 +22,13 @@ from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, local_engine, sampler_region
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure import device as calibrate
+from katz_graph.executor.measure import store as cost_store
 from katz_graph.executor.measure.device import calibrated, contention, device_key, measure
 from katz_graph.executor.measure.store import Contention, CostStore, Rates
 from katz_graph.executor.measure.survey import STRETCH, estimated, survey
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.host.schedule import Scheduled, scheduled
 from katz_graph.ir.region import Region
 from katz_graph.planner.simulation.simulate import simulate
 
@@ -63,6 +65,30 @@ def test_a_device_is_measured_once_and_again_when_asked(
     assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)).flops_per_second == 3e9
 
 
+def test_what_was_measured_beside_other_programs_is_measured_again_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = iter([(1e9, 2e9, 1e-6, 1e9, True), (3e9, 4e9, 2e-6, 1e9, False)])
+    monkeypatch.setattr(calibrate, "measure", lambda device, dtype: next(rates))
+    given = [Scheduled(1.0, 0.5)]
+    monkeypatch.setattr(cost_store, "scheduled", lambda: given[-1])
+
+    def flops() -> float:
+        return calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)).flops_per_second
+
+    assert flops() == flops() == 1e9  # others are still there
+    given.append(Scheduled(1.0, 0.05))
+    assert flops() == flops() == 3e9
+
+
+def test_time_without_a_processor_is_told_where_others_take_it() -> None:
+    before = scheduled()
+    torch.randn(200, 200) @ torch.randn(200, 200)
+    spent = scheduled() - before
+    assert spent.computed > 0 and 0 <= spent.share_waited < 1
+    assert Scheduled().share_waited == 0
+
+
 def test_devices_that_no_worker_was_asked_of_carry_torchs_name_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +107,7 @@ def test_devices_that_no_worker_was_asked_of_carry_torchs_name_too(
 
 
 def test_measured_rates_are_those_of_a_machine() -> None:
-    flops, size, kernel, _ = measure(CPU, torch.float32)
+    flops, size, kernel, *_ = measure(CPU, torch.float32)
     assert 1e8 < flops < 1e14 and 1e8 < size < 1e12 and 1e-8 < kernel < 1e-2
 
 
