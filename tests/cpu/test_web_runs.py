@@ -16,13 +16,13 @@ import torch
 from processes import eventually
 
 from katz_graph.comfy.v1.adapter import V1Class
+from katz_graph.errors import DeviceGone
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import Folders
 from katz_graph.ir.device import Device
 from katz_graph.node import Node, NodeType
 from katz_graph.web.events import Ended, JobEvent, Started
 from katz_graph.web.http.job_views import status_of
-from katz_graph.web.jobs.dispatch import DEVICE_GONE
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import JobState, QueueView
 from katz_graph.web.live.comfy_channel import ConventionChannel
@@ -214,7 +214,7 @@ def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_
     runs.start(Order("a", {"1": {"class_type": "Breaks", "inputs": {}}}, ("1",)))
     eventually(lambda: isinstance(told[-1], JobEvent) and isinstance(told[-1].event, Ended), 10)
     error = told[-1].event.error
-    assert error.kind == DEVICE_GONE
+    assert error.kind == DeviceGone.__name__
     assert (
         "the device failed (CUDA error: an illegal memory access was encountered)" in error.message
     )

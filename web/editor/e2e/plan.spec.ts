@@ -1,4 +1,5 @@
 /** Plans over the graph, against a real `katz serve`. */
+import { readFileSync } from "node:fs";
 import { expect, type Page, type Response } from "@playwright/test";
 import { node, openTemplate, runToEnd, test } from "./steps";
 
@@ -21,7 +22,19 @@ async function openStep(page: Page): Promise<void> {
   await expect(page.getByRole("region", { name: "opened step" })).toBeVisible();
 }
 
-for (const title of ["ControlNet and LoRA", "Denoising loop", "Deep blocks every other step"])
+const SOME = ["ControlNet and LoRA", "Denoising loop", "Deep blocks every other step"];
+const TITLES = process.env.KATZ_ALL === undefined ? SOME : titles();
+
+/** Of all templates, in the index that the server serves. */
+function titles(): readonly string[] {
+  const index = new URL("../../../workflows/templates/index.json", import.meta.url);
+  const groups: readonly { templates: readonly { title: string }[] }[] = JSON.parse(
+    readFileSync(index, "utf8"),
+  );
+  return groups.flatMap(({ templates }) => templates.map(({ title }) => title));
+}
+
+for (const title of TITLES)
   test(`P0.34 P0.35 P0.37 ${title}: planned before a run, and each part of it is drawn once`, async ({
     page,
   }) => {

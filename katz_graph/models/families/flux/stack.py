@@ -47,8 +47,10 @@ def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Ten
     tokens: Tensor = module.context_embedder(text.hidden)
     if not kinds:
         return tokens
-    numbers = torch.tensor([kinds], device=tokens.device).expand(len(tokens), -1)
-    return torch.cat([module.controlnet_mode_embedder(numbers), tokens], dim=1)
+    learned = module.controlnet_mode_embedder.weight
+    # taken row by row, since a tensor of numbers would be copied from the host
+    rows = torch.stack([learned[kind] for kind in kinds])
+    return torch.cat([rows.expand(len(tokens), -1, -1), tokens], dim=1)
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:

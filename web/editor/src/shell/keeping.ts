@@ -92,32 +92,38 @@ async function windows(): Promise<ReadonlySet<string>> {
   );
 }
 
+/** Writes what changed at most every WAIT: who never pauses must lose no more than that. */
 export function keepOpen(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let warned = false;
+  let written = "";
+  let parts: readonly unknown[] = [];
   const write = () => {
+    clearTimeout(timer);
+    timer = undefined;
     const { sessions, active } = useDocuments.getState();
-    const kept: Kept = {
-      active: sessions.findIndex(({ id }) => id === active),
-      documents: sessions.map((session) => ({
-        name: session.name,
-        workflow: session.workflow,
-        file: session.file,
-        draft: session.draft,
-        doc: docOf(session),
-        saved: session.saved === docOf(session),
-        job: session.job,
-        repeats: session.repeats,
-      })),
-    };
+    const documents: Kept["documents"] = sessions.map((session) => ({
+      name: session.name,
+      workflow: session.workflow,
+      file: session.file,
+      draft: session.draft,
+      doc: docOf(session),
+      saved: session.saved === docOf(session),
+      job: session.job,
+      repeats: session.repeats,
+    }));
+    const now = documents.flatMap((one) => Object.values(one));
+    const same = now.length === parts.length && now.every((part, at) => part === parts[at]);
+    if (same && active === written) return;
+    [parts, written] = [now, active];
+    const kept: Kept = { active: sessions.findIndex(({ id }) => id === active), documents };
     set(KEY + own, kept).catch(() => {
       if (!warned) tell("the browser keeps nothing here: download what is to stay");
       warned = true;
     });
   };
   const unsubscribe = useDocuments.subscribe(() => {
-    clearTimeout(timer);
-    timer = setTimeout(write, WAIT);
+    timer ??= setTimeout(write, WAIT);
   });
   const hide = () => {
     if (document.visibilityState === "hidden") write();
