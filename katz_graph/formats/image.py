@@ -92,7 +92,7 @@ def carried(stream: BinaryIO) -> Carried | None:
 def inside(error: InputError) -> InputError:
     """Rewords an error for a workflow that a picture carries."""
     return InputError(
-        "\n".join(f"the workflow inside the picture {line}" for line in str(error).split("\n"))
+        "\n".join(f"the workflow inside the picture: {line}" for line in str(error).split("\n"))
     )
 
 

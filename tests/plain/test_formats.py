@@ -208,7 +208,7 @@ def test_every_malformed_node_is_named(tmp_path: Path) -> None:
         (b"PK\x03\x04rest", "ZIP"),
         (png(), "PNG without a workflow"),
         (b"\x89PNG\r\n\x1a\n\0\0", "PNG that breaks off"),
-        (png(chunk(b"tEXt", b"prompt\0{broken")), "the workflow inside the picture broken JSON"),
+        (png(chunk(b"tEXt", b"prompt\0{broken")), "the workflow inside the picture: broken JSON"),
         (png(chunk(b"tEXt", b'workflow\0{"nodes": [], "links": []}')), "UI workflow"),
         (png(chunk(b"zTXt", b"prompt\0\0not zlib")), "damaged"),
         (
