@@ -66,13 +66,24 @@ class Widget:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownFor:
+    """Has an input belong to choices of a knob: editors show it while one of them is chosen, and
+    graphs call it `knob.name`, as ComfyUI's dynamic choices do. It has a default or is optional.
+    """
+
+    knob: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link
     only, unless it has a `check`).
 
     `check` takes a literal, or what a link delivers to a knob, and returns the value; it raises
     ValueError. `refresh` returns the choices as they are now, where they are files. `raw`: `run`
-    gets the link itself as `[node, output]`. `options` are what a pack wrote of the input, for
+    gets the link itself as `[node, output]`. `shown_for`: the choices of a knob that it belongs to.
+    `options` are what a pack wrote of the input, for
     editors.
     """
 
@@ -91,6 +102,7 @@ class Input:
     check: Callable[[Any], Any] | None = None
     refresh: Callable[[], tuple[Any, ...]] | None = None
     raw: bool = False
+    shown_for: ShownFor | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -234,12 +246,17 @@ class Node(BaseModel):
             (name for name, wire in wires.items() if wire.kind is inspect.Parameter.VAR_POSITIONAL),
             None,
         )
-        inputs = {
-            wire.name: wire
-            for name, parameter in wires.items()
-            for wire in _wires(cls, name, parameter)
-        }
-        inputs |= {name: _knob(cls, name, field) for name, field in cls.model_fields.items()}
+        # names in graphs -> names of fields and arguments, where they differ
+        own: dict[str, str] = {}
+        inputs: dict[str, Input] = {}
+        for name, found in (
+            *((name, _wires(cls, name, parameter)) for name, parameter in wires.items()),
+            *((name, [_knob(cls, name, info)]) for name, info in cls.model_fields.items()),
+        ):
+            for port in found:
+                inputs[port.name] = port
+                if port.shown_for is not None:
+                    own[port.name] = name
         takes_context = "context" in signature.parameters
         needed = tuple(
             name
@@ -247,7 +264,11 @@ class Node(BaseModel):
             if _cannot_be_none(inputs.get(name), parameter.annotation)
         )
 
-        def build(values: Mapping[str, Any]) -> Node:
+        def renamed(values: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {own.get(name, name): value for name, value in values.items()} if own else values
+
+        def build(given: Mapping[str, Any]) -> Node:
+            values = renamed(given)
             knobs = {name: value for name, value in values.items() if name in cls.model_fields}
             return cls(
                 **(
@@ -257,7 +278,8 @@ class Node(BaseModel):
                 )
             )
 
-        def call(context: Context, values: Mapping[str, Any]) -> Any:
+        def call(context: Context, given: Mapping[str, Any]) -> Any:
+            values = renamed(given)
             arguments = {name: value for name, value in values.items() if name in wires}
             for name in needed:
                 if values.get(name) is None:  # packs may give None where they declare a value
@@ -310,7 +332,7 @@ class Node(BaseModel):
             needs=None
             if needs is None
             else lambda values: needs(
-                build(values), **{n: v for n, v in values.items() if n in wires}
+                build(values), **{n: v for n, v in renamed(values).items() if n in wires}
             ),
             fingerprint=None
             if fingerprint is None
@@ -373,15 +395,27 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
         )
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         return [Input(numbered, socket, required=False, knob=False) for numbered in _numbered(name)]
+    shown_for = _shown_for(parameter.annotation)
     return [
         Input(
-            name,
+            _graph_name(name, shown_for),
             socket,
             required=parameter.default is inspect.Parameter.empty,
             knob=False,
             lazy=name in cls.node_lazy,
+            shown_for=shown_for,
         )
     ]
+
+
+def _shown_for(annotation: Any) -> ShownFor | None:
+    annotation = _unwrap_optional(annotation)
+    notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    return next((note for note in notes if isinstance(note, ShownFor)), None)
+
+
+def _graph_name(name: str, shown_for: ShownFor | None) -> str:
+    return name if shown_for is None else f"{shown_for.knob}.{name}"
 
 
 def _numbered(name: str) -> tuple[str, ...]:
@@ -392,6 +426,7 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
     socket = _socket(info.annotation)
     notes = list(info.metadata)
     folder = next((note.folder for note in notes if isinstance(note, FileChoice)), None)
+    shown_for = next((note for note in notes if isinstance(note, ShownFor)), None)
     if socket is None:
         raise TypeError(
             f"{cls.__name__}: field {name!r} has type {info.annotation!r}, which no "
@@ -400,7 +435,7 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
     annotation = Annotated[(info.annotation, *notes)] if notes else info.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)  # type: ignore[arg-type]
     return Input(
-        name=name,
+        name=_graph_name(name, shown_for),
         socket="COMBO" if folder else socket,
         required=info.is_required(),
         knob=True,
@@ -416,6 +451,7 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
         help=info.description or "",
         widget=next((note for note in notes if isinstance(note, Widget)), Widget()),
         check=adapter.validate_python,
+        shown_for=shown_for,
     )
 
 

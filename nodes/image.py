@@ -10,7 +10,7 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.knobs import BatchSize, Colour, Side
-from katz_graph.node import FileChoice, Node, Widget
+from katz_graph.node import FileChoice, Node, ShownFor, Widget
 from katz_graph.ui_results import Place, announced, place_folder, with_ui
 from katz_graph.wires import Image, Mask, Socket
 
@@ -77,6 +77,22 @@ class SaveImage(Node, category="image", output=True):
     """
 
     filename_prefix: str = "ComfyUI"
+
+    def run(self, images: Image, context: Context) -> Image:
+        return _saved(images, context, "output", self.filename_prefix)
+
+
+class SaveImageAdvanced(
+    Node, category="image", output=True, title="Save Image (Advanced)", names=("images",)
+):
+    """Write PNG files of 8 bits with the workflow inside, as SaveImage does, and give the pictures
+    on. Other formats, more bits and other colour spaces are not written.
+    """
+
+    filename_prefix: str = "ComfyUI"
+    format: Literal["png"] = "png"
+    bit_depth: Annotated[Literal["8-bit"], ShownFor("format", ("png",))] = "8-bit"
+    input_color_space: Annotated[Literal["sRGB"], ShownFor("format", ("png",))] = "sRGB"
 
     def run(self, images: Image, context: Context) -> Image:
         return _saved(images, context, "output", self.filename_prefix)

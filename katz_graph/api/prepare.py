@@ -152,10 +152,7 @@ def set_inputs(
     """
     notes = []
     for option, target, given in _pairs(assignments):
-        name, dot, field = target.rpartition(".")
-        if not (dot and name and field):
-            raise InputError(f"{option}: expected NODE.INPUT=VALUE, for example 3.steps=30")
-        identifier = find_node(graph, name, option)
+        identifier, field = _split(graph, target, option)
         call = graph.nodes[identifier]
         known = types[call.type].inputs if call.type in types else {}
         if field not in call.inputs and known and field not in known:
@@ -171,6 +168,19 @@ def set_inputs(
             f"{json.dumps(told, ensure_ascii=False, default=repr)}"
         )
     return graph, notes
+
+
+def _split(graph: Graph, target: str, option: str) -> tuple[str, str]:
+    """Splits NODE.INPUT; titles and inputs may have dots, the longest name of a node counts."""
+    dots = [place for place, character in enumerate(target) if character == "."]
+    parts = [(target[:dot], target[dot + 1 :]) for dot in reversed(dots)]
+    if not parts or not all(parts[0]):
+        raise InputError(f"{option}: expected NODE.INPUT=VALUE, for example 3.steps=30")
+    for name, field in parts[1:]:
+        if name in graph.nodes and parts[0][0] not in graph.nodes:
+            return name, field
+    name, field = parts[0]
+    return find_node(graph, name, option), field
 
 
 def _pairs(assignments: Assignments) -> Iterator[tuple[str, str, Any]]:

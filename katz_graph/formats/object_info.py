@@ -4,7 +4,7 @@ signatures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,13 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from katz_graph.errors import InputError
-from katz_graph.formats.signature import Port, Signature, WidgetSlot, is_seed, start
+from katz_graph.formats.signature import DYNAMIC, Port, Signature, WidgetSlot, is_seed, start
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.messages import one_line, show
 
 LIMIT = 256 * 2**20  # bytes; the core's own nodes are 1.6 MB
 TIMEOUT = 30.0  # seconds
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR")
-DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
 DEPTH = 8  # dynamic choices inside each other
 
@@ -87,6 +86,7 @@ def _signature(name: str, described: Any) -> Signature:
         found = _port(port, declared)
         if isinstance(found, WidgetSlot):
             widgets.append(found)
+            wires += dict.fromkeys(_further_wires(port, declared))
         else:
             wires.append(found)
     sockets = _list(described.get("output"))
@@ -147,15 +147,38 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
 
 def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[WidgetSlot, ...]]:
     """Returns a dynamic choice's widgets by its value; they are named `choice.widget`."""
-    brought: dict[str, tuple[WidgetSlot, ...]] = {}
-    for choice in choices:
-        if isinstance(choice, Mapping) and isinstance(choice.get("key"), str):
-            ports = [
-                _port(f"{name}.{inner}", declared, depth + 1)
-                for inner, declared in _declared(choice.get("inputs"))
-            ]
-            brought[choice["key"]] = tuple(port for port in ports if isinstance(port, WidgetSlot))
+    brought: dict[str, tuple[WidgetSlot, ...]] = dict.fromkeys(_values(choices), ())
+    for value, inner, declared in _brought(name, choices):
+        port = _port(inner, declared, depth + 1)
+        if isinstance(port, WidgetSlot):
+            brought[value] = (*brought[value], port)
     return brought
+
+
+def _further_wires(name: str, declared: Any, depth: int = 0) -> Iterator[Port]:
+    """Yields the wires that the values of a dynamic choice bring."""
+    kind, *rest = _list(declared) or [None]
+    options = rest[0] if rest and isinstance(rest[0], Mapping) else {}
+    if kind == DYNAMIC and depth < DEPTH:
+        for _, inner, further in _brought(name, _list(options.get("options"))):
+            port = _port(inner, further, depth + 1)
+            if isinstance(port, Port):
+                yield port
+            else:
+                yield from _further_wires(inner, further, depth + 1)
+
+
+def _brought(name: str, choices: list[Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yields what the values of a dynamic choice bring, as (value, name, declaration)."""
+    for value, choice in _values(choices).items():
+        for inner, declared in _declared(choice.get("inputs")):
+            yield value, f"{name}.{inner}", declared
+
+
+def _values(choices: list[Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the values of a dynamic choice, each with what the server says of it."""
+    found = (choice for choice in choices if isinstance(choice, Mapping))
+    return {choice["key"]: choice for choice in found if isinstance(choice.get("key"), str)}
 
 
 def _socket(kind: Any) -> str:

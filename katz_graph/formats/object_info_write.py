@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from katz_graph.files.folders import Folders
-from katz_graph.formats.signature import is_seed
+from katz_graph.formats.signature import DYNAMIC, is_seed
 from katz_graph.node import Input, NodeType
 from katz_graph.packs import BUILTIN
 
@@ -41,10 +41,9 @@ def object_info(kinds: Iterable[NodeType], folders: Folders | None = None) -> di
 def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
     """Describes one type: its inputs by group, its outputs, and its other properties."""
     groups: dict[str, dict[str, Any]] = {"required": {}}
-    for name, port in kind.inputs.items():
-        groups.setdefault("required" if _counts_as_required(kind, port) else "optional", {})[
-            name
-        ] = input_config(port, folders)
+    for port in kind.inputs.values():
+        if port.shown_for is None:
+            _put(groups, kind, port, port.name, _config(kind, port, folders))
     if kind.hidden or kind.unlisted:
         groups["hidden"] = {
             _hidden_name(name, what): what for name, what in kind.hidden.items()
@@ -77,6 +76,36 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
         ),
         **{flag: True for flag in FLAGS if said.get(flag)},
     }
+
+
+def _put(
+    groups: dict[str, dict[str, Any]], kind: NodeType, port: Input, name: str, config: list[Any]
+) -> None:
+    group = "required" if _counts_as_required(kind, port) else "optional"
+    groups.setdefault(group, {})[name] = config
+
+
+def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
+    """Builds what `input_config` does; a knob whose choices bring further inputs is told as
+    ComfyUI's dynamic choice, with the inputs of each.
+    """
+    config = input_config(port, folders)
+    further = [
+        one
+        for one in kind.inputs.values()
+        if one.shown_for is not None and one.shown_for.knob == port.name
+    ]
+    if not further:
+        return config
+    options = []
+    for choice in port.choices or ():
+        groups: dict[str, dict[str, Any]] = {"required": {}}
+        for one in further:
+            if one.shown_for is not None and choice in one.shown_for.choices:
+                name = one.name.removeprefix(f"{port.name}.")
+                _put(groups, kind, one, name, input_config(one, folders))
+        options.append({"key": choice, "inputs": groups})
+    return [DYNAMIC, config[1] | {"options": options}]
 
 
 def input_config(port: Input, folders: Folders | None = None) -> list[Any]:

@@ -26,6 +26,8 @@ STARTS: Mapping[str, Any] = {
 }
 """What widgets begin with whose type names no default."""
 
+# the socket of a choice that brings further inputs
+DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
 # whole numbers of these names have a control widget even where the type does not say so
 SEEDS = ("seed", "noise_seed")
 
@@ -137,17 +139,27 @@ def unknown_types(graph: Graph, known: Signatures) -> str:
 def _of_type(kind: NodeType) -> Signature:
     return Signature(
         wires=tuple(Port(port.name, port.socket) for port in kind.inputs.values() if not port.knob),
-        widgets=tuple(_widget(port) for port in kind.inputs.values() if port.knob),
+        widgets=tuple(
+            _widget(port, kind)
+            for port in kind.inputs.values()
+            if port.knob and port.shown_for is None
+        ),
         outputs=tuple(Port(output.name, output.socket) for output in kind.outputs),
         title=kind.display_name,
     )
 
 
-def _widget(knob: Input) -> WidgetSlot:
+def _widget(knob: Input, kind: NodeType) -> WidgetSlot:
     default = start(
         str(knob.options.get("widgetType") or knob.socket), knob.default, knob.choices or ()
     )
     control = knob.widget.control_after_generate or is_seed(knob.name, knob.socket)
+    options: dict[str, tuple[WidgetSlot, ...]] = {}
+    for further in kind.inputs.values():
+        belongs = further.shown_for
+        if belongs is not None and belongs.knob == knob.name and further.knob:
+            for choice in belongs.choices:
+                options[choice] = (*options.get(choice, ()), _widget(further, kind))
     return WidgetSlot(
-        knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline
+        knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline, options
     )

@@ -13,7 +13,9 @@ THREADS = Path("/proc/self/task")
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """Holds seconds, summed over the threads that there are. Zeros where the kernel does not tell."""
+    """Holds seconds, summed over the threads that there are; zeros where the kernel does not tell
+    any.
+    """
 
     computed: float = 0.0
     waited: float = 0.0

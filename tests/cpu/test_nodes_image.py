@@ -13,6 +13,7 @@ import torch
 from node_calls import call, call_with_ui, context_in, grey, picture, rounded
 from PIL import Image
 
+from katz_graph.checks.literals import LiteralError
 from katz_graph.errors import InputError
 
 STEPS = picture([0.0, 0.2, 0.4], [0.6, 0.8, 1.0])
@@ -114,6 +115,65 @@ def test_scale_to_megapixels() -> None:
     assert call(
         "ImageScaleToTotalPixels", image=STEPS, megapixels=0.25, resolution_steps=64
     ).shape == (1, 448, 640, 3)
+
+
+@pytest.mark.parametrize(
+    ("way", "given", "size"),
+    [
+        ("scale dimensions", {"width": 6, "height": 2}, (6, 2)),
+        ("scale dimensions", {"width": 6, "height": 0}, (6, 4)),
+        ("scale width", {"width": 6, "height": 9}, (6, 4)),
+        ("scale height", {"width": 7, "height": 4}, (6, 4)),
+        ("scale by multiplier", {"multiplier": 2.0}, (6, 4)),
+        ("scale longer dimension", {"longer_size": 30}, (30, 20)),
+        ("scale shorter dimension", {"shorter_size": 30}, (45, 30)),
+        ("scale total pixels", {"megapixels": 0.25}, (627, 418)),
+        ("scale to multiple", {"multiple": 2}, (2, 2)),
+        ("match size", {"match": torch.zeros(1, 5, 7, 3)}, (7, 5)),
+        ("match size", {"match": torch.zeros(1, 5, 7)}, (7, 5)),
+    ],
+)
+def test_pictures_and_masks_are_resized_in_each_way(
+    way: str, given: dict[str, Any], size: tuple[int, int]
+) -> None:
+    named = {f"resize_type.{name}": value for name, value in given.items()}
+    width, height = size
+    for method in ("area", "lanczos"):
+        how = {"resize_type": way, "scale_method": method, **named}
+        assert call("ResizeImageMaskNode", input=STEPS, **how).shape == (1, height, width, 3)
+        assert call("ResizeImageMaskNode", input=STEPS[..., 0], **how).shape == (1, height, width)
+
+
+def test_a_resized_picture_is_cut_where_that_was_chosen() -> None:
+    how = {"resize_type": "scale dimensions", "resize_type.width": 2, "resize_type.height": 2}
+    wide = picture([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert grey(call("ResizeImageMaskNode", input=wide, **how)) == [[0.3, 0.4]] * 2
+    whole = how | {"resize_type.crop": "disabled"}
+    assert grey(call("ResizeImageMaskNode", input=wide, **whole)) == [[0.2, 0.5]] * 2
+
+
+def test_what_cannot_be_resized_so_is_told() -> None:
+    with pytest.raises(InputError, match=r"needs a picture or a mask at resize_type\.match"):
+        call("ResizeImageMaskNode", input=STEPS, resize_type="match size")
+    small = {"resize_type": "scale to multiple", "resize_type.multiple": 8}
+    with pytest.raises(InputError, match=r"3x2 pixels has no side that is a multiple of 8"):
+        call("ResizeImageMaskNode", input=STEPS, **small)
+
+
+def test_the_advanced_node_saves_as_the_plain_one_does(tmp_path: Path) -> None:
+    context = context_in(tmp_path)
+    result = call(
+        "SaveImageAdvanced",
+        context,
+        images=STEPS,
+        filename_prefix="x",
+        format="png",
+        **{"format.bit_depth": "8-bit", "format.input_color_space": "sRGB"},
+    )
+    (written,) = tmp_path.rglob("x_*.png")
+    assert written.stat().st_size > 0 and torch.equal(result, STEPS)
+    with pytest.raises(LiteralError, match='got "exr", expected one of "png"'):
+        call("SaveImageAdvanced", context, images=STEPS, format="exr")
 
 
 def test_crops_are_clipped_to_the_picture() -> None:

@@ -17,6 +17,7 @@ from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Link
 from katz_graph.knobs import Seed
 from katz_graph.node import FileChoice, Node, Widget
+from katz_graph.packs import builtin_types
 from katz_graph.wires import Image, Latent, Model
 
 
@@ -243,6 +244,24 @@ def test_the_list_holds_where_the_names_beside_it_are_out_of_date() -> None:
     assert inputs(
         ui([node(2, "Other", values=["new.png", "image"], widgets_values_named=named)], []), "2"
     ) == {"image": "new.png"}
+
+
+def test_values_behind_a_choice_are_those_that_it_brings() -> None:
+    """Official templates hold such nodes; `choice.name` is what a graph calls what it brings."""
+    save = node(2, "SaveImageAdvanced", values=["x", "png", "8-bit", "sRGB"])
+    resize = node(3, "ResizeImageMaskNode", values=["scale total pixels", 2, "lanczos"])
+    graph = read(ui([save, resize], []), builtin_types()).graph
+    assert graph.nodes["2"].inputs == {
+        "filename_prefix": "x",
+        "format": "png",
+        "format.bit_depth": "8-bit",
+        "format.input_color_space": "sRGB",
+    }
+    assert graph.nodes["3"].inputs == {
+        "resize_type": "scale total pixels",
+        "resize_type.megapixels": 2,
+        "scale_method": "lanczos",
+    }
 
 
 def test_unknown_types_keep_values_by_the_names_in_the_file_and_are_told_in_one_line() -> None:

@@ -421,6 +421,29 @@ def test_what_a_node_would_make_of_its_picture_is_refused_before_it_does() -> No
     assert "made" not in scaled(scale_by=2.0) and len(calls) == 1  # 4 pictures of 8,388,608 pixels
 
 
+def test_what_a_choice_brings_is_held_to_the_limits_while_that_is_chosen() -> None:
+    source = made(lambda values: Tensor((4, 2048, 1024, 3)), "IMAGE", name="Source")
+
+    def resized(**values: Any) -> str:
+        chosen = {"resize_type.width": 16384, "resize_type.height": 16384, **values}
+        document = {
+            "1": node("Source"),
+            "2": node("ResizeImageMaskNode", input=["1", 0], **chosen),
+            "3": save("2"),
+        }
+        target = replace(
+            REGISTRY["ResizeImageMaskNode"], run=lambda context, given: (Tensor((1, 8, 8, 3)),)
+        )
+        return failure(target, document, source)
+
+    assert "resize_type.width: comes to 16,384 x 16,384 pixels" in resized()
+    larger = {"resize_type": "scale by multiplier", "resize_type.multiplier": 4.0}
+    assert "resize_type.multiplier: comes to 4,096 x 8,192 pixels" in resized(**larger)
+    shorter = {"resize_type": "scale shorter dimension", "resize_type.shorter_size": 4096}
+    assert "resize_type.shorter_size: comes to 4,096 x 8,192 pixels" in resized(**shorter)
+    assert resized(**larger | {"resize_type.multiplier": 0.5}) == ""
+
+
 def test_cutting_makes_nothing_larger() -> None:
     document = stock()
     crop = {

@@ -30,6 +30,10 @@ PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
 # width and height are at most what they are
 CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))
 MULTIPLYING = ("amount", "batch_size")
+FACTORS = ("scale_by",)
+RESIZING = "ResizeImageMaskNode"  # elsewhere a multiplier may be of anything
+# pixels of a side -> which side of what is read that is
+SIDES = {"largest_size": max, "longer_size": max, "shorter_size": min}
 Size = tuple[int, int, int]  # pictures, height and width in pixels
 
 
@@ -89,6 +93,29 @@ def _refuse_made(kind: NodeType, limits: Limits, result: Any) -> Any:
 
 def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
     """Finds inputs of a node that ask for more than a limit; as (input, message)."""
+    names, kind, values = _shown(kind, values)
+    yield from ((names.get(name, name), message) for name, message in _told(kind, values, limits))
+
+
+def _shown(
+    kind: NodeType, values: Mapping[str, Any]
+) -> tuple[Mapping[str, str], NodeType, Mapping[str, Any]]:
+    """Calls what belongs to choices that are made by its own name, and leaves out the others;
+    returns also own names -> names in graphs.
+    """
+    names, inputs, left = {}, dict(kind.inputs), dict(values)
+    for name, port in kind.inputs.items():
+        if (belongs := port.shown_for) is None:
+            continue
+        own, value = name.removeprefix(f"{belongs.knob}."), left.pop(name, port.default)
+        del inputs[name]
+        chooser = kind.inputs[belongs.knob]
+        if values.get(belongs.knob, chooser.default) in belongs.choices:
+            names[own], inputs[own], left[own] = name, port, value
+    return (names, replace(kind, inputs=inputs), left) if names else (names, kind, values)
+
+
+def _told(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
     steps = _number(kind, values, "steps")
     if steps is not None and steps >= HUGE:
         yield "steps", "is too large"
@@ -117,15 +144,15 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
     elif high is not None and high:
         decides = "height"
         width, height = round(width * high / height), int(high)
-    if (factor := _number(kind, values, "scale_by")) is not None:
-        decides, width, height = "scale_by", round(width * factor), round(height * factor)
+    for name in (*FACTORS, *(("multiplier",) if kind.name == RESIZING else ())):
+        if (factor := _number(kind, values, name)) is not None:
+            decides, width, height = name, round(width * factor), round(height * factor)
     if (area := _number(kind, values, "megapixels")) is not None:
         decides, width, height = "megapixels", int(area * MEGAPIXEL), 1
-    if largest := _number(kind, values, "largest_size"):
-        decides, width, height = (
-            "largest_size",
-            *(round(side * largest / max(read[1:])) for side in (width, height)),
-        )
+    for name, side_of in SIDES.items():
+        if wanted := _number(kind, values, name):
+            factor = wanted / max(1, side_of(read[1:]))
+            decides, width, height = name, round(width * factor), round(height * factor)
     if kind.name == "ImagePadForOutpaint":
         left, top, right, bottom = (
             _number(kind, values, side) or 0 for side in ("left", "top", "right", "bottom")

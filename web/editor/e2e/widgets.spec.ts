@@ -222,3 +222,32 @@ test("P0.03 help of one input: at its name, at its field, and by F1; an author's
   await help.getByRole("button", { name: "close the help" }).click();
   await expect(help).toHaveCount(0);
 });
+
+test("P0.21 a choice that brings inputs shows those of what is chosen, in one step of undo", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.keyboard.press("Shift+A");
+  await page.keyboard.type("ResizeImageMaskNode");
+  await page.keyboard.press("Enter");
+  const card = page.locator(".card.selected");
+  await expect(card.locator("[data-widget]")).toHaveCount(5);
+  const names = () =>
+    card
+      .locator("[data-widget]")
+      .evaluateAll((rows) => rows.map((row) => row.getAttribute("data-widget")));
+  const sides = [
+    "resize_type",
+    ...["width", "height", "crop"].map((name) => `resize_type.${name}`),
+  ];
+  expect(await names()).toEqual([...sides, "scale_method"]);
+  await card.getByLabel("width", { exact: true }).fill("64");
+  await card.getByLabel("width", { exact: true }).press("Enter");
+  await card.getByLabel("resize_type", { exact: true }).selectOption("scale width");
+  await expect.poll(names).toEqual(["resize_type", "resize_type.width", "scale_method"]);
+  await expect(card.getByLabel("width", { exact: true })).toHaveValue("64");
+  const [resize] = (await downloaded(page)).nodes.slice(-1);
+  expect(resize.widgets_values).toEqual(["scale width", 64, "area"]);
+  await page.keyboard.press("Control+z");
+  await expect.poll(names).toEqual([...sides, "scale_method"]);
+});

@@ -170,7 +170,12 @@ const Body = memo(function Body({
   );
   const inputs = useMemo(() => inputsOf(node, type), [node, type]);
   const shown = new Set(widgets.map(({ widget }) => widget.name));
-  const sockets = inputs.filter(({ widget }) => widget === null || !shown.has(widget));
+  const sockets = inputs.filter(({ widget }) => {
+    if (widget === null) return true;
+    // of a choice that is not made
+    const hidden = type !== undefined && widget.includes(".") && !isLinked(node, widget);
+    return !shown.has(widget) && !hidden;
+  });
   const rows = Math.max(sockets.length, node.outputs.length);
   const [unfolded, setUnfolded] = useState(false);
   const advanced = widgets.filter(({ widget }) => isFolded(node, widget));

@@ -1,5 +1,11 @@
 /** Finds what a handle stands for, and links two of them. */
-import { type Catalog, compatible, type NodeType, socketOf } from "../catalog/catalog";
+import {
+  type Catalog,
+  compatible,
+  type NodeType,
+  shownWidgets,
+  socketOf,
+} from "../catalog/catalog";
 import { refusal } from "../catalog/connecting";
 import { inputHelp, socketHelp, widgetHelp } from "../catalog/help";
 import { addInput } from "../document/commands";
@@ -36,7 +42,7 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
   const sockets = (type?.sockets ?? []).filter(({ name }) => !known.has(name));
   const widgets = type?.isVirtual
     ? []
-    : (type?.widgets ?? []).filter(({ name }) => !known.has(name));
+    : (type === undefined ? [] : shownWidgets(node, type)).filter(({ name }) => !known.has(name));
   return [
     ...listed,
     ...sockets.map((socket): Input => {

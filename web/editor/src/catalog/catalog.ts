@@ -10,6 +10,8 @@ export interface Widget {
   readonly lines: boolean;
   readonly choices: readonly Json[];
   readonly options: JsonObject;
+  /** What is shown behind it while it has that value; these are named `choice.widget`. */
+  readonly further: Readonly<Record<string, readonly Widget[]>>;
   /** A hidden value follows it: what a seed becomes next, or a button. */
   readonly helper: "seed" | "upload" | null;
 }
@@ -53,6 +55,8 @@ export interface Placed {
 }
 
 const SEEDS = ["seed", "noise_seed"];
+/** The type of a choice that brings further inputs. */
+const DYNAMIC = "COMFY_DYNAMICCOMBO_V3";
 const UPLOADS = ["image_upload", "video_upload", "audio_upload", "file_upload"];
 const KINDS: Readonly<Record<string, Widget["kind"]>> = {
   INT: "number",
@@ -76,6 +80,7 @@ const NOTE: Widget = {
   lines: true,
   choices: [],
   options: {},
+  further: {},
   helper: null,
 };
 
@@ -106,27 +111,7 @@ const VIRTUAL: readonly NodeType[] = [
 ];
 
 function typeOf(name: string, raw: JsonObject): NodeType {
-  const groups = fieldsOf(raw.input);
-  const declared = (["required", "optional"] as const).flatMap((group) => {
-    const inputs = groups[group];
-    return isObject(inputs)
-      ? Object.entries(inputs).map(([input, spec]) => ({
-          name: input,
-          spec: listOf(spec),
-          optional: group === "optional",
-        }))
-      : [];
-  });
-  const sockets: Socket[] = [];
-  const widgets: Widget[] = [];
-  for (const { name: input, spec, optional } of declared) {
-    const widget = widgetOf(input, spec);
-    if (widget !== null) widgets.push(widget);
-    else {
-      const tooltip = textOf(fieldsOf(spec[1]).tooltip);
-      sockets.push({ name: input, type: textOf(spec[0], "*"), optional, tooltip });
-    }
-  }
+  const { sockets, widgets } = declaredIn(raw.input, "");
   const tooltips = listOf(raw.output_tooltips);
   const names = listOf(raw.output_name);
   return {
@@ -148,11 +133,42 @@ function typeOf(name: string, raw: JsonObject): NodeType {
   };
 }
 
+/** Inputs of a type, or of one of a dynamic choice's values, whose names begin with `prefix`. */
+function declaredIn(raw: Json | undefined, prefix: string) {
+  const groups = fieldsOf(raw);
+  const sockets: Socket[] = [];
+  const widgets: Widget[] = [];
+  for (const group of ["required", "optional"] as const)
+    for (const [input, told] of Object.entries(fieldsOf(groups[group]))) {
+      const [name, spec, optional] = [prefix + input, listOf(told), group === "optional"];
+      const widget = widgetOf(name, spec);
+      if (widget === null) {
+        const tooltip = textOf(fieldsOf(spec[1]).tooltip);
+        sockets.push({ name, type: textOf(spec[0], "*"), optional, tooltip });
+        continue;
+      }
+      widgets.push(widget);
+      if (spec[0] !== DYNAMIC) continue;
+      for (const { inputs } of choicesOf(widget.options))
+        for (const one of declaredIn(inputs, `${name}.`).sockets)
+          if (!sockets.some((known) => known.name === one.name))
+            sockets.push({ ...one, optional: true });
+    }
+  return { sockets, widgets };
+}
+
+function choicesOf(options: JsonObject) {
+  return listOf(options.options)
+    .filter(isObject)
+    .map(({ key, inputs }) => ({ key: textOf(key), inputs }));
+}
+
 function widgetOf(name: string, spec: readonly Json[]): Widget | null {
   const [type, given] = spec;
   const options = fieldsOf(given);
   const listed = Array.isArray(type);
-  const kind = listed ? "choice" : KINDS[textOf(type)];
+  const brings = type === DYNAMIC ? choicesOf(options) : [];
+  const kind = listed || type === DYNAMIC ? "choice" : KINDS[textOf(type)];
   if (kind === undefined || options.forceInput === true) return null;
   const seeded = options.control_after_generate;
   const isSeed =
@@ -165,8 +181,15 @@ function widgetOf(name: string, spec: readonly Json[]): Widget | null {
     kind,
     whole: type === "INT",
     lines: options.multiline === true,
-    choices: listed ? listOf(type) : listOf(options.options),
+    choices: listed
+      ? listOf(type)
+      : type === DYNAMIC
+        ? brings.map(({ key }) => key)
+        : listOf(options.options),
     options,
+    further: Object.fromEntries(
+      brings.map(({ key, inputs }) => [key, declaredIn(inputs, `${name}.`).widgets]),
+    ),
     helper: isSeed ? "seed" : UPLOADS.some((key) => options[key] === true) ? "upload" : null,
   };
 }
@@ -175,23 +198,98 @@ function widgetOf(name: string, spec: readonly Json[]): Widget | null {
 export function placedWidgets(node: DocNode, type: NodeType | undefined): readonly Placed[] {
   if (type === undefined) return [];
   const { values } = node;
-  if (!Array.isArray(values)) {
-    const named = values as JsonObject;
-    return type.widgets
-      .filter((widget) => named[widget.name] !== undefined)
-      .map((widget) => ({ widget, key: widget.name, value: named[widget.name] ?? null }));
-  }
-  const listed = values as readonly Json[];
   const placed: Placed[] = [];
+  const pending = [...type.widgets];
   let place = 0;
-  for (const widget of type.widgets) {
-    const value = listed[place];
-    if (value === undefined) break;
-    if (!fits(widget, value)) return [];
-    placed.push({ widget, key: place, value });
-    place += widget.helper === null ? 1 : 2;
+  for (let widget = pending.shift(); widget !== undefined; widget = pending.shift()) {
+    const isListed = Array.isArray(values);
+    const key = isListed ? place : widget.name;
+    const value = (isListed ? values[place] : (values as JsonObject)[widget.name]) as
+      Json | undefined;
+    if (value === undefined) {
+      if (isListed) break;
+      continue;
+    }
+    if (isListed && !fits(widget, value)) return [];
+    placed.push({ widget, key, value });
+    pending.unshift(...broughtBy(widget, value));
+    place += placesOf(widget);
   }
   return placed;
+}
+
+/** The widgets that a value of a dynamic choice shows behind it. */
+function broughtBy({ further }: Widget, value: Json): readonly Widget[] {
+  return (typeof value === "string" ? further[value] : undefined) ?? [];
+}
+
+/** How many values of a list are a widget's. */
+function placesOf({ helper }: Widget): number {
+  return helper === null ? 1 : 2;
+}
+
+/** All widgets that a node of a type may show. */
+function allWidgets({ widgets }: Pick<NodeType, "widgets">): readonly Widget[] {
+  return widgets.flatMap((widget) => [
+    widget,
+    ...Object.values(widget.further).flatMap((further) => allWidgets({ widgets: further })),
+  ]);
+}
+
+export function widgetNamed(type: NodeType | undefined, name: string): Widget | undefined {
+  return type === undefined ? undefined : allWidgets(type).find((one) => one.name === name);
+}
+
+/** The widgets that a node shows: where its values do not lie as its type says, those of a new one. */
+export function shownWidgets(node: DocNode, type: NodeType): readonly Widget[] {
+  const placed = placedWidgets(node, type);
+  return placed.length > 0 ? placed.map(({ widget }) => widget) : startsOf(type.widgets).widgets;
+}
+
+/** What widgets show and hold in a new node, and the further ones that they bring; `known` values
+ * stay.
+ */
+function startsOf(given: readonly Widget[], known: ReadonlyMap<string, Json> = new Map()) {
+  const widgets: Widget[] = [];
+  const values: Json[] = [];
+  const pending = [...given];
+  for (let widget = pending.shift(); widget !== undefined; widget = pending.shift()) {
+    const value = known.get(widget.name) ?? startOf(widget);
+    widgets.push(widget);
+    values.push(value);
+    if (widget.helper === "seed") values.push("randomize");
+    if (widget.helper === "upload") values.push("image");
+    pending.unshift(...broughtBy(widget, value));
+  }
+  return { widgets, values };
+}
+
+/**
+ * The values of a node after one of its dynamic choices is set: those behind it are of what it shows
+ * now. Of equal names the values stay.
+ */
+export function chosenValues(
+  node: DocNode,
+  type: NodeType,
+  name: string,
+  value: Json,
+): DocNode["values"] {
+  const placed = placedWidgets(node, type);
+  const at = placed.find(({ widget }) => widget.name === name);
+  if (at === undefined) return node.values;
+  const below = placed.filter(({ widget }) => widget.name.startsWith(`${name}.`));
+  const known = new Map(below.map(({ widget, value: held }) => [widget.name, held]));
+  const next = startsOf(broughtBy(at.widget, value), known);
+  if (typeof at.key === "string") {
+    const gone = new Set(below.map(({ widget }) => widget.name));
+    const kept = Object.entries(node.values).filter(([held]) => !gone.has(held));
+    const shown = next.widgets.map((one) => [one.name, known.get(one.name) ?? startOf(one)]);
+    return Object.fromEntries([...kept, [name, value], ...shown]);
+  }
+  const values = [...(node.values as readonly Json[])];
+  const count = below.reduce((sum, { widget }) => sum + placesOf(widget), 0);
+  values.splice(at.key, 1 + count, value, ...next.values);
+  return values;
 }
 
 /** Tells whether a value can be this widget's; links may stand for any. */
@@ -211,13 +309,8 @@ function fits(widget: Widget, value: Json): boolean {
 
 /** Builds a node of a type as the format stores it, with its defaults. */
 export function newNode(type: NodeType, x: number, y: number): JsonObject {
-  const values: Json[] = [];
-  for (const widget of type.widgets) {
-    values.push(startOf(widget));
-    if (widget.helper === "seed") values.push("randomize");
-    if (widget.helper === "upload") values.push("image");
-  }
-  const rows = Math.max(type.sockets.length, type.outputs.length) + type.widgets.length;
+  const { widgets, values } = startsOf(type.widgets);
+  const rows = Math.max(type.sockets.length, type.outputs.length) + widgets.length;
   return {
     type: type.name,
     pos: [x, y],
@@ -226,7 +319,7 @@ export function newNode(type: NodeType, x: number, y: number): JsonObject {
     mode: 0,
     inputs: [
       ...type.sockets.map(({ name, type: socket }) => ({ name, type: socket, link: null })),
-      ...(type.isVirtual ? [] : type.widgets).map((widget) => ({
+      ...(type.isVirtual ? [] : widgets).map((widget) => ({
         name: widget.name,
         type: socketOf(widget),
         link: null,

@@ -1,5 +1,5 @@
 /** Says of one input or output what its author says, and what it takes. Plain text. */
-import { type NodeType, type Socket, socketOf, type Widget } from "./catalog";
+import { type NodeType, type Socket, socketOf, type Widget, widgetNamed } from "./catalog";
 
 /** Of a widget: its tooltip, what values it takes, its default. */
 export function widgetHelp(widget: Widget): string {
@@ -22,7 +22,7 @@ export function outputHelp(type: NodeType | undefined, slot: number, otherwise: 
 export function inputHelp(type: NodeType | undefined, name: string, otherwise: string): string {
   const socket = type?.sockets.find((one) => one.name === name);
   if (socket !== undefined) return socketHelp(socket);
-  const widget = type?.widgets.find((one) => one.name === name);
+  const widget = widgetNamed(type, name);
   return widget === undefined ? otherwise : widgetHelp(widget);
 }
 

@@ -5,7 +5,7 @@
  */
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { isObject, type Json, type JsonObject, listOf, textOf } from "../json";
-import type { Catalog, Placed, Widget } from "./catalog";
+import { type Catalog, type Placed, type Widget, widgetNamed } from "./catalog";
 
 const OWN = "-1";
 
@@ -70,12 +70,12 @@ function innerOf(inside: Doc, name: string) {
 
 function widgetFor(inside: Doc, catalog: Catalog, name: string): Widget | undefined {
   const inner = innerOf(inside, name);
-  return catalog.get(inner?.type ?? "")?.widgets.find((one) => one.name === inner?.widget);
+  return widgetNamed(catalog.get(inner?.type ?? ""), inner?.widget ?? "");
 }
 
 function widgetOf(inside: Doc, catalog: Catalog, id: string, name: string): Widget | undefined {
   const type = nodesOf(inside).find((node) => node.id === id)?.type ?? "";
-  return catalog.get(type)?.widgets.find((one) => one.name === name);
+  return widgetNamed(catalog.get(type), name);
 }
 
 /** A widget for a value of which no type tells. */
@@ -83,5 +83,5 @@ function inferred(name: string, value: Json): Widget {
   const number = typeof value === "number" || typeof value === "bigint";
   const kind = number ? "number" : typeof value === "boolean" ? "switch" : "text";
   const whole = number && (typeof value === "bigint" || Number.isInteger(value));
-  return { name, kind, whole, lines: false, choices: [], options: {}, helper: null };
+  return { name, kind, whole, lines: false, choices: [], options: {}, further: {}, helper: null };
 }

@@ -126,6 +126,6 @@ function changeNodes(
   return withNodes(graph, (raw) => (nodes.has(idOf(raw.id)) ? change(raw) : raw));
 }
 
-function changeNode(graph: Doc, node: string, change: (raw: JsonObject) => JsonObject): Doc {
+export function changeNode(graph: Doc, node: string, change: (raw: JsonObject) => JsonObject): Doc {
   return changeNodes(graph, new Set([node]), change);
 }

@@ -1,12 +1,14 @@
 /** A row of a node: the widget's name, its value as a field, what a link to it is drawn to. */
 import { memo, type ReactNode } from "react";
 import type { Placed } from "../catalog/catalog";
+import { setChoice } from "../catalog/dynamic";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
 import { setValue } from "../document/commands";
 import { widgetHelp } from "../catalog/help";
 import type { Json } from "../json";
 import { noteRender } from "../renders";
 import { activeSession, useDocuments } from "../shell/documents";
+import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { ChoiceField } from "./ChoiceField";
 import type { Field } from "./field";
@@ -40,14 +42,17 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
       .change(
         session.id,
         `set ${widget.name}`,
-        (graph) => setValue(graph, node, place, next, place === key ? widget.name : ""),
+        (graph) =>
+          place === key && Object.keys(widget.further).length > 0
+            ? setChoice(graph, useLive.getState().catalog, node, widget.name, next)
+            : setValue(graph, node, place, next, place === key ? widget.name : ""),
         gesture,
       );
   };
   const field: Field = {
     widget,
     value,
-    label: widget.name,
+    label: widget.name.slice(widget.name.lastIndexOf(".") + 1), // what a choice brings stands behind it
     help: widgetHelp(widget),
     set: (next, gesture) => put(key, next, gesture),
   };

@@ -1,0 +1,112 @@
+"""Changes the size of pictures and masks in one of several ways."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from katz_graph.errors import InputError
+from katz_graph.knobs import Crop, Pixels, ScaleFactor, Side
+from katz_graph.node import Node, ShownFor, Widget
+from katz_graph.wires import Socket
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MEGAPIXEL = 1024 * 1024
+Way = Literal[
+    "scale dimensions",
+    "scale by multiplier",
+    "scale longer dimension",
+    "scale shorter dimension",
+    "scale width",
+    "scale height",
+    "scale total pixels",
+    "match size",
+    "scale to multiple",
+]
+Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "lanczos"]
+
+
+def _for(*ways: Way) -> ShownFor:
+    return ShownFor("resize_type", ways)
+
+
+PictureOrMask = Annotated["Tensor", Socket("IMAGE,MASK")]
+Match = Annotated["Tensor", Socket("IMAGE,MASK"), _for("match size")]
+
+
+class ResizeImageMaskNode(Node, category="image/transform", title="Resize Image/Mask"):
+    """Change the size of a picture or a mask: to sides in pixels (0 keeps the proportions), by a
+    factor, to one side, to so many megapixels (of 1024 x 1024), to the size of another one, or down
+    to sides that are multiples of a number, what is over being cut off.
+    """
+
+    resize_type: Way = "scale dimensions"
+    width: Annotated[Pixels, _for("scale dimensions", "scale width")] = 512
+    height: Annotated[Pixels, _for("scale dimensions", "scale height")] = 512
+    multiplier: Annotated[ScaleFactor, _for("scale by multiplier")] = 1.0
+    longer_size: Annotated[Side, _for("scale longer dimension")] = 512
+    shorter_size: Annotated[Side, _for("scale shorter dimension")] = 512
+    megapixels: Annotated[
+        float, Field(ge=0.01, le=16.0), Widget(step=0.01), _for("scale total pixels")
+    ] = 1.0
+    multiple: Annotated[int, Field(ge=1, le=4096), _for("scale to multiple")] = 8
+    crop: Annotated[Crop, _for("scale dimensions", "match size")] = "center"
+    scale_method: Method = "area"
+
+    def run(self, input: PictureOrMask, match: Match | None = None) -> PictureOrMask:
+        from katz_graph.files.images import resize
+
+        pictures = input if input.ndim == 4 else input[..., None]
+        wide, high = self._size(pictures.shape[2], pictures.shape[1], match)
+        crop = {
+            "scale dimensions": self.crop,
+            "match size": self.crop,
+            "scale to multiple": "center",
+        }.get(self.resize_type, "disabled")
+        made = resize(pictures, wide, high, self.scale_method, crop)
+        return made if input.ndim == 4 else made[..., 0]
+
+    def _size(self, width: int, height: int, other: Tensor | None) -> tuple[int, int]:
+        match self.resize_type:
+            case "scale dimensions":
+                return _whole(width, height, self.width, self.height)
+            case "scale width":
+                return _whole(width, height, self.width, 0)
+            case "scale height":
+                return _whole(width, height, 0, self.height)
+            case "scale by multiplier":
+                factor = self.multiplier
+            case "scale longer dimension":
+                factor = self.longer_size / max(width, height)
+            case "scale shorter dimension":
+                factor = self.shorter_size / min(width, height)
+            case "scale total pixels":
+                factor = math.sqrt(int(self.megapixels * MEGAPIXEL) / (width * height))
+            case "match size":
+                if other is None:
+                    raise InputError(
+                        "resize_type 'match size' needs a picture or a mask at resize_type.match"
+                    )
+                return int(other.shape[2]), int(other.shape[1])
+            case _:
+                if min(width, height) < self.multiple:
+                    raise InputError(
+                        f"a picture of {width}x{height} pixels has no side that is a multiple of "
+                        f"{self.multiple}"
+                    )
+                return width - width % self.multiple, height - height % self.multiple
+        return max(1, round(width * factor)), max(1, round(height * factor))
+
+
+def _whole(width: int, height: int, wanted: int, high: int) -> tuple[int, int]:
+    """Returns the wanted sides; one of 0 keeps the proportions, two keep the size."""
+    if not (wanted or high):
+        return width, height
+    return (
+        wanted or max(1, round(width * high / height)),
+        high or max(1, round(height * wanted / width)),
+    )

@@ -1,0 +1,90 @@
+import { expect, test } from "vitest";
+import { addNode, emptyDocument } from "../document/commands";
+import { nodesOf } from "../document/model";
+import { catalogOf, newNode, placedWidgets, widgetNamed } from "./catalog";
+import { setChoice } from "./dynamic";
+
+const WIDTH = ["INT", { default: 512 }];
+const CATALOG = catalogOf({
+  Resize: {
+    input: {
+      required: {
+        input: ["IMAGE,MASK", {}],
+        way: [
+          "COMFY_DYNAMICCOMBO_V3",
+          {
+            default: "sides",
+            options: [
+              { key: "sides", inputs: { required: { width: WIDTH, height: WIDTH } } },
+              { key: "width", inputs: { required: { width: WIDTH } } },
+              { key: "match", inputs: { optional: { other: ["IMAGE,MASK", {}] } } },
+            ],
+          },
+        ],
+        method: [["area", "lanczos"], {}],
+      },
+    },
+    output: ["IMAGE"],
+  },
+});
+const TYPE = CATALOG.get("Resize");
+
+function fresh() {
+  if (TYPE === undefined) throw new Error("no type");
+  return addNode(emptyDocument(), newNode(TYPE, 0, 0));
+}
+const first = (graph: ReturnType<typeof fresh>) => nodesOf(graph)[0];
+const values = (graph: ReturnType<typeof fresh>) => first(graph)?.values;
+const shown = (graph: ReturnType<typeof fresh>) => {
+  const node = first(graph);
+  return node === undefined
+    ? []
+    : placedWidgets(node, TYPE).map(({ widget, value }) => [widget.name, value]);
+};
+
+test("P0.21 a choice that brings inputs has them behind it, with their defaults", () => {
+  const graph = fresh();
+  expect(values(graph)).toEqual(["sides", 512, 512, "area"]);
+  expect(shown(graph).map(([name]) => name)).toEqual(["way", "way.width", "way.height", "method"]);
+  expect(TYPE?.sockets.map(({ name }) => name)).toEqual(["input", "way.other"]);
+  expect(widgetNamed(TYPE, "way.height")?.kind).toBe("number");
+});
+
+test("P0.21 another choice brings others; equal names keep their values, what follows stays", () => {
+  const before = fresh();
+  const id = first(before)?.id ?? "";
+  const wide = setChoice(before, CATALOG, id, "way", "width");
+  expect(values(wide)).toEqual(["width", 512, "area"]);
+  const matched = setChoice(wide, CATALOG, id, "way", "match");
+  expect(values(matched)).toEqual(["match", "area"]);
+  expect(values(setChoice(matched, CATALOG, id, "way", "sides"))).toEqual(values(before));
+  expect(first(matched)?.inputs).toEqual(first(before)?.inputs); // links count them
+});
+
+test("P0.21 values by name, and names beside the list, stay in step", () => {
+  const graph = fresh();
+  const named = {
+    ...graph,
+    nodes: [
+      {
+        ...(first(graph)?.raw ?? {}),
+        widgets_values: ["sides", 7, 8, "lanczos"],
+        widgets_values_named: { way: "sides", "way.width": 7, "way.height": 8, method: "lanczos" },
+      },
+    ],
+  };
+  const id = first(named)?.id ?? "";
+  const wide = setChoice(named, CATALOG, id, "way", "width");
+  expect(first(wide)?.raw.widgets_values).toEqual(["width", 7, "lanczos"]);
+  expect(first(wide)?.raw.widgets_values_named).toEqual({
+    way: "width",
+    "way.width": 7,
+    method: "lanczos",
+  });
+  const byName = {
+    ...named,
+    nodes: [{ ...named.nodes[0], widgets_values: named.nodes[0]?.widgets_values_named ?? {} }],
+  };
+  const chosen = setChoice(byName, CATALOG, id, "way", "match");
+  expect(first(chosen)?.values).toEqual({ way: "match", method: "lanczos" });
+});

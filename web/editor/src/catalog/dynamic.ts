@@ -1,0 +1,33 @@
+/** Sets a choice that brings further inputs: what it showed goes, what it shows now comes. */
+import { changeNode } from "../document/commands";
+import { type Doc, type DocNode, nodesOf } from "../document/model";
+import { isObject, type Json } from "../json";
+import { type Catalog, chosenValues, placedWidgets } from "./catalog";
+
+/**
+ * Sets the choice `name` of a node. Its inputs stay as the file lists them, since links count them;
+ * those of widgets that are not shown are not drawn.
+ */
+export function setChoice(
+  graph: Doc,
+  catalog: Catalog,
+  id: string,
+  name: string,
+  value: Json,
+): Doc {
+  const node = nodesOf(graph).find((one) => one.id === id);
+  const type = catalog.get(node?.type ?? "");
+  if (node === undefined || type === undefined) return graph;
+  const values = chosenValues(node, type, name, value);
+  const then: DocNode = { ...node, values };
+  return changeNode(graph, id, (raw) => {
+    const named = raw.widgets_values_named;
+    if (!isObject(named)) return { ...raw, widgets_values: values };
+    const others = Object.entries(named).filter(([held]) => !held.startsWith(`${name}.`));
+    const shown = placedWidgets(then, type)
+      .filter(({ widget }) => widget.name === name || widget.name.startsWith(`${name}.`))
+      .map(({ widget, value: held }) => [widget.name, held]);
+    const all = Object.fromEntries([...others, ...shown]);
+    return { ...raw, widgets_values: values, widgets_values_named: all };
+  });
+}
