@@ -4,17 +4,19 @@ import { expect, type Page, type Response } from "@playwright/test";
 import { node, openTemplate, runToEnd, test } from "./steps";
 
 /** What the server answered to the page's last question for a plan. */
-function watchPlan(page: Page): { readonly last: () => Promise<Record<string, any>> } {
+function watchPlan(page: Page): {
+  readonly all: () => Promise<readonly Record<string, any>[]>;
+  readonly last: () => Promise<Record<string, any>>;
+} {
   let answer: Response | undefined;
   page.on("response", (response) => {
     if (response.url().endsWith("/katz/plan") && response.ok()) answer = response;
   });
-  return {
-    last: async () => {
-      await expect.poll(() => answer !== undefined).toBe(true);
-      return (await answer?.json()).plans[0];
-    },
+  const all = async () => {
+    await expect.poll(() => answer !== undefined).toBe(true);
+    return (await answer?.json()).plans;
   };
+  return { all, last: async () => (await all())[0] };
 }
 
 async function openStep(page: Page): Promise<void> {
@@ -40,27 +42,32 @@ for (const title of TITLES)
   }) => {
     const told = watchPlan(page);
     await openTemplate(page, title);
-    await expect(page.locator(".card .strip")).toBeVisible();
-    const plan = await told.last();
-    await openStep(page);
-    const region = page.getByRole("region", { name: "opened step" });
-    const tabs = region.getByRole("tab");
-    await expect(tabs).toHaveCount(plan.variants.length);
-    for (const [number, variant] of plan.variants.entries()) {
-      await tabs.nth(number).click();
-      const once = plan.before.flatMap((call: any) => call.operations).length;
-      const calls = variant.segments.flatMap((segment: any) => segment.calls);
-      await expect(region.locator(".segment:not(.once)")).toHaveCount(variant.segments.length);
-      await expect(region.locator(".operation")).toHaveCount(once + variant.operations.length);
-      await expect(region.locator(".call")).toHaveCount(plan.before.length + calls.length);
-      await expect(region.locator(".flow")).toHaveCount(
-        plan.before_edges.length + variant.edges.length,
-      );
-      const stale = variant.edges.filter((edge: any) => edge.stale).length;
-      await expect(region.locator(".flow.stale")).toHaveCount(stale);
+    await expect(page.locator(".card .strip").first()).toBeVisible();
+    const plans = await told.all();
+    await expect(page.locator(".card .strip")).toHaveCount(plans.length);
+    for (const plan of plans) {
+      const [sampler = ""] = plan.sampler.split(".");
+      await node(page, sampler).getByRole("button", { name: "Open the step" }).click();
+      const region = page.getByRole("region", { name: "opened step" });
+      await expect(region).toBeVisible();
+      const tabs = region.getByRole("tab");
+      await expect(tabs).toHaveCount(plan.variants.length);
+      for (const [number, variant] of plan.variants.entries()) {
+        await tabs.nth(number).click();
+        const once = plan.before.flatMap((call: any) => call.operations).length;
+        const calls = variant.segments.flatMap((segment: any) => segment.calls);
+        await expect(region.locator(".segment:not(.once)")).toHaveCount(variant.segments.length);
+        await expect(region.locator(".operation")).toHaveCount(once + variant.operations.length);
+        await expect(region.locator(".call")).toHaveCount(plan.before.length + calls.length);
+        await expect(region.locator(".flow")).toHaveCount(
+          plan.before_edges.length + variant.edges.length,
+        );
+        const stale = variant.edges.filter((edge: any) => edge.stale).length;
+        await expect(region.locator(".flow.stale")).toHaveCount(stale);
+      }
+      await page.keyboard.press("Escape");
+      await expect(region).toHaveCount(0);
     }
-    await page.keyboard.press("Escape");
-    await expect(region).toHaveCount(0);
   });
 
 test("P0.34 a region drawn by hand has its marks at the real nodes; E hides them", async ({
