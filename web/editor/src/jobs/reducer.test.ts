@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { outputsInside } from "./inside";
 import { type Jobs, NO_JOBS } from "./job";
-import { reduce, reported, sent } from "./reducer";
+import { blank, reduce, reported, sent, trimmed } from "./reducer";
 
 const event = (fields: object) => ({ type: "event", event: { job: "j", ...fields } });
 const EVENTS = [
@@ -160,4 +160,15 @@ describe("jobs", () => {
     });
     expect(again.byId.j).toMatchObject({ status: "pending", nodes: {} });
   });
+});
+
+test("P0.29 of many jobs that ended the newest are known, those of documents, and what still runs", () => {
+  const all = Array.from({ length: 40 }, (_, number) => ({
+    ...blank(`j${number}`, number),
+    ended: number === 3 ? null : 100 + number,
+  }));
+  const jobs: Jobs = { ...NO_JOBS, byId: Object.fromEntries(all.map((job) => [job.id, job])) };
+  const kept = Object.keys(trimmed(jobs, new Set(["j0"])).byId);
+  expect(kept).toEqual(["j0", "j3", ...Array.from({ length: 8 }, (_, one) => `j${32 + one}`)]);
+  expect(trimmed(jobs, new Set(Object.keys(jobs.byId)))).toBe(jobs);
 });

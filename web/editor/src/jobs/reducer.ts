@@ -15,6 +15,9 @@ import {
 import { byShown, type Fields, fields, numberOrNull, shownAs } from "./parts";
 import { withSpans } from "./spans";
 
+/** How many jobs that ended and that no document shows are known. */
+const ENDED = 8;
+
 export function reduce(jobs: Jobs, frame: unknown): Jobs {
   const told = fields(frame);
   switch (told.type) {
@@ -35,6 +38,20 @@ export function reduce(jobs: Jobs, frame: unknown): Jobs {
     default:
       return jobs;
   }
+}
+
+/** Forgets the oldest jobs that ended, but `ENDED` of them and those that a document shows. */
+export function trimmed(jobs: Jobs, shown: ReadonlySet<string>): Jobs {
+  const over = Object.values(jobs.byId)
+    .filter(({ id, ended: at }) => at !== null && !shown.has(id))
+    .sort((one, other) => (other.ended ?? 0) - (one.ended ?? 0))
+    .slice(ENDED);
+  if (over.length === 0) return jobs;
+  const gone = new Set(over.map(({ id }) => id));
+  return {
+    ...jobs,
+    byId: Object.fromEntries(Object.entries(jobs.byId).filter(([id]) => !gone.has(id))),
+  };
 }
 
 /** Notes a job that was just sent. */

@@ -2,7 +2,7 @@
 import { create } from "zustand";
 import { type Catalog, catalogOf } from "../catalog/catalog";
 import { type Job, type Jobs, NO_JOBS } from "../jobs/job";
-import { reduce, reported, sent } from "../jobs/reducer";
+import { reduce, reported, sent, trimmed } from "../jobs/reducer";
 import { Channel, type ChannelState } from "../server/channel";
 import { asked, objectInfo, Refused } from "../server/client";
 import { report } from "../server/jobs";
@@ -43,12 +43,19 @@ export const clientId = (() => {
 export function connect(): Channel {
   return new Channel(
     clientId,
-    (frame) => useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) })),
+    (frame) =>
+      useLive.setState(({ jobs }) => ({ jobs: trimmed(reduce(jobs, frame), shownJobs()) })),
     (line) => {
       useLive.setState({ line });
       if (line === "connected") void refreshCatalog();
       if (line === "lost") void checkToken();
     },
+  );
+}
+
+function shownJobs(): ReadonlySet<string> {
+  return new Set(
+    useDocuments.getState().sessions.flatMap(({ job }) => (job === null ? [] : [job])),
   );
 }
 
