@@ -38,7 +38,7 @@ from katz_graph.executor.measure.stages import StageTime, profile_region
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice, survey
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
-from katz_graph.executor.worker.affinity import Claim, claim_seats
+from katz_graph.executor.turns.affinity import Claim, claim_seats
 from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.timing import Timing

@@ -16,7 +16,7 @@ from katz_graph.errors import InputError
 from katz_graph.files.urls import is_url, shown
 from katz_graph.models.configuration import union_types
 from katz_graph.models.family import known, text_sets
-from katz_graph.models.loading.file_cache import FileCache, remote_identity
+from katz_graph.models.fetching.file_cache import FileCache, remote_identity
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
     clip_recipe,

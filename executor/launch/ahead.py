@@ -8,7 +8,7 @@ from typing import Self
 
 from katz_graph.devices import DeviceList
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.executor.worker.affinity import claim_seats
+from katz_graph.executor.turns.affinity import claim_seats
 
 
 class Ahead:

@@ -1,3 +1,3 @@
-"""Computes on one device: models in memory, a fair queue of requests, instruction lists. Must not
-know the driver's other workers.
+"""Computes on one device: its models, instruction lists, what it tells of them. Must not know the
+driver's other workers.
 """

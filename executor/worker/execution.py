@@ -22,17 +22,17 @@ from katz_graph.adapters.fit import check_loras, takes_loras
 from katz_graph.context import Context
 from katz_graph.errors import InputError, KatzError
 from katz_graph.executor.graph.region_calls import RegionCalls
+from katz_graph.executor.turns.loop import WeightSetKey
+from katz_graph.executor.weights.weight_versions import WeightVersions
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.bound_calls import BoundCalls
 from katz_graph.executor.worker.device_program import DeviceProgram
-from katz_graph.executor.worker.loop import WeightSetKey
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
 from katz_graph.executor.worker.stream import Reading
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
-from katz_graph.executor.worker.weight_versions import WeightVersions
 from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Call, Instance, Instruction, Program

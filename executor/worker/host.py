@@ -48,13 +48,13 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
-from katz_graph.executor.worker.affinity import stay_on
+from katz_graph.executor.turns.affinity import stay_on
+from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask, SubmittedTask
+from katz_graph.executor.weights.host_copies import HostCopies, nothing, share_of_host
 from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.executor.worker.execution import Exchange, Execution
-from katz_graph.executor.worker.host_copies import HostCopies, nothing, share_of_host
-from katz_graph.executor.worker.loop import DeviceThread, OneUnitTask, SubmittedTask
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
 from katz_graph.files.folders import Folders

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.naming import TEXT_PARTS
-from katz_graph.executor.worker.adapters import FILE_BYTES, AdapterStore
-from katz_graph.executor.worker.computing import Computing, Eagerly
-from katz_graph.executor.worker.host_copies import HostCopies
-from katz_graph.executor.worker.originals import Originals, nowhere
-from katz_graph.executor.worker.stream import stream_of
-from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
-from katz_graph.executor.worker.weight_set import (
+from katz_graph.executor.weights.adapters import FILE_BYTES, AdapterStore
+from katz_graph.executor.weights.host_copies import HostCopies
+from katz_graph.executor.weights.originals import Originals, nowhere
+from katz_graph.executor.weights.weight_set import (
     MERGING_BYTES,
     SET_BYTES,
     KeptSets,
     WeightSets,
     merged_module,
 )
+from katz_graph.executor.worker.computing import Computing, Eagerly
+from katz_graph.executor.worker.stream import stream_of
+from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding

@@ -25,7 +25,7 @@ from katz_graph.errors import Cancelled, InputError
 from katz_graph.files.locks import never
 from katz_graph.files.urls import is_url, shown
 from katz_graph.models.family import families
-from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.loading.identity import LENGTH_BYTES, read_header_of, read_json
 from katz_graph.recipe import FileIdentity
 

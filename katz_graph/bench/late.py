@@ -32,7 +32,7 @@ from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.measure.loras import LoraProfiler
 from katz_graph.executor.planning import Choices
-from katz_graph.executor.worker.adapters import AdapterStore
+from katz_graph.executor.weights.adapters import AdapterStore
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI
 from katz_graph.ir.region import Region

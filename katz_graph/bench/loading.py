@@ -37,7 +37,7 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
-from katz_graph.models.loading.file_cache import remote_identity
+from katz_graph.models.fetching.file_cache import remote_identity
 
 SHARES = (0.3, 0.6, 1.5)  # of the time of K steps, that loading takes
 HIDDEN_BOUND, WAITED_BOUND = 1.05, 1.05

@@ -20,8 +20,8 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.placed import Scale
 from katz_graph.bench.random_models import make_lora, make_pipeline
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.worker.adapters import AdapterStore
-from katz_graph.executor.worker.weight_set import KeptSets, WeightSets
+from katz_graph.executor.weights.adapters import AdapterStore
+from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore

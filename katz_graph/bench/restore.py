@@ -28,7 +28,7 @@ from katz_graph.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.start import start_here
-from katz_graph.executor.worker.adapters import AdapterStore
+from katz_graph.executor.weights.adapters import AdapterStore
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import Target
 from katz_graph.models.loading.sources import pipeline_recipes

@@ -2,7 +2,7 @@
 much of the time goes into switching between their weights, and how much later each is done than
 alone.
 
-A worker keeps a set for a while and then switches (`executor.worker.fair_queue`), so one job waits
+A worker keeps a set for a while and then switches (`executor.turns.fair_queue`), so one job waits
 for the other's turns: it is done later by the other's work at most, by the switches, and by one
 turn.
 """
@@ -25,7 +25,7 @@ from katz_graph.bench.random_models import make_lora, make_pipeline
 from katz_graph.bench.requests import local_engine, sample, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.worker.fair_queue import STAY
+from katz_graph.executor.turns.fair_queue import STAY
 from katz_graph.ir.region import Region
 
 SHARE_BOUND = 0.15  # of the work

@@ -32,7 +32,7 @@ from katz_graph.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.planning import plan_region
-from katz_graph.executor.worker import adapters
+from katz_graph.executor.weights import adapters
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program

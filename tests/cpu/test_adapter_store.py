@@ -8,7 +8,7 @@ from tiny_models import lora
 
 from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError
-from katz_graph.executor.worker.adapters import AdapterStore
+from katz_graph.executor.weights.adapters import AdapterStore
 
 
 def files(count):

@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.worker import originals
+from katz_graph.executor.weights import originals
+from katz_graph.executor.weights.originals import Originals
+from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.executor.worker.originals import Originals
-from katz_graph.executor.worker.weight_set import KeptSets, WeightSets
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore

@@ -24,8 +24,8 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from katz_graph.executor.turns.loop import DeviceThread
 from katz_graph.executor.worker import host
-from katz_graph.executor.worker.loop import DeviceThread
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 PROMPT, NEGATIVE, SAMPLER, SAVE = "2", "3", "5", "7"

@@ -27,7 +27,7 @@ from katz_graph.executor.measure.device import calibrated, contention, device_ke
 from katz_graph.executor.measure.store import Contention, CostStore, Rates
 from katz_graph.executor.measure.survey import STRETCH, estimated, survey
 from katz_graph.executor.planning import Choices
-from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.host.schedule import Scheduled, scheduled
 from katz_graph.ir.region import Region
 from katz_graph.planner.simulation.simulate import simulate

@@ -19,7 +19,7 @@ from torch import Tensor
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, local_engine, sampler_region
 from katz_graph.errors import RunError
-from katz_graph.executor.worker.loop import DeviceThread, OneUnitTask
+from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 from katz_graph.models.loading.store import ModelStore
 
 

@@ -30,7 +30,7 @@ from katz_graph.executor.measure.lora_levels import LoraLevels, LoraProfile
 from katz_graph.executor.measure.loras import LoraProfiler, similarities
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.planning import Choices
-from katz_graph.executor.worker import adapters
+from katz_graph.executor.weights import adapters
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.planner.queries import lora_strengths
 from katz_graph.recipe import FileIdentity

@@ -23,7 +23,7 @@ from katz_graph.errors import InputError
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.files.folders import MINI
 from katz_graph.files.urls import ANY
-from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
 

@@ -27,11 +27,11 @@ from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import OutOfMemory
 from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.host import WORK
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.executor.worker.weight_set import WeightSets
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.sources import pipeline_recipes

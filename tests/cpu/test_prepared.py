@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from katz_graph.bench.parity import mini_models
 from katz_graph.bench.random_models import CHANNELS, _vae, unet_config
-from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.kernels import attention
 from katz_graph.models import prepare as prepared
 from katz_graph.models.families.shared.vae import decode as vae_decode

@@ -28,7 +28,7 @@ from katz_graph.errors import InputError, OutOfMemory
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.worker import originals
+from katz_graph.executor.weights import originals
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.graph import Graph, Link, NodeCall

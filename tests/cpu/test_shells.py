@@ -29,7 +29,7 @@ from katz_graph.bench.requests import local_engine, sample, sampler_region
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.recorder import NOT_DECLARED
-from katz_graph.executor.worker.host_copies import HostCopies
+from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.region import Region
 from katz_graph.models.loading import fill as loading

@@ -36,7 +36,7 @@ from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.bench.random_transformers import Kind, make_transformer
 from katz_graph.errors import InputError
-from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.flux.family import FAMILY as FLUX
 from katz_graph.models.loading.identity import component, file_identity
 from katz_graph.recipe import Lora, ModelRecipe

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from katz_graph.executor.worker.loop import DeviceThread, OneUnitTask
+from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from katz_graph.bench.parity import Models, random_models
-from katz_graph.executor.worker.originals import nowhere
-from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.executor.weights.originals import nowhere
+from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch, reference
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes

@@ -14,7 +14,7 @@ from test_kernels import TYPES, check, random
 from torch import Tensor
 
 from katz_graph.bench.parity import Models
-from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.kernels import geglu as gate
 from katz_graph.kernels import linear_geglu as gated
 from katz_graph.kernels import triton_lora_patch

@@ -220,3 +220,15 @@ def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
         )
         assert ran.returncode == 0, ran.stderr
         assert told in ran.stdout
+
+
+def test_no_folder_has_more_modules_than_one_overlooks() -> None:
+    """`nodes` and `bench` are lists by nature."""
+    crowded = {
+        str(folder.relative_to(ROOT)): len(modules)
+        for layer in LAYERS
+        for folder in (ROOT / layer, *(ROOT / layer).rglob("*"))
+        if folder.is_dir() and folder.name not in ("nodes", "bench", "node_modules")
+        if len(modules := [one for one in folder.glob("*.py") if one.stem != "__init__"]) > 20
+    }
+    assert crowded == {}

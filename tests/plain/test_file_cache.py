@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.locks import never
-from katz_graph.models.loading.fetch import Patience
-from katz_graph.models.loading.fetcher import FETCHER, Fetcher
-from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.fetching.fetch import Patience
+from katz_graph.models.fetching.fetcher import FETCHER, Fetcher
+from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.recipe import FileIdentity
 
 FILE, OTHER = safetensors(fill=1), safetensors(fill=2)
@@ -40,8 +40,8 @@ SOON = 10.0  # seconds in which other threads and processes surely get on
 FETCH = """
 import sys
 from pathlib import Path
-from katz_graph.models.loading.fetcher import FETCHER
-from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.fetching.fetcher import FETCHER
+from katz_graph.models.fetching.file_cache import FileCache
 cache = FileCache(Path(sys.argv[2]), float("inf"), fetcher=FETCHER if sys.argv[3:] else None)
 print(cache.local_file(cache.identity(sys.argv[1])))
 """

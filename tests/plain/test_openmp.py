@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from katz_graph.devices import processors
-from katz_graph.executor.worker.openmp import teams_beyond
+from katz_graph.executor.turns.openmp import teams_beyond
 from katz_graph.files.settings import WAITING
 
 LOOKS = WAITING["GOMP_SPINCOUNT"]
@@ -55,7 +55,7 @@ import subprocess, sys, time
 from katz_graph.files.settings import prepare_to_compute
 prepare_to_compute()
 import torch
-from katz_graph.executor.worker.loop import OneUnitTask, DeviceThread
+from katz_graph.executor.turns.loop import OneUnitTask, DeviceThread
 
 layers = torch.nn.Sequential(*[torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6)])
 picture = torch.rand(2, 64, 16, 16)
@@ -100,7 +100,7 @@ def test_two_threads_beside_programs_that_compute_are_not_slower_than_one() -> N
 def test_idle_teams_are_threads_and_change_nothing_for_others() -> None:
     code = """
 import os, threading, torch
-from katz_graph.executor.worker.openmp import idle_teams, teams_beyond
+from katz_graph.executor.turns.openmp import idle_teams, teams_beyond
 
 def threads():
     return len(os.listdir("/proc/self/task"))

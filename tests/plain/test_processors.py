@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.executor.worker import affinity as processors
-from katz_graph.executor.worker.affinity import RESPITE, Awake, claim
+from katz_graph.executor.turns import affinity as processors
+from katz_graph.executor.turns.affinity import RESPITE, Awake, claim
 
 WAIT = """
 import subprocess, sys, time
 from resource import RUSAGE_SELF, getrusage
-from katz_graph.executor.worker.affinity import stay_on
-from katz_graph.executor.worker.loop import DeviceThread
+from katz_graph.executor.turns.affinity import stay_on
+from katz_graph.executor.turns.loop import DeviceThread
 
 class Held:
     weight_set, ready = None, False
@@ -43,7 +43,7 @@ other.wait()
 
 HOLD = """
 import sys
-from katz_graph.executor.worker import affinity as processors
+from katz_graph.executor.turns import affinity as processors
 processors._available, processors._has_quota = lambda: [90010], lambda: False
 processors.NAME, processors.OUTERMOST = sys.argv[1:]
 claimed = processors.claim(1)
@@ -133,7 +133,7 @@ def test_a_claim_ends_with_its_process_however_that_ends(monkeypatch: pytest.Mon
 def test_all_threads_stay_where_they_are_told() -> None:
     code = """
 import os, threading
-from katz_graph.executor.worker.affinity import stay_on
+from katz_graph.executor.turns.affinity import stay_on
 waiting = threading.Event()
 thread = threading.Thread(target=waiting.wait)
 thread.start()

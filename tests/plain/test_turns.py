@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 import pytest
 
-from katz_graph.executor.worker.fair_queue import SHARE, STAY, DeficitRoundRobin
+from katz_graph.executor.turns.fair_queue import SHARE, STAY, DeficitRoundRobin
 
 
 def spent(seconds: dict[str, float], turns: int) -> Counter[str]:

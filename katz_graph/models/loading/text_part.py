@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.recipe import FileIdentity
 
 MARKS = ("lora_te", "text_encoder", "text_model")

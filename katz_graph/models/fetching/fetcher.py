@@ -18,10 +18,10 @@ from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.files.urls import shown
 from katz_graph.ipc.child import PYTHON, start_child
 from katz_graph.ipc.packing import pack, unpack
-from katz_graph.models.loading.fetch import Changed, Patience
+from katz_graph.models.fetching.fetch import Changed, Patience
 from katz_graph.recipe import FileIdentity
 
-MAIN = "katz_graph.models.loading.fetch_main"
+MAIN = "katz_graph.models.fetching.fetch_main"
 POLL = 0.02  # seconds between two looks at whether the file is still wanted
 LONGEST = 1 << 17  # bytes of a message
 ERRORS = {kind.__name__: kind for kind in (Cancelled, InputError, RunError)}

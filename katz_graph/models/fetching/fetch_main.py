@@ -15,9 +15,9 @@ from typing import Any
 from katz_graph.errors import KatzError
 from katz_graph.ipc.child_main import adopt, ignore_signals
 from katz_graph.ipc.packing import pack, unpack
-from katz_graph.models.loading.fetch import Changed, Patience
-from katz_graph.models.loading.fetcher import ERRORS, LONGEST
-from katz_graph.models.loading.file_cache import FileCache
+from katz_graph.models.fetching.fetch import Changed, Patience
+from katz_graph.models.fetching.fetcher import ERRORS, LONGEST
+from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.recipe import FileIdentity
 
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import torch
 
 from katz_graph.errors import Cancelled, with_causes
-from katz_graph.executor.worker.affinity import Awake, give_way
-from katz_graph.executor.worker.fair_queue import DeficitRoundRobin
-from katz_graph.executor.worker.openmp import SpinGuard
+from katz_graph.executor.turns.affinity import Awake, give_way
+from katz_graph.executor.turns.fair_queue import DeficitRoundRobin
+from katz_graph.executor.turns.openmp import SpinGuard
 from katz_graph.models.loading.residency import NoRoom
 
 WeightSetKey = tuple[Hashable, Hashable]

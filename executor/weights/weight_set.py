@@ -18,8 +18,8 @@ from katz_graph.adapters.methods import ALL, Method
 from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.errors import RunError
-from katz_graph.executor.worker.originals import Beside, Originals, nowhere
-from katz_graph.executor.worker.weight_cache import WeightCache, byte_size
+from katz_graph.executor.weights.originals import Beside, Originals, nowhere
+from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
 from katz_graph.files.settings import checks_weights
 from katz_graph.host.transfer import to_host
 from katz_graph.kernels.dispatch import uses_kernels

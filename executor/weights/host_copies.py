@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 import torch
 from torch import Tensor, nn
 
-from katz_graph.executor.worker.weight_cache import WeightCache, byte_size
+from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
 from katz_graph.host.memory import RanOut, attempt, free_bytes
 from katz_graph.host.transfer import to_host
 from katz_graph.models.loading.fill import named_tensors

@@ -29,14 +29,14 @@ from katz_graph.eviction import POLICIES
 from katz_graph.files.locks import exclusive, never, remove_unused, shared
 from katz_graph.files.settings import fetched_files
 from katz_graph.files.urls import address, checksum, is_url, shown
-from katz_graph.models.loading.fetch import (
+from katz_graph.models.fetching.fetch import (
     PATIENCE,
     Changed,
     Patience,
     download,
     identify,
 )
-from katz_graph.models.loading.fetcher import FETCHER, Fetcher
+from katz_graph.models.fetching.fetcher import FETCHER, Fetcher
 from katz_graph.models.loading.identity import check_unchanged, parse_header, read_header
 from katz_graph.recipe import FileIdentity
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from katz_graph.executor.worker.weight_cache import byte_size
+from katz_graph.executor.weights.weight_cache import byte_size
 from katz_graph.host.transfer import to_host
 
 Beside = Callable[[], AbstractContextManager[float]]
