@@ -105,6 +105,11 @@ class Input:
     shown_for: ShownFor | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def own_name(self) -> str:
+        """Returns the name of the field or argument: without the knob that the input belongs to."""
+        return self.name.removeprefix(f"{self.shown_for.knob}.") if self.shown_for else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -162,6 +167,16 @@ class NodeType:
     links_unchecked: bool = False
     fingerprint_linked: bool = True
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    def brought_by(self, knob: str, choice: Any = None) -> list[Input]:
+        """Lists the inputs that belong to choices of a knob, or to one of them."""
+        return [
+            port
+            for port in self.inputs.values()
+            if port.shown_for is not None
+            and port.shown_for.knob == knob
+            and (choice is None or choice in port.shown_for.choices)
+        ]
 
     def takes(self, name: str, value: Any) -> bool:
         """Tells whether an input that a graph gives, literal or link, reaches `run`."""
@@ -246,17 +261,17 @@ class Node(BaseModel):
             (name for name, wire in wires.items() if wire.kind is inspect.Parameter.VAR_POSITIONAL),
             None,
         )
+        inputs = {
+            port.name: port
+            for ports in (
+                *(_wires(cls, name, parameter) for name, parameter in wires.items()),
+                [_knob(cls, name, field) for name, field in cls.model_fields.items()],
+            )
+            for port in ports
+        }
+        _check_choices(cls, inputs)
         # names in graphs -> names of fields and arguments, where they differ
-        own: dict[str, str] = {}
-        inputs: dict[str, Input] = {}
-        for name, found in (
-            *((name, _wires(cls, name, parameter)) for name, parameter in wires.items()),
-            *((name, [_knob(cls, name, info)]) for name, info in cls.model_fields.items()),
-        ):
-            for port in found:
-                inputs[port.name] = port
-                if port.shown_for is not None:
-                    own[port.name] = name
+        own = {port.name: port.own_name for port in inputs.values() if port.shown_for is not None}
         takes_context = "context" in signature.parameters
         needed = tuple(
             name
@@ -290,14 +305,14 @@ class Node(BaseModel):
             if takes_context:
                 arguments["context"] = context
             if variadic is None:
-                return run(build(values), **arguments)
+                return run(build(given), **arguments)
             leading = [
                 arguments.pop(name, wire.default)
                 for name, wire in wires.items()
                 if wire.kind is wire.POSITIONAL_OR_KEYWORD
             ]
             return run(
-                build(values),
+                build(given),
                 *leading,
                 *(values.get(name) for name in _numbered(variadic)),
                 **arguments,
@@ -412,6 +427,25 @@ def _shown_for(annotation: Any) -> ShownFor | None:
     annotation = _unwrap_optional(annotation)
     notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
     return next((note for note in notes if isinstance(note, ShownFor)), None)
+
+
+def _check_choices(cls: type[Node], inputs: Mapping[str, Input]) -> None:
+    """Raises TypeError where an input belongs to what is no choice, or has to be given."""
+    for port in inputs.values():
+        if (belongs := port.shown_for) is None:
+            continue
+        chooser = inputs.get(belongs.knob)
+        choices = () if chooser is None else chooser.choices or ()
+        if not set(belongs.choices) <= set(choices):
+            raise TypeError(
+                f"{cls.__name__}: {port.own_name!r} is shown for {belongs.choices!r} of "
+                f"{belongs.knob!r}, which has the choices {choices!r}"
+            )
+        if port.required:
+            raise TypeError(
+                f"{cls.__name__}: {port.own_name!r} is not shown for every choice of "
+                f"{belongs.knob!r}, so it needs a default"
+            )
 
 
 def _graph_name(name: str, shown_for: ShownFor | None) -> str:

@@ -83,19 +83,15 @@ class SaveImage(Node, category="image", output=True):
 
 
 class SaveImageAdvanced(
-    Node, category="image", output=True, title="Save Image (Advanced)", names=("images",)
+    SaveImage, category="image", output=True, title="Save Image (Advanced)", names=("images",)
 ):
-    """Write PNG files of 8 bits with the workflow inside, as SaveImage does, and give the pictures
-    on. Other formats, more bits and other colour spaces are not written.
+    """Write PNG files of 8 bits with the workflow inside, as SaveImage does. Other formats, more
+    bits and other colour spaces are not written.
     """
 
-    filename_prefix: str = "ComfyUI"
     format: Literal["png"] = "png"
     bit_depth: Annotated[Literal["8-bit"], ShownFor("format", ("png",))] = "8-bit"
     input_color_space: Annotated[Literal["sRGB"], ShownFor("format", ("png",))] = "sRGB"
-
-    def run(self, images: Image, context: Context) -> Image:
-        return _saved(images, context, "output", self.filename_prefix)
 
 
 class PreviewImage(Node, category="image", output=True):

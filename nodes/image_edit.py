@@ -35,6 +35,19 @@ Radius = Annotated[int, Field(ge=1, le=31)]
 Sigma = Annotated[float, Field(ge=0.1, le=10.0), Widget(step=0.1)]
 
 
+def proportional(image: Tensor, width: int, height: int) -> tuple[int, int]:
+    """Returns the wanted width and height of pictures [B, H, W, ...]. A side of 0 keeps the
+    proportions; two keep the size.
+    """
+    high, wide = image.shape[1:3]
+    if not (width or height):
+        return wide, high
+    return (
+        width or max(1, round(wide * height / high)),
+        height or max(1, round(high * width / wide)),
+    )
+
+
 class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
     """Change the size of a picture. A side of 0 keeps the proportions."""
 
@@ -46,11 +59,9 @@ class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
     def run(self, image: Image) -> Image:
         from katz_graph.files.images import resize
 
-        height, width = image.shape[1:3]
         if not (self.width or self.height):
             return image
-        wide = self.width or max(1, round(width * self.height / height))
-        high = self.height or max(1, round(height * self.width / width))
+        wide, high = proportional(image, self.width, self.height)
         return resize(image, wide, high, self.upscale_method, self.crop)
 
 

@@ -10,12 +10,12 @@ from pydantic import Field
 from katz_graph.errors import InputError
 from katz_graph.knobs import Crop, Pixels, ScaleFactor, Side
 from katz_graph.node import Node, ShownFor, Widget
+from katz_graph.nodes.image_edit import MEGAPIXEL, Method, proportional
 from katz_graph.wires import Socket
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MEGAPIXEL = 1024 * 1024
 Way = Literal[
     "scale dimensions",
     "scale by multiplier",
@@ -27,7 +27,6 @@ Way = Literal[
     "match size",
     "scale to multiple",
 ]
-Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "lanczos"]
 
 
 def _for(*ways: Way) -> ShownFor:
@@ -61,7 +60,7 @@ class ResizeImageMaskNode(Node, category="image/transform", title="Resize Image/
         from katz_graph.files.images import resize
 
         pictures = input if input.ndim == 4 else input[..., None]
-        wide, high = self._size(pictures.shape[2], pictures.shape[1], match)
+        wide, high = self._size(pictures, match)
         crop = {
             "scale dimensions": self.crop,
             "match size": self.crop,
@@ -70,14 +69,15 @@ class ResizeImageMaskNode(Node, category="image/transform", title="Resize Image/
         made = resize(pictures, wide, high, self.scale_method, crop)
         return made if input.ndim == 4 else made[..., 0]
 
-    def _size(self, width: int, height: int, other: Tensor | None) -> tuple[int, int]:
+    def _size(self, pictures: Tensor, other: Tensor | None) -> tuple[int, int]:
+        height, width = pictures.shape[1:3]
         match self.resize_type:
             case "scale dimensions":
-                return _whole(width, height, self.width, self.height)
+                return proportional(pictures, self.width, self.height)
             case "scale width":
-                return _whole(width, height, self.width, 0)
+                return proportional(pictures, self.width, 0)
             case "scale height":
-                return _whole(width, height, 0, self.height)
+                return proportional(pictures, 0, self.height)
             case "scale by multiplier":
                 factor = self.multiplier
             case "scale longer dimension":
@@ -100,13 +100,3 @@ class ResizeImageMaskNode(Node, category="image/transform", title="Resize Image/
                     )
                 return width - width % self.multiple, height - height % self.multiple
         return max(1, round(width * factor)), max(1, round(height * factor))
-
-
-def _whole(width: int, height: int, wanted: int, high: int) -> tuple[int, int]:
-    """Returns the wanted sides; one of 0 keeps the proportions, two keep the size."""
-    if not (wanted or high):
-        return width, height
-    return (
-        wanted or max(1, round(width * high / height)),
-        high or max(1, round(height * wanted / width)),
-    )

@@ -48,7 +48,7 @@ def calibrated(
     `again` measures them whatever was kept.
     """
     key = device_key(device, dtype, torch.get_num_threads())
-    if again or (known := store.rates(key)) is None or known.may_be_better:
+    if again or store.wants_rates(key):
         store.keep_rates(key, Rates(*measure(device, dtype)))
     return store.device(name, key, format_name(dtype), torch_name=str(device))
 

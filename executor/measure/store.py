@@ -77,11 +77,6 @@ class Rates:
     bus_bytes_per_second: float = math.inf
     disturbed: bool = False
 
-    @property
-    def may_be_better(self) -> bool:
-        """Tells if they were measured beside other programs, and this process has been alone."""
-        return self.disturbed and scheduled().share_waited <= DISTURBED
-
 
 @dataclass(frozen=True, slots=True)
 class Contention:
@@ -121,6 +116,13 @@ class CostStore:
             return None
         flops, size, kernel, bus, disturbed = rows[0]
         return Rates(flops, size, kernel, bus, bool(disturbed))
+
+    def wants_rates(self, device: str) -> bool:
+        """Tells whether a device is to be measured: it never was, or beside other programs, which
+        have left this process alone.
+        """
+        known = self.rates(device)
+        return known is None or (known.disturbed and scheduled().share_waited <= DISTURBED)
 
     def keep_rates(self, device: str, rates: Rates) -> None:
         row = (

@@ -86,7 +86,7 @@ def survey(
         for name, one in told.items()
     ]
     for key, equal in _grouped(places, lambda place: place.key).items():
-        if again or (known := store.rates(key)) is None or known.may_be_better:
+        if again or store.wants_rates(key):
             store.keep_rates(key, Rates(*call(equal[0].name, "rates")))
     for host, members in _grouped(places, lambda place: place.host).items():
         unknown = [

@@ -171,15 +171,17 @@ def set_inputs(
 
 
 def _split(graph: Graph, target: str, option: str) -> tuple[str, str]:
-    """Splits NODE.INPUT; titles and inputs may have dots, the longest name of a node counts."""
-    dots = [place for place, character in enumerate(target) if character == "."]
-    parts = [(target[:dot], target[dot + 1 :]) for dot in reversed(dots)]
-    if not parts or not all(parts[0]):
+    """Splits NODE.INPUT into the node's id and the input. Both may have dots: the longest part that
+    names a node counts.
+    """
+    name, dot, field = target.rpartition(".")
+    if not (dot and name and field):
         raise InputError(f"{option}: expected NODE.INPUT=VALUE, for example 3.steps=30")
-    for name, field in parts[1:]:
-        if name in graph.nodes and parts[0][0] not in graph.nodes:
-            return name, field
-    name, field = parts[0]
+    shorter = name
+    while not nodes_called(graph, shorter) and "." in shorter:
+        shorter = shorter.rpartition(".")[0]
+    if nodes_called(graph, shorter):
+        name, field = shorter, target[len(shorter) + 1 :]
     return find_node(graph, name, option), field
 
 
@@ -227,13 +229,18 @@ def _with_input(graph: Graph, identifier: str, field: str, value: Any) -> Graph:
     return Graph({**graph.nodes, identifier: replace(call, inputs={**call.inputs, field: value})})
 
 
+def nodes_called(graph: Graph, name: str) -> list[str]:
+    """Lists the ids of the nodes that a name stands for: an id, or else a title or type."""
+    if name in graph.nodes:
+        return [name]
+    return [key for key, call in graph.nodes.items() if name in (call.title, call.type)]
+
+
 def find_node(graph: Graph, name: str, option: str) -> str:
     """Finds the id of a node that an option names by id, title or type. InputError when there is
     none, or several.
     """
-    if name in graph.nodes:
-        return name
-    found = [key for key, call in graph.nodes.items() if name in (call.title, call.type)]
+    found = nodes_called(graph, name)
     if len(found) == 1:
         return found[0]
     if found:

@@ -44,8 +44,8 @@ from katz_graph.bench.requests import (
     sampler_region,
 )
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.stock_transformers import Asked, stock
-from katz_graph.bench.stock_transformers import region as transformer_region
+from katz_graph.bench.stock_pipelines import Asked, stock
+from katz_graph.bench.stock_pipelines import region as transformer_region
 from katz_graph.errors import InputError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.files.folders import MINI

@@ -19,7 +19,7 @@ from katz_graph.bench.parity import BOUND, difference
 from katz_graph.bench.random_transformers import Kind, make_controlnet, make_pipeline
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import medians
-from katz_graph.bench.stock_transformers import Asked, region, stock
+from katz_graph.bench.stock_pipelines import Asked, region, stock
 
 KINDS: tuple[Kind, ...] = ("sd3", "flux")
 RATIO_BOUND = 1.02

@@ -43,7 +43,7 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {"required": {}}
     for port in kind.inputs.values():
         if port.shown_for is None:
-            _put(groups, kind, port, port.name, _config(kind, port, folders))
+            _put(groups, kind, port, _config(kind, port, folders))
     if kind.hidden or kind.unlisted:
         groups["hidden"] = {
             _hidden_name(name, what): what for name, what in kind.hidden.items()
@@ -78,11 +78,9 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
     }
 
 
-def _put(
-    groups: dict[str, dict[str, Any]], kind: NodeType, port: Input, name: str, config: list[Any]
-) -> None:
+def _put(groups: dict[str, dict[str, Any]], kind: NodeType, port: Input, config: list[Any]) -> None:
     group = "required" if _counts_as_required(kind, port) else "optional"
-    groups.setdefault(group, {})[name] = config
+    groups.setdefault(group, {})[port.own_name] = config
 
 
 def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
@@ -90,20 +88,13 @@ def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
     ComfyUI's dynamic choice, with the inputs of each.
     """
     config = input_config(port, folders)
-    further = [
-        one
-        for one in kind.inputs.values()
-        if one.shown_for is not None and one.shown_for.knob == port.name
-    ]
-    if not further:
+    if not kind.brought_by(port.name):
         return config
     options = []
     for choice in port.choices or ():
         groups: dict[str, dict[str, Any]] = {"required": {}}
-        for one in further:
-            if one.shown_for is not None and choice in one.shown_for.choices:
-                name = one.name.removeprefix(f"{port.name}.")
-                _put(groups, kind, one, name, input_config(one, folders))
+        for one in kind.brought_by(port.name, choice):
+            _put(groups, kind, one, input_config(one, folders))
         options.append({"key": choice, "inputs": groups})
     return [DYNAMIC, config[1] | {"options": options}]
 

@@ -154,12 +154,11 @@ def _widget(knob: Input, kind: NodeType) -> WidgetSlot:
         str(knob.options.get("widgetType") or knob.socket), knob.default, knob.choices or ()
     )
     control = knob.widget.control_after_generate or is_seed(knob.name, knob.socket)
-    options: dict[str, tuple[WidgetSlot, ...]] = {}
-    for further in kind.inputs.values():
-        belongs = further.shown_for
-        if belongs is not None and belongs.knob == knob.name and further.knob:
-            for choice in belongs.choices:
-                options[choice] = (*options.get(choice, ()), _widget(further, kind))
+    brings = kind.brought_by(knob.name)
+    options = {
+        choice: tuple(_widget(one, kind) for one in kind.brought_by(knob.name, choice) if one.knob)
+        for choice in (knob.choices or () if brings else ())
+    }
     return WidgetSlot(
         knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline, options
     )

@@ -23,7 +23,7 @@ from katz_graph.bench.random_transformers import (
     make_transformer,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.stock_transformers import Asked, schedule, stock
+from katz_graph.bench.stock_pipelines import Asked, schedule, stock
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError
 from katz_graph.executor.engine import DeviceEngine

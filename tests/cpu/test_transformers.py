@@ -35,7 +35,7 @@ from katz_graph.bench.random_transformers import (
     transformer_config,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.stock_transformers import TOLD
+from katz_graph.bench.stock_pipelines import TOLD
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from katz_graph.bench.random_transformers import Kind
 from katz_graph.bench.requests import bind
-from katz_graph.bench.stock_transformers import TEXTS, TOLD, Asked, cfg, schedule, stock
+from katz_graph.bench.stock_pipelines import TEXTS, TOLD, Asked, cfg, schedule, stock
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
 from katz_graph.models.loading.sources import pipeline_recipes

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from io import StringIO
+from typing import Annotated, Literal
 
+import pytest
 from rich.console import Console
 from trivial_nodes import TYPES
 
 from katz_graph.cli.listings import node_json, node_list, node_page, nodes_json
 from katz_graph.files.folders import Folders
-from katz_graph.node import Node
+from katz_graph.node import Node, ShownFor
 from katz_graph.wires import Boolean
 
 
@@ -72,3 +74,36 @@ def test_json_says_the_same() -> None:
         {"name": "STRING", "type": "STRING"},
     ]
     assert set(json.loads(json.dumps(nodes_json(TYPES.values(), Folders())))) == set(TYPES)
+
+
+Way = Literal["to a width", "by a factor"]
+
+
+def test_what_belongs_to_a_choice_has_to_name_one_and_to_have_a_default() -> None:
+    class Fits(Node):
+        way: Way = "to a width"
+        width: Annotated[int, ShownFor("way", ("to a width",))] = 64
+
+        def run(self) -> Boolean:
+            return self.width == 64
+
+    described = Fits.describe()
+    assert list(described.inputs) == ["way", "way.width"]
+    assert described.run(None, {"way.width": 64}) == (True,)  # type: ignore[arg-type]
+
+    class Elsewhere(Node):
+        way: Way = "to a width"
+        width: Annotated[int, ShownFor("way", ("to a heigth",))] = 64
+
+        def run(self) -> Boolean: ...
+
+    class Needed(Node):
+        way: Way = "to a width"
+        width: Annotated[int, ShownFor("way", ("to a width",))]
+
+        def run(self) -> Boolean: ...
+
+    with pytest.raises(TypeError, match=r"'width' is shown for .*heigth.* of 'way', which has the"):
+        Elsewhere.describe()
+    with pytest.raises(TypeError, match="'width' is not shown for every choice of 'way'"):
+        Needed.describe()

@@ -30,8 +30,6 @@ PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
 # width and height are at most what they are
 CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))
 MULTIPLYING = ("amount", "batch_size")
-FACTORS = ("scale_by",)
-RESIZING = "ResizeImageMaskNode"  # elsewhere a multiplier may be of anything
 # pixels of a side -> which side of what is read that is
 SIDES = {"largest_size": max, "longer_size": max, "shorter_size": min}
 Size = tuple[int, int, int]  # pictures, height and width in pixels
@@ -103,16 +101,17 @@ def _shown(
     """Calls what belongs to choices that are made by its own name, and leaves out the others;
     returns also own names -> names in graphs.
     """
-    names, inputs, left = {}, dict(kind.inputs), dict(values)
+    if all(port.shown_for is None for port in kind.inputs.values()):
+        return {}, kind, values
+    names, inputs, shown = {}, {}, {}
     for name, port in kind.inputs.items():
-        if (belongs := port.shown_for) is None:
-            continue
-        own, value = name.removeprefix(f"{belongs.knob}."), left.pop(name, port.default)
-        del inputs[name]
-        chooser = kind.inputs[belongs.knob]
-        if values.get(belongs.knob, chooser.default) in belongs.choices:
-            names[own], inputs[own], left[own] = name, port, value
-    return (names, replace(kind, inputs=inputs), left) if names else (names, kind, values)
+        belongs = port.shown_for
+        chosen = belongs and values.get(belongs.knob, kind.inputs[belongs.knob].default)
+        if belongs is None or chosen in belongs.choices:
+            names[port.own_name], inputs[port.own_name] = name, port
+            if name in values:
+                shown[port.own_name] = values[name]
+    return names, replace(kind, inputs=inputs), shown
 
 
 def _told(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
@@ -144,9 +143,10 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
     elif high is not None and high:
         decides = "height"
         width, height = round(width * high / height), int(high)
-    for name in (*FACTORS, *(("multiplier",) if kind.name == RESIZING else ())):
-        if (factor := _number(kind, values, name)) is not None:
-            decides, width, height = name, round(width * factor), round(height * factor)
+    # elsewhere a multiplier may be of anything
+    scale = "multiplier" if kind.name == "ResizeImageMaskNode" else "scale_by"
+    if (factor := _number(kind, values, scale)) is not None:
+        decides, width, height = scale, round(width * factor), round(height * factor)
     if (area := _number(kind, values, "megapixels")) is not None:
         decides, width, height = "megapixels", int(area * MEGAPIXEL), 1
     for name, side_of in SIDES.items():

@@ -1,7 +1,8 @@
 /** Draws one node: its sockets, widgets, how far it is, and what it made. */
 import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
-import { type NodeType, placedWidgets, type Widget } from "../catalog/catalog";
+import type { NodeType, Widget } from "../catalog/catalog";
+import { placedWidgets } from "../catalog/placed";
 import { outputHelp } from "../catalog/help";
 import { promotedWidgets } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";

@@ -1,11 +1,6 @@
 /** Finds what a handle stands for, and links two of them. */
-import {
-  type Catalog,
-  compatible,
-  type NodeType,
-  shownWidgets,
-  socketOf,
-} from "../catalog/catalog";
+import { type Catalog, compatible, type NodeType, socketOf } from "../catalog/catalog";
+import { shownWidgets } from "../catalog/placed";
 import { refusal } from "../catalog/connecting";
 import { inputHelp, socketHelp, widgetHelp } from "../catalog/help";
 import { addInput } from "../document/commands";

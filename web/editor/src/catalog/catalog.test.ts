@@ -3,7 +3,8 @@ import { addNode, emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
 import type { Json } from "../json";
 import { parsedNumber } from "../widgets/numbers";
-import { catalogOf, compatible, newNode, placedWidgets } from "./catalog";
+import { catalogOf, compatible } from "./catalog";
+import { newNode, placedWidgets } from "./placed";
 import { withNextSeeds } from "./seeds";
 
 const CATALOG = catalogOf({

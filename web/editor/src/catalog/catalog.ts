@@ -1,6 +1,5 @@
 /** Describes node types as `/object_info` tells them: sockets, widgets, and how values lie. */
 
-import type { DocNode } from "../document/model";
 import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf, textsOf } from "../json";
 
 export interface Widget {
@@ -46,13 +45,6 @@ export interface NodeType {
 }
 
 export type Catalog = ReadonlyMap<string, NodeType>;
-
-/** A widget of a node with the key of its value. */
-export interface Placed {
-  readonly widget: Widget;
-  readonly key: number | string;
-  readonly value: Json;
-}
 
 const SEEDS = ["seed", "noise_seed"];
 /** The type of a choice that brings further inputs. */
@@ -194,40 +186,6 @@ function widgetOf(name: string, spec: readonly Json[]): Widget | null {
   };
 }
 
-/** Finds a node's widgets with their values; none where they do not lie as its type says. */
-export function placedWidgets(node: DocNode, type: NodeType | undefined): readonly Placed[] {
-  if (type === undefined) return [];
-  const { values } = node;
-  const placed: Placed[] = [];
-  const pending = [...type.widgets];
-  let place = 0;
-  for (let widget = pending.shift(); widget !== undefined; widget = pending.shift()) {
-    const isListed = Array.isArray(values);
-    const key = isListed ? place : widget.name;
-    const value = (isListed ? values[place] : (values as JsonObject)[widget.name]) as
-      Json | undefined;
-    if (value === undefined) {
-      if (isListed) break;
-      continue;
-    }
-    if (isListed && !fits(widget, value)) return [];
-    placed.push({ widget, key, value });
-    pending.unshift(...broughtBy(widget, value));
-    place += placesOf(widget);
-  }
-  return placed;
-}
-
-/** The widgets that a value of a dynamic choice shows behind it. */
-function broughtBy({ further }: Widget, value: Json): readonly Widget[] {
-  return (typeof value === "string" ? further[value] : undefined) ?? [];
-}
-
-/** How many values of a list are a widget's. */
-function placesOf({ helper }: Widget): number {
-  return helper === null ? 1 : 2;
-}
-
 /** All widgets that a node of a type may show. */
 function allWidgets({ widgets }: Pick<NodeType, "widgets">): readonly Widget[] {
   return widgets.flatMap((widget) => [
@@ -240,98 +198,6 @@ export function widgetNamed(type: NodeType | undefined, name: string): Widget | 
   return type === undefined ? undefined : allWidgets(type).find((one) => one.name === name);
 }
 
-/** The widgets that a node shows: where its values do not lie as its type says, those of a new one. */
-export function shownWidgets(node: DocNode, type: NodeType): readonly Widget[] {
-  const placed = placedWidgets(node, type);
-  return placed.length > 0 ? placed.map(({ widget }) => widget) : startsOf(type.widgets).widgets;
-}
-
-/** What widgets show and hold in a new node, and the further ones that they bring; `known` values
- * stay.
- */
-function startsOf(given: readonly Widget[], known: ReadonlyMap<string, Json> = new Map()) {
-  const widgets: Widget[] = [];
-  const values: Json[] = [];
-  const pending = [...given];
-  for (let widget = pending.shift(); widget !== undefined; widget = pending.shift()) {
-    const value = known.get(widget.name) ?? startOf(widget);
-    widgets.push(widget);
-    values.push(value);
-    if (widget.helper === "seed") values.push("randomize");
-    if (widget.helper === "upload") values.push("image");
-    pending.unshift(...broughtBy(widget, value));
-  }
-  return { widgets, values };
-}
-
-/**
- * The values of a node after one of its dynamic choices is set: those behind it are of what it shows
- * now. Of equal names the values stay.
- */
-export function chosenValues(
-  node: DocNode,
-  type: NodeType,
-  name: string,
-  value: Json,
-): DocNode["values"] {
-  const placed = placedWidgets(node, type);
-  const at = placed.find(({ widget }) => widget.name === name);
-  if (at === undefined) return node.values;
-  const below = placed.filter(({ widget }) => widget.name.startsWith(`${name}.`));
-  const known = new Map(below.map(({ widget, value: held }) => [widget.name, held]));
-  const next = startsOf(broughtBy(at.widget, value), known);
-  if (typeof at.key === "string") {
-    const gone = new Set(below.map(({ widget }) => widget.name));
-    const kept = Object.entries(node.values).filter(([held]) => !gone.has(held));
-    const shown = next.widgets.map((one) => [one.name, known.get(one.name) ?? startOf(one)]);
-    return Object.fromEntries([...kept, [name, value], ...shown]);
-  }
-  const values = [...(node.values as readonly Json[])];
-  const count = below.reduce((sum, { widget }) => sum + placesOf(widget), 0);
-  values.splice(at.key, 1 + count, value, ...next.values);
-  return values;
-}
-
-/** Tells whether a value can be this widget's; links may stand for any. */
-function fits(widget: Widget, value: Json): boolean {
-  switch (widget.kind) {
-    case "number":
-      return typeof value === "number" || typeof value === "bigint";
-    case "text":
-    case "colour":
-      return typeof value === "string";
-    case "switch":
-      return typeof value === "boolean";
-    case "choice":
-      return !isObject(value);
-  }
-}
-
-/** Builds a node of a type as the format stores it, with its defaults. */
-export function newNode(type: NodeType, x: number, y: number): JsonObject {
-  const { widgets, values } = startsOf(type.widgets);
-  const rows = Math.max(type.sockets.length, type.outputs.length) + widgets.length;
-  return {
-    type: type.name,
-    pos: [x, y],
-    size: [280, 40 + 24 * rows],
-    flags: {},
-    mode: 0,
-    inputs: [
-      ...type.sockets.map(({ name, type: socket }) => ({ name, type: socket, link: null })),
-      ...(type.isVirtual ? [] : widgets).map((widget) => ({
-        name: widget.name,
-        type: socketOf(widget),
-        link: null,
-        widget: { name: widget.name },
-      })),
-    ],
-    outputs: type.outputs.map(({ name, type: socket }) => ({ name, type: socket, links: [] })),
-    properties: { "Node name for S&R": type.name },
-    widgets_values: values,
-  };
-}
-
 /** The type of the input that stands for a widget. */
 export function socketOf({ kind, whole }: Widget): string {
   if (kind === "number") return whole ? "INT" : "FLOAT";
@@ -342,23 +208,6 @@ const PACKS = "custom_nodes.";
 
 function packOf(module: string): string {
   return module.startsWith(PACKS) ? module.slice(PACKS.length) : "Katz Graph";
-}
-
-function startOf(widget: Widget): Json {
-  const { default: given, min } = widget.options;
-  if (given !== undefined) return given;
-  switch (widget.kind) {
-    case "number":
-      return min ?? 0;
-    case "text":
-      return "";
-    case "switch":
-      return false;
-    case "choice":
-      return widget.choices[0] ?? "";
-    case "colour":
-      return "#000000";
-  }
 }
 
 /** Tells whether an output may be linked to an input: the one rule for all gestures. */

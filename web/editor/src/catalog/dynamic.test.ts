@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { addNode, emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
-import { catalogOf, newNode, placedWidgets, widgetNamed } from "./catalog";
+import { catalogOf, widgetNamed } from "./catalog";
+import { newNode, placedWidgets } from "./placed";
 import { setChoice } from "./dynamic";
 
 const WIDTH = ["INT", { default: 512 }];

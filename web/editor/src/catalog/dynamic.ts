@@ -2,7 +2,8 @@
 import { changeNode } from "../document/commands";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
 import { isObject, type Json } from "../json";
-import { type Catalog, chosenValues, placedWidgets } from "./catalog";
+import type { Catalog } from "./catalog";
+import { chosenValues, placedWidgets } from "./placed";
 
 /**
  * Sets the choice `name` of a node. Its inputs stay as the file lists them, since links count them;

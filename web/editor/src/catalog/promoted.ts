@@ -5,7 +5,8 @@
  */
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { isObject, type Json, type JsonObject, listOf, textOf } from "../json";
-import { type Catalog, type Placed, type Widget, widgetNamed } from "./catalog";
+import { type Catalog, type Widget, widgetNamed } from "./catalog";
+import type { Placed } from "./placed";
 
 const OWN = "-1";
 

@@ -2,7 +2,8 @@
 import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
 import { chosen } from "./weights";
-import { type Catalog, type NodeType, placedWidgets, type Widget } from "./catalog";
+import type { Catalog, NodeType, Widget } from "./catalog";
+import { placedWidgets } from "./placed";
 
 export function withChosenPrompts(graph: Doc, catalog: Catalog): Doc {
   return nodesOf(graph).reduce((next, node) => {

@@ -2,7 +2,8 @@
 import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
 import { type Json, listOf } from "../json";
-import { type Catalog, placedWidgets } from "./catalog";
+import type { Catalog } from "./catalog";
+import { placedWidgets } from "./placed";
 
 export const NEXT = ["fixed", "increment", "decrement", "randomize"] as const;
 export const NEXT_WORDS: Readonly<Record<string, string>> = {

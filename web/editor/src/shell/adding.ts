@@ -1,6 +1,7 @@
 /** Places new nodes of a type in the graph in view. */
 import { useCanvas } from "../canvas/state";
-import { newNode, type NodeType, placedWidgets } from "../catalog/catalog";
+import type { NodeType } from "../catalog/catalog";
+import { newNode, placedWidgets } from "../catalog/placed";
 import { addNode, type Place, setValue } from "../document/commands";
 import { freePlace } from "../document/directions";
 import { type Doc, type DocNode, nodesOf } from "../document/model";

@@ -43,19 +43,12 @@ export const clientId = (() => {
 export function connect(): Channel {
   return new Channel(
     clientId,
-    (frame) =>
-      useLive.setState(({ jobs }) => ({ jobs: trimmed(reduce(jobs, frame), shownJobs()) })),
+    (frame) => useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) })),
     (line) => {
       useLive.setState({ line });
       if (line === "connected") void refreshCatalog();
       if (line === "lost") void checkToken();
     },
-  );
-}
-
-function shownJobs(): ReadonlySet<string> {
-  return new Set(
-    useDocuments.getState().sessions.flatMap(({ job }) => (job === null ? [] : [job])),
   );
 }
 
@@ -68,8 +61,13 @@ export async function refreshCatalog(): Promise<void> {
   }
 }
 
+/** Takes in a job that was just sent; old ones that no document shows are forgotten. */
 export function noteSent(job: string): void {
-  useLive.setState(({ jobs }) => ({ jobs: sent(jobs, job, Date.now() / 1000) }));
+  const { sessions, closed } = useDocuments.getState();
+  const shown = new Set([...sessions, ...closed].flatMap((one) => one.job ?? []));
+  useLive.setState(({ jobs }) => ({
+    jobs: trimmed(sent(jobs, job, Date.now() / 1000), shown),
+  }));
 }
 
 export function forgetJob(job: string): void {

@@ -1,6 +1,6 @@
 /** A row of a node: the widget's name, its value as a field, what a link to it is drawn to. */
 import { memo, type ReactNode } from "react";
-import type { Placed } from "../catalog/catalog";
+import type { Placed } from "../catalog/placed";
 import { setChoice } from "../catalog/dynamic";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
 import { setValue } from "../document/commands";
