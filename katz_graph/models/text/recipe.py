@@ -11,26 +11,23 @@ from katz_graph.recipe import Averaged, ClipRecipe, Encoding, Given, Joined, Pro
 
 def prompts(encoding: Encoding) -> Iterator[Prompt]:
     """Yields the prompts that an encoding is made of."""
-    match encoding:
-        case Prompt():
-            yield encoding
-        case Zeroed(encoding=inner):
-            yield from prompts(inner)
-        case Joined(first=first, second=second) | Averaged(first=first, second=second):
-            yield from prompts(first)
-            yield from prompts(second)
+    return (one for one in _leaves(encoding) if isinstance(one, Prompt))
 
 
 def givens(encoding: Encoding) -> Iterator[Given]:
     """Yields the encodings that somebody made among those that an encoding is made of."""
+    return (one for one in _leaves(encoding) if isinstance(one, Given))
+
+
+def _leaves(encoding: Encoding) -> Iterator[Prompt | Given]:
     match encoding:
-        case Given():
+        case Prompt() | Given():
             yield encoding
         case Zeroed(encoding=inner):
-            yield from givens(inner)
+            yield from _leaves(inner)
         case Joined(first=first, second=second) | Averaged(first=first, second=second):
-            yield from givens(first)
-            yield from givens(second)
+            yield from _leaves(first)
+            yield from _leaves(second)
 
 
 def parts(encoding: Encoding) -> int:
