@@ -326,7 +326,8 @@ class TestThreads:
         assert [len(host.mailbox) for host in hosts] == [0, 0, 0]
         eventually(lambda: threading.active_count() <= threads, 5)
         assert open_descriptors(hosts) <= descriptors
-        assert all(segment.free for segment in segments(hosts))
+        # what was sent before a cancellation may still be on its way
+        eventually(lambda: all(segment.free for segment in segments(hosts)), 5)
 
 
 def segments(hosts: list[Host]) -> list[MemorySegment]:
