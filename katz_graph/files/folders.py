@@ -85,6 +85,17 @@ USUAL = (
         "audio_encoders",
     ),
 )
+# folders of the miniature models, by the names that loaders have for them
+SHIPPED: Mapping[str, Mapping[str, str]] = {
+    "checkpoints": {"katz-mini": "pipeline"},
+    "unet": {"katz-mini-flow": "flow/transformer"},
+    "vae": {"katz-mini-flow": "flow/vae"},
+    "clip": {
+        "katz-mini-clip-l": "pipeline/text_encoder",
+        "katz-mini-clip-g": "pipeline/text_encoder_2",
+        "katz-mini-t5": "flow/text_encoder_3",
+    },
+}
 # other names of kinds
 SAME_AS = {"text_encoders": "clip", "diffusion_models": "unet", "t2i_adapter": "controlnet"}
 # kinds that lie in the input folder unless their name says otherwise: `x.png [output]`
@@ -333,8 +344,9 @@ def _changed_ns(folder: Path) -> int:
 
 def _shipped(kind: str) -> Iterator[tuple[str, Path]]:
     """Yields the miniature models and example pictures that the package brings."""
-    if kind == "checkpoints" and (MINI / "pipeline").is_dir():
-        yield "katz-mini", MINI / "pipeline"
+    if kind in SHIPPED:
+        named = ((name, MINI / place) for name, place in SHIPPED[kind].items())
+        yield from ((name, folder) for name, folder in named if folder.is_dir())
     elif kind == "controlnet":
         yield from (
             (f"katz-mini-{folder.name}", folder)

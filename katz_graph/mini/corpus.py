@@ -19,7 +19,7 @@ OTHER_SIZES = ((96, 96), (160, 160), (192, 192), (96, 128), (128, 96), (160, 128
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Holds latents [N, 4, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn
+    """Holds latents [N, C, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn
     with the seeds.
     """
 
@@ -52,15 +52,16 @@ class Bucket:
 
 @torch.no_grad()
 def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    """Encodes `pictures(indices)` for the indices below `count` to latents, divided by their
-    standard deviation.
+    """Encodes `pictures(indices)` for the indices below `count` to latents, shifted and scaled to
+    unit size.
     """
     parts = []
     for start in range(0, count, batch):
         x = pictures(list(range(start, min(start + batch, count)))).permute(0, 3, 1, 2) * 2 - 1
         with autocast():
-            mean = vae._encode(x.contiguous(memory_format=torch.channels_last))[:, :4]
-        parts.append((mean.float() * vae.config.scaling_factor).half())
+            encoded = vae._encode(x.contiguous(memory_format=torch.channels_last))
+        mean = encoded[:, : vae.config.latent_channels].float() - (vae.config.shift_factor or 0.0)
+        parts.append((mean * vae.config.scaling_factor).half())
     return torch.cat(parts).contiguous()
 
 

@@ -7,7 +7,13 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    T5Tokenizer,
+)
 
 from katz_graph.mini import world
 
@@ -50,12 +56,17 @@ def learn_merges(words: list[str]) -> list[tuple[str, str]]:
     return merges
 
 
-def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
-    """Writes vocab.json, merges.txt and the settings of a CLIP tokenizer; returns it loaded."""
+def vocabulary() -> list[str]:
+    """Returns the words that are one token, in order."""
     names = " ".join(
         (*world.SHAPES, *world.COLOURS, *world.BACKGROUNDS, *world.SIZES, *world.PLACES)
     )
-    words = sorted({*names.split(), *EXTRA_WORDS})
+    return sorted({*names.split(), *EXTRA_WORDS})
+
+
+def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
+    """Writes vocab.json, merges.txt and the settings of a CLIP tokenizer; returns it loaded."""
+    words = vocabulary()
     merges = learn_merges([word for word in words if len(word) > 1])
     alphabet = byte_alphabet()
     tokens = [
@@ -73,6 +84,20 @@ def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
     tokenizer.save_pretrained(folder)
     write_vocabulary(tokenizer, folder)
     loaded: CLIPTokenizer = CLIPTokenizer.from_pretrained(folder)
+    return loaded
+
+
+def write_unigram_tokenizer(folder: Path) -> T5Tokenizer:
+    """Writes the settings of a T5 tokenizer of pieces: the same words, with and without a space
+    before them, and the printable characters; returns it loaded.
+    """
+    letters = [chr(value) for value in range(33, 127)]
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -8.0)]
+    pieces += [(f"▁{word}", -2.0) for word in vocabulary() if len(word) > 1]
+    pieces += [(f"{space}{letter}", -10.0) for letter in letters for space in ("", "▁")]
+    tokenizer = T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=LENGTH)
+    tokenizer.save_pretrained(folder)
+    loaded: T5Tokenizer = T5Tokenizer.from_pretrained(folder)
     return loaded
 
 

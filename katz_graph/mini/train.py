@@ -22,12 +22,34 @@ from katz_graph.mini.measure import measure
 from katz_graph.mini.train_controlnet import train_controlnet
 from katz_graph.mini.train_judge import train_judge
 from katz_graph.mini.train_lora import train_loras
+from katz_graph.mini.train_transformer import (
+    SPACE,
+    load_flow_painter,
+    new_flow_painter,
+    train_transformer,
+)
+from katz_graph.mini.train_transformer_controlnet import train_transformer_controlnet
+from katz_graph.mini.train_transformer_lora import STYLE, train_transformer_lora
 from katz_graph.mini.train_unet import load_painter, new_painter, save_pipeline, train_unet
 from katz_graph.mini.train_vae import train_vae
 from katz_graph.mini.training import Budget, prepare
 from katz_graph.mini.world import Scene, Thing
 
-STAGES = ("vae", "judge", "unet", "decoder", "edges", "silhouette", "lora", "ship", "evaluate")
+STAGES = (
+    "vae",
+    "judge",
+    "unet",
+    "decoder",
+    "edges",
+    "silhouette",
+    "lora",
+    "flow-vae",
+    "flow",
+    "flow-silhouette",
+    "flow-lora",
+    "ship",
+    "evaluate",
+)
 STEPS = {
     "vae": 6000,
     "judge": 2500,
@@ -36,6 +58,10 @@ STEPS = {
     "edges": 2500,
     "silhouette": 2500,
     "lora": 3000,
+    "flow-vae": 3000,
+    "flow": 12000,
+    "flow-silhouette": 2500,
+    "flow-lora": 1500,
 }
 # measured: trained this shortly they are faint (seen in 70 and 87 % of pictures)
 GAINS = {"stripes": 1.25, "sticker": 1.15}
@@ -67,6 +93,10 @@ def load_corpus(work: Path, vae: AutoencoderKL) -> list[Bucket]:
     return build_corpus(vae, work / "corpus.pt", native=14000, other=700, seed=100)
 
 
+def load_flow_corpus(work: Path, vae: AutoencoderKL) -> list[Bucket]:
+    return build_corpus(vae, work / "flow" / "corpus.pt", native=14000, other=700, seed=100)
+
+
 def finest_vae(work: Path) -> Path:
     """Returns the VAE with the sharpened decoder where that stage has run."""
     sharpened = work / "decoder"
@@ -81,6 +111,12 @@ def ship(work: Path) -> None:
     for name in ("edges", "silhouette"):
         shutil.copytree(work / "controlnet" / name, weights / "controlnet" / name)
     shutil.copytree(work / "loras", weights / "loras")
+    flow = work / "flow"
+    for name in ("transformer", "text_encoder_3", "tokenizer_3", "scheduler"):
+        shutil.copytree(flow / name, weights / "flow" / name)
+    load_vae(flow / "vae").half().save_pretrained(weights / "flow" / "vae")
+    shutil.copytree(flow / "silhouette", weights / "controlnet" / "flow-silhouette")
+    shutil.copy(flow / "lora.safetensors", weights / "loras" / f"flow-{STYLE}.safetensors")
     for style, gain in GAINS.items():
         strengthen(weights / "loras" / f"{style}.safetensors", gain)
     shutil.copytree(work / "judge", weights / "judge")
@@ -147,10 +183,36 @@ def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bo
             seed=seed,
             resume=resume,
         )
+    elif stage.startswith("flow"):
+        run_flow(stage, work / "flow", work, budget, seed, resume)
     elif stage == "ship":
         ship(work)
     else:
         measure(work / "weights", few)
+
+
+def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, resume: bool) -> None:
+    """Runs a stage of the transformer and its parts, which are kept in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    clip = work / "pipeline"
+    if stage == "flow-vae":
+        given = finest_vae(work)
+        train_vae(folder / "vae", budget, seed, start_from=given, space=SPACE)
+        return
+    vae = load_vae(folder / "vae")
+    buckets = load_flow_corpus(work, vae)
+    if stage == "flow":
+        painter = (
+            load_flow_painter(clip, folder)
+            if resume
+            else new_flow_painter(clip, folder / "tokenizer_3")
+        )
+        return train_transformer(painter, buckets, folder, budget, seed, resume=resume)
+    painter = load_flow_painter(clip, folder)
+    if stage == "flow-silhouette":
+        output = folder / "silhouette"
+        return train_transformer_controlnet(painter, vae, buckets[0], output, budget, seed=seed)
+    train_transformer_lora(painter, vae, buckets[0], folder / "lora.safetensors", budget, seed=seed)
 
 
 def main() -> None:
@@ -173,7 +235,7 @@ def main() -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="unet, edges, silhouette, lora: train on from what is there",
+        help="unet, edges, silhouette, lora, flow: train on from what is there",
     )
     arguments = parser.parse_args()
     # eight picture sizes overflow the usual 1,024

@@ -8,8 +8,8 @@ import torch
 from diffusers import ControlNetModel
 
 from katz_graph.mini.corpus import Bucket
-from katz_graph.mini.train_unet import Average, Painter, batch_captions, noise_levels, noised, pick
-from katz_graph.mini.training import Budget, autocast, prepare, set_rate
+from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
+from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
 from katz_graph.picture.filters import canny
 
 Hint = Literal["edges", "silhouette"]
@@ -49,14 +49,8 @@ def train_controlnet(
     model.requires_grad_(True).train()
     prepare(painter.unet)
     prepare(model)
-    parameters = list(model.parameters())
-    average = Average(parameters, 0.998)
-    optimizer = torch.optim.AdamW(
-        parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True
-    )
-    step, shown = 0, 1.0
-    while (progress := budget.progress(step)) < 1:
-        set_rate(optimizer, peak, step, progress)
+
+    def loss(_: float) -> torch.Tensor:
         bucket, chosen = pick(buckets, batch, generator, 0.85)
         captions = batch_captions((bucket.scenes[i] for i in chosen), generator, keep=0.6)
         latents = bucket.latents[chosen].float().contiguous(memory_format=torch.channels_last)
@@ -77,20 +71,7 @@ def train_controlnet(
                 noisy, timesteps, hidden, added_cond_kwargs=added,
                 down_block_additional_residuals=down, mid_block_additional_residual=mid,
             ).sample  # fmt: skip
-        loss = (weight * (predicted.float() - noise).square().mean(dim=(1, 2, 3))).mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        average.update(step)
-        step += 1
-        shown += 0.02 * (float(loss.detach()) - shown)
-        if step % 50 == 0:
-            print(f"{kind} {step} {budget.seconds:.0f}s loss {shown:.4f}", flush=True)
-        if step % 250 == 0:
-            average.swap()
-            save_controlnet(model, output)
-            average.swap()
-    average.swap()
-    save_controlnet(model, output)
-    print(f"{kind} done after {step} updates", flush=True)
+        return squared_error(predicted, noise, weight)
+
+    descent = Descent(kind, list(model.parameters()), budget, peak, average=0.998)
+    descent.run(loss, lambda: save_controlnet(model, output))

@@ -16,7 +16,7 @@ from torch import nn
 
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
-from katz_graph.mini.training import Budget, autocast, prepare, set_rate
+from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
 from katz_graph.mini.world import STYLES
 
 ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
@@ -197,13 +197,8 @@ def train_loras(
         f"loras: latents of {len(sets)} × {pictures} pictures after {budget.seconds:.0f}s",
         flush=True,
     )
-    parameters = adapters.parameters()
-    optimizer = torch.optim.AdamW(
-        parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True
-    )
-    step, shown = 0, 1.0
-    while (progress := budget.progress(step)) < 1:
-        set_rate(optimizer, peak, step, progress)
+
+    def loss(_: float) -> torch.Tensor:
         index = int(generator.choice(len(sets), p=shares / shares.sum()))
         adapters.active = set(sets[index][0])
         styled, chosen = pick(buckets[index : index + 1], batch, generator, 1.0)
@@ -214,16 +209,7 @@ def train_loras(
             hidden, pooled = painter.encode(captions)
             added = painter.added(pooled, styled.height, styled.width)
             predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
-        loss = (weight * (predicted.float() - noise).square().mean(dim=(1, 2, 3))).mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        step += 1
-        shown += 0.02 * (float(loss.detach()) - shown)
-        if step % 50 == 0:
-            print(f"loras {step} {budget.seconds:.0f}s loss {shown:.4f}", flush=True)
-        if step % 250 == 0:
-            save_loras(adapters, output)
-    save_loras(adapters, output)
-    print(f"loras done after {step} updates", flush=True)
+        return squared_error(predicted, noise, weight)
+
+    descent = Descent("loras", adapters.parameters(), budget, peak)
+    descent.run(loss, lambda: save_loras(adapters, output))

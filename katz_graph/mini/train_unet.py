@@ -19,7 +19,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.text import WIDTH, build_encoders, write_tokenizer, write_vocabulary
-from katz_graph.mini.training import Budget, autocast, prepare, set_rate
+from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
 from katz_graph.mini.world import Scene, loose_caption
 
 SIZE_WIDTH = 32
@@ -158,25 +158,6 @@ def pick(
     return bucket, generator.integers(len(bucket.scenes), size=fitting).tolist()
 
 
-class Average:
-    """Keeps the exponential moving average of parameters."""
-
-    def __init__(self, parameters: list[torch.nn.Parameter], decay: float) -> None:
-        self.parameters, self.decay = parameters, decay
-        self.kept = [parameter.detach().clone() for parameter in parameters]
-
-    def update(self, step: int) -> None:
-        decay = min(self.decay, (step + 1) / (step + 10))
-        torch._foreach_lerp_(self.kept, [p.detach() for p in self.parameters], 1 - decay)
-
-    def swap(self) -> None:
-        """Exchanges the average and the live values; call again to undo."""
-        for parameter, kept in zip(self.parameters, self.kept, strict=True):
-            live = parameter.detach().clone()
-            parameter.data.copy_(kept)
-            kept.copy_(live)
-
-
 def save_pipeline(
     painter: Painter, vae: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float16
 ) -> None:
@@ -216,14 +197,8 @@ def train_unet(
     prepare(painter.unet)
     for module in painter.modules():
         module.train()
-    parameters = painter.parameters()
-    average = Average(parameters, 0.999)
-    optimizer = torch.optim.AdamW(
-        parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True
-    )
-    step, shown = 0, 1.0
-    while (progress := budget.progress(step)) < 1:
-        set_rate(optimizer, peak, step, progress)
+
+    def loss(progress: float) -> torch.Tensor:
         bucket, chosen = pick(buckets, batch, generator, 1.0 if progress < 0.65 else native)
         latents = bucket.latents[chosen].float().contiguous(memory_format=torch.channels_last)
         captions = batch_captions((bucket.scenes[i] for i in chosen), generator)
@@ -232,20 +207,7 @@ def train_unet(
             hidden, pooled = painter.encode(captions)
             added = painter.added(pooled, bucket.height, bucket.width)
             predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
-        loss = (weight * (predicted.float() - noise).square().mean(dim=(1, 2, 3))).mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        average.update(step)
-        step += 1
-        shown += 0.02 * (float(loss.detach()) - shown)
-        if step % 50 == 0:
-            print(f"unet {step} {budget.seconds:.0f}s loss {shown:.4f}", flush=True)
-        if step % 1000 == 0:
-            average.swap()
-            save_pipeline(painter, vae, output)
-            average.swap()
-    average.swap()
-    save_pipeline(painter, vae, output)
-    print(f"unet done after {step} updates", flush=True)
+        return squared_error(predicted, noise, weight)
+
+    descent = Descent("unet", painter.parameters(), budget, peak, average=0.999, every=1000)
+    descent.run(loss, lambda: save_pipeline(painter, vae, output))

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKL
 
+from katz_graph.latent_space import LatentSpace
 from katz_graph.mini.draw import draw
 from katz_graph.mini.training import Budget, autocast, prepare, set_rate
 from katz_graph.mini.world import STYLES, sample_scene
@@ -15,17 +16,20 @@ from katz_graph.mini.world import STYLES, sample_scene
 CROP = 64
 
 
-def build_vae() -> AutoencoderKL:
+def build_vae(channels: int = 4) -> AutoencoderKL:
+    """Makes a VAE of random weights. One of 16 channels has no quantisation layers, as SD3's."""
     return AutoencoderKL(
         block_out_channels=(16, 32, 64, 64),
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
         layers_per_block=1,
-        latent_channels=4,
+        latent_channels=channels,
         norm_num_groups=8,
         sample_size=128,
         mid_block_add_attention=False,
         force_upcast=False,
+        use_quant_conv=channels == 4,
+        use_post_quant_conv=channels == 4,
     )
 
 
@@ -45,6 +49,18 @@ def draw_pool(count: int, seed: int) -> torch.Tensor:
         drawing = draw(sample_scene(generator), 128, 128, int(generator.integers(1 << 31)), styles)
         pictures.append(np.concatenate([drawing.picture, drawing.silhouette[..., None]], axis=2))
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
+
+
+def take_what_fits(vae: AutoencoderKL, other: AutoencoderKL) -> None:
+    """Copies the weights that have a place of the same shape, and the settings of the latents where
+    all of them have.
+    """
+    wanted, given = vae.state_dict(), other.state_dict()
+    fitting = {n: given[n] for n, value in wanted.items() if given[n].shape == value.shape}
+    vae.load_state_dict(fitting, strict=False)
+    if fitting.keys() == wanted.keys():
+        settings = "scaling_factor", "shift_factor"
+        vae.register_to_config(**{name: other.config[name] for name in settings})
 
 
 def to_model(pictures: torch.Tensor) -> torch.Tensor:
@@ -72,21 +88,25 @@ def crops(pool: torch.Tensor, batch: int, generator: torch.Generator) -> torch.T
 
 def train_vae(
     output: Path, budget: Budget, seed: int = 0, batch: int = 24, peak: float = 2e-3,
-    start_from: Path | None = None, decoder_only: bool = False,
+    start_from: Path | None = None, decoder_only: bool = False, space: LatentSpace | None = None,
 ) -> None:  # fmt: skip
     """Trains a VAE and writes `output` (a diffusers VAE folder, fp32). `start_from`: continue from
-    that folder instead of from random weights; `decoder_only`: sharpen the decoder for the latents
-    as they are, which models trained on them need.
+    that folder, one of other channels too, instead of from random weights; `decoder_only`: sharpen
+    the decoder for the latents as they are, which models trained on them need. `space`: channels,
+    scale and shift of the latents; without it four channels, of the scale that they come out with.
     """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     pool = draw_pool(6000, seed)
-    vae = build_vae() if start_from is None else AutoencoderKL.from_pretrained(start_from)
+    vae = build_vae() if space is None else build_vae(space.channels)
+    if start_from is not None:
+        take_what_fits(vae, AutoencoderKL.from_pretrained(start_from))
     vae.train()
     prepare(vae)
     if decoder_only:
         vae.encoder.requires_grad_(False)
-        vae.quant_conv.requires_grad_(False)
+        if vae.quant_conv is not None:
+            vae.quant_conv.requires_grad_(False)
     parameters = [parameter for parameter in vae.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         parameters, peak, weight_decay=1e-4, betas=(0.9, 0.99), fused=True
@@ -117,19 +137,32 @@ def train_vae(
                 f"vae {step} {budget.seconds:.0f}s psnr {-10 * math.log10(shown / 4):.2f}",
                 flush=True,
             )
-    finish(vae, pool[:256, :3], output, keep_scale=decoder_only)
+    finish(vae, pool[:256, :3], output, decoder_only, space)
 
 
 @torch.no_grad()
-def finish(vae: AutoencoderKL, pictures: torch.Tensor, output: Path, keep_scale: bool) -> None:
-    """Measures the size of the latents on whole pictures, writes it as scaling factor and saves."""
+def finish(
+    vae: AutoencoderKL,
+    pictures: torch.Tensor,
+    output: Path,
+    keep_scale: bool,
+    space: LatentSpace | None,
+) -> None:
+    """Measures the size of the latents on whole pictures and saves. Without a space the size is
+    written as scaling factor; with one the outermost layers take it up, so that scaled and shifted
+    as in the space the latents are of unit size.
+    """
     vae.eval()
     x = to_model(pictures)
-    latents = torch.cat([vae._encode(part)[:, :4] for part in torch.split(x, 32)])
+    channels = vae.config.latent_channels
+    latents = torch.cat([vae._encode(part)[:, :channels] for part in torch.split(x, 32)])
+    if space is not None and not keep_scale:
+        move_latents(vae, latents, space)
+        latents = torch.cat([vae._encode(part)[:, :channels] for part in torch.split(x, 32)])
+    elif not keep_scale:
+        vae.register_to_config(scaling_factor=1 / float(latents.std()))
     decoded = torch.cat([vae._decode(part).sample for part in torch.split(latents, 32)])
     psnr = -10 * math.log10(float(F.mse_loss(decoded.clamp(-1, 1), x)) / 4)
-    if not keep_scale:
-        vae.register_to_config(scaling_factor=1 / float(latents.std()))
     vae.to(memory_format=torch.contiguous_format)
     vae.save_pretrained(output, safe_serialization=True)
     print(
@@ -137,3 +170,17 @@ def finish(vae: AutoencoderKL, pictures: torch.Tensor, output: Path, keep_scale:
         f"{latents.std(dim=(0, 2, 3)).tolist()}",
         flush=True,
     )
+
+
+def move_latents(vae: AutoencoderKL, latents: torch.Tensor, space: LatentSpace) -> None:
+    """Changes the last layer of the encoder and the first of the decoder, so that latents like
+    these come out with the size and shift of the space. At the rim, where the decoder's first layer
+    reads zeros, it is right once it is trained on.
+    """
+    mean, size = float(latents.mean()), space.scale * float(latents.std())
+    last, first = vae.encoder.conv_out, vae.decoder.conv_in
+    last.weight[: space.channels] /= size
+    last.bias[: space.channels] = (last.bias[: space.channels] - mean) / size + space.shift
+    first.bias += first.weight.sum(dim=(1, 2, 3)) * (mean - space.shift * size)
+    first.weight *= size
+    vae.register_to_config(scaling_factor=space.scale, shift_factor=space.shift)

@@ -15,8 +15,20 @@ from katz_graph.mini.draw import draw
 from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_hints
 from katz_graph.mini.judge import Judge, load_judge
 from katz_graph.mini.train_judge import examine
+from katz_graph.mini.training import Budget, Descent
 from katz_graph.mini.world import caption, sample_scene
 from katz_graph.picture.filters import canny
+
+
+class Way(Budget):
+    """Has a length of updates, and stops before its end."""
+
+    def __init__(self, steps: int, stop: int) -> None:
+        super().__init__(steps)
+        self.stop = stop
+
+    def progress(self, step: int) -> float:
+        return 1.0 if step >= self.stop else super().progress(step)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +62,39 @@ def test_captions_kept_for_measuring_are_not_trained_on() -> None:
     assert not trained & {
         caption(scene) for scene in held_out_scenes(100, 1, 1) + held_out_scenes(100, 2, 2)
     }
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_a_training_goes_on_where_it_was_cut_off(average: float | None, tmp_path: Path) -> None:
+    def trained(cut: int | None) -> torch.Tensor:
+        torch.manual_seed(0)
+        generator, layer = numpy.random.default_rng(0), torch.nn.Linear(3, 2)
+        saved: list[torch.Tensor] = []
+
+        def descent(updates: int) -> Descent:
+            # the rate follows the whole way, wherever it stops
+            budget = Way(8, stop=updates)
+            return Descent("layer", list(layer.parameters()), budget, 1e-2, average)
+
+        def loss(_: float) -> torch.Tensor:
+            drawn = torch.randn(4, 3) * float(generator.random())
+            return layer(drawn).square().mean()
+
+        def save() -> None:
+            saved.append(layer.weight.detach().clone())
+
+        one = descent(cut or 8)
+        one.run(loss, save)
+        if cut is not None:
+            one.keep(tmp_path / "state.pt", generator)
+            torch.manual_seed(1)
+            generator, layer = numpy.random.default_rng(1), torch.nn.Linear(3, 2)
+            other = descent(8)
+            other.go_on(tmp_path / "state.pt", generator)
+            other.run(loss, save)
+        return saved[-1]
+
+    assert torch.equal(trained(None), trained(3))
 
 
 def test_the_judge_is_right_about_drawn_pictures(judge: Judge) -> None:

@@ -108,9 +108,28 @@ def test_numbers_that_do_not_fit_are_named(
         pipeline_recipes(tmp_path / "other")
 
 
-def test_a_text_encoder_without_its_tokenizer_is_refused(folders: dict[Kind, Path]) -> None:
+def test_a_text_encoder_without_its_tokenizer_is_refused(
+    folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    alone = tmp_path / "text_encoder"
+    shutil.copytree(folders["hunyuan_dit"] / "text_encoder", alone)
     with pytest.raises(InputError, match="text_encoder: a BERT has no tokenizer of its own"):
-        clip_recipe([folders["hunyuan_dit"] / "text_encoder"])
+        clip_recipe([alone])
+
+
+@pytest.mark.parametrize("suffix", ["", "_2"])
+def test_a_text_encoder_reads_with_the_tokenizer_beside_it(
+    suffix: str, folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    whole = folders["hunyuan_dit"]
+    (encoder,) = clip_recipe([whole / f"text_encoder{suffix}"]).encoders
+    assert encoder.tokenizer.folder == str(whole / f"tokenizer{suffix}")
+    moved = tmp_path / "encoder"
+    shutil.copytree(whole / f"text_encoder{suffix}", moved)
+    for file in (whole / f"tokenizer{suffix}").iterdir():
+        shutil.copy(file, moved)
+    (encoder,) = clip_recipe([moved]).encoders
+    assert encoder.tokenizer.folder == str(moved)
 
 
 def test_a_tokenizer_that_another_package_reads_is_refused_without_it(

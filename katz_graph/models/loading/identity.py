@@ -78,7 +78,7 @@ def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
         return Component(str(folder), (configuration_identity(folder / "scheduler_config.json"),))
     if kind == "tokenizer":
         present = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
-        if not any(path.name in VOCABULARIES for path in present):
+        if not has_vocabulary(folder):
             raise InputError(
                 f"{folder}: no tokenizer here: expected tokenizer.json, vocab.json with "
                 f"merges.txt, vocab.txt or {SENTENCE_PIECES}"
@@ -93,6 +93,11 @@ def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
     return Component(
         str(folder), (configuration_identity(configuration), *_weights(folder, kind, called))
     )
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """Tells whether a tokenizer can be read from a folder."""
+    return any((folder / name).exists() for name in VOCABULARIES)
 
 
 def check_unchanged(*files: FileIdentity) -> None:

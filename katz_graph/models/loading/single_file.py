@@ -230,8 +230,8 @@ def text_encoder(encoder: Component) -> TextEncoderRecipe:
         return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
     if not kind.rows:
         raise InputError(
-            f"{encoder.folder}: a {kind.title} has no tokenizer of its own beside it: load the "
-            "folder of the pipeline that it is a part of"
+            f"{encoder.folder}: a {kind.title} has no tokenizer of its own beside it: expected one "
+            "in its folder, or in the pipeline's next to it"
         )
     folder = TOKENIZERS / "clip_tokenizer"
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))

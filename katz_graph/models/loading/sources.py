@@ -30,7 +30,14 @@ from katz_graph.models.family import (
     known,
     supported,
 )
-from katz_graph.models.loading.identity import SENTENCE_PIECES, Kind, component, read_json, resolve
+from katz_graph.models.loading.identity import (
+    SENTENCE_PIECES,
+    Kind,
+    component,
+    has_vocabulary,
+    read_json,
+    resolve,
+)
 from katz_graph.models.loading.single_file import (
     check_checkpoint,
     contents,
@@ -243,7 +250,20 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
 def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
     if not place.is_dir():
         return text_encoders(contents(place))
-    return (text_encoder(component(place, "text_encoder")),)
+    encoder = component(place, "text_encoder")
+    if (own := _tokenizer_beside(place)) is not None:
+        kind_of(encoder)
+        return (TextEncoderRecipe(encoder, component(own, "tokenizer")),)
+    return (text_encoder(encoder),)
+
+
+def _tokenizer_beside(folder: Path) -> Path | None:
+    """Returns where a text encoder's own tokenizer is: in its folder, or in the one beside it that
+    a pipeline keeps it in (`text_encoder_2` and `tokenizer_2`). None where there is neither.
+    """
+    beside = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
+    places = [one for one in dict.fromkeys((folder, beside)) if has_vocabulary(one)]
+    return places[0] if places else None
 
 
 def _titles(kinds: Sequence[str]) -> str:

@@ -1,0 +1,216 @@
+"""Trains the miniature SD3-shaped transformer together with a small T5 on latents of drawn
+pictures. CLIP's encoders are those that were trained with the UNet, and stay as they are.
+"""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel
+from transformers import (
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    T5Config,
+    T5EncoderModel,
+    T5Tokenizer,
+)
+
+from katz_graph.latent_space import LatentSpace
+from katz_graph.mini.corpus import Bucket
+from katz_graph.mini.text import LENGTH, WIDTH, write_unigram_tokenizer
+from katz_graph.mini.train_unet import batch_captions, pick
+from katz_graph.mini.training import Budget, Descent, autocast, squared_error
+
+SPACE = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)  # as SD3's
+PATCH, LARGEST = 2, 32  # cells: a token's side, the longest side of a picture
+WIDE, HEADS, BLOCKS = 144, 3, 6
+SHORT = 24  # tokens of either kind that captions need
+FULL_PART = (
+    0.85  # until then rows are cut to what captions need, since full ones take thrice as long
+)
+EARLIER = 0.5  # above 0: more draws where noise prevails
+
+
+def build_transformer() -> SD3Transformer2DModel:
+    """Makes a transformer of random weights whose modulations begin at zero: every block passes on
+    what it gets (AdaLN-zero, Peebles and Xie 2023).
+    """
+    model = SD3Transformer2DModel(
+        sample_size=16,
+        patch_size=PATCH,
+        in_channels=SPACE.channels,
+        out_channels=SPACE.channels,
+        num_layers=BLOCKS,
+        attention_head_dim=WIDE // HEADS,
+        num_attention_heads=HEADS,
+        joint_attention_dim=2 * WIDTH,
+        caption_projection_dim=WIDE,
+        pooled_projection_dim=2 * WIDTH,
+        pos_embed_max_size=LARGEST // PATCH,
+        qk_norm="rms_norm",
+    )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            if name.endswith(("norm1.linear", "norm1_context.linear", "norm_out.linear")):
+                torch.nn.init.zeros_(module.weight)
+            elif "transformer_blocks" in name:
+                torch.nn.init.xavier_uniform_(module.weight)
+            torch.nn.init.zeros_(module.bias)
+    torch.nn.init.zeros_(model.proj_out.weight)
+    return model
+
+
+def build_t5(tokenizer: T5Tokenizer) -> T5EncoderModel:
+    """Makes a T5 of random weights, as wide as both of CLIP's encoders together: a narrower one
+    could not stand in one row with them.
+    """
+    return T5EncoderModel(
+        T5Config(
+            vocab_size=len(tokenizer),
+            d_model=2 * WIDTH,
+            d_kv=32,
+            d_ff=256,
+            num_layers=2,
+            num_heads=4,
+            feed_forward_proj="gated-gelu",
+            dropout_rate=0.0,
+            is_encoder_decoder=False,
+            use_cache=False,
+            tie_word_embeddings=False,
+        )
+    )
+
+
+def build_scheduler() -> FlowMatchEulerDiscreteScheduler:
+    return FlowMatchEulerDiscreteScheduler(shift=3.0)
+
+
+@dataclass(slots=True)
+class FlowPainter:
+    """Predicts velocities from captions and noisy latents: transformer and T5, which are trained,
+    CLIP's encoders, which are not, and the tokenizers.
+    """
+
+    transformer: SD3Transformer2DModel
+    encoder: CLIPTextModel
+    encoder_2: CLIPTextModelWithProjection
+    encoder_3: T5EncoderModel
+    tokenizer: CLIPTokenizer
+    tokenizer_2: CLIPTokenizer
+    tokenizer_3: T5Tokenizer
+
+    def trained(self) -> tuple[torch.nn.Module, ...]:
+        return self.transformer, self.encoder_3
+
+    def encode(self, captions: list[str], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns hidden states [B, 2·rows, 2·WIDTH], CLIP's rows and T5's, and pooled
+        [B, 2·WIDTH]: as a loader of three encoders makes them, which gives 77 rows of each.
+        """
+        first, second, third = (
+            tokenizer(
+                captions, padding="max_length", max_length=rows, truncation=True,
+                return_tensors="pt",
+            ).input_ids
+            for tokenizer in (self.tokenizer, self.tokenizer_2, self.tokenizer_3)
+        )  # fmt: skip
+        with torch.no_grad():  # a row of CLIP's reads those before it alone: fewer are the same
+            one = self.encoder(first, output_hidden_states=True)
+            two = self.encoder_2(second, output_hidden_states=True)
+        hidden = torch.cat([one.hidden_states[-2], two.hidden_states[-2]], dim=-1)
+        long = self.encoder_3(third).last_hidden_state
+        return (
+            torch.cat([hidden, long], dim=1),
+            torch.cat([one.pooler_output, two.text_embeds], dim=-1),
+        )
+
+
+def new_flow_painter(clip: Path, tokenizer: Path) -> FlowPainter:
+    """Makes a painter of random weights beside CLIP's encoders in the pipeline's folder `clip`;
+    writes T5's tokenizer.
+    """
+    words = write_unigram_tokenizer(tokenizer)
+    return FlowPainter(build_transformer(), *_clip_of(clip), build_t5(words), *_words(clip), words)
+
+
+def load_flow_painter(clip: Path, folder: Path) -> FlowPainter:
+    """Loads a painter from its folder, in fp32."""
+    return FlowPainter(
+        SD3Transformer2DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32),
+        *_clip_of(clip),
+        T5EncoderModel.from_pretrained(folder / "text_encoder_3", dtype=torch.float32),
+        *_words(clip),
+        T5Tokenizer.from_pretrained(folder / "tokenizer_3"),
+    )
+
+
+def _clip_of(folder: Path) -> tuple[CLIPTextModel, CLIPTextModelWithProjection]:
+    encoders = (
+        CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32),
+        CLIPTextModelWithProjection.from_pretrained(folder / "text_encoder_2", dtype=torch.float32),
+    )
+    for encoder in encoders:
+        encoder.requires_grad_(False).eval()
+    return encoders
+
+
+def _words(folder: Path) -> tuple[CLIPTokenizer, CLIPTokenizer]:
+    return (
+        CLIPTokenizer.from_pretrained(folder / "tokenizer"),
+        CLIPTokenizer.from_pretrained(folder / "tokenizer_2"),
+    )
+
+
+def save_flow_painter(
+    painter: FlowPainter, folder: Path, dtype: torch.dtype = torch.float16
+) -> None:
+    """Writes transformer, T5, its tokenizer and the scheduler as a pipeline's folder has them."""
+    for module, name in (painter.transformer, "transformer"), (painter.encoder_3, "text_encoder_3"):
+        copy.deepcopy(module).to(dtype).save_pretrained(folder / name, safe_serialization=True)
+    painter.tokenizer_3.save_pretrained(folder / "tokenizer_3")
+    build_scheduler().save_pretrained(folder / "scheduler")
+
+
+def on_the_way(latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns latents on the straight way to noise, what noise differs by from them, and how far
+    they are [B], 0 to 1: the logit is normal (Esser et al. 2024, equation 19).
+    """
+    way = torch.sigmoid(torch.randn(len(latents)) + EARLIER)
+    noise = torch.randn_like(latents)
+    far = way.view(-1, 1, 1, 1)
+    return (1 - far) * latents + far * noise, noise - latents, way
+
+
+def train_transformer(
+    painter: FlowPainter, buckets: list[Bucket], output: Path, budget: Budget,
+    seed: int = 0, batch: int = 32, peak: float = 1.2e-3, native: float = 0.7,
+    resume: bool = False,
+) -> None:  # fmt: skip
+    """Trains transformer and T5 together, on the native size alone at first and with the part
+    `native` of it for the last third; writes the averaged weights to `output` every 500 updates,
+    and what is needed to go on with `resume` beside them.
+    """
+    torch.manual_seed(seed)
+    generator = np.random.default_rng(seed)
+    for module in painter.trained():
+        module.train()
+    parameters = [parameter for module in painter.trained() for parameter in module.parameters()]
+    descent = Descent("transformer", parameters, budget, peak, average=0.999, every=500)
+    state = output / "state.pt"
+    if resume:
+        descent.go_on(state, generator)
+
+    def loss(progress: float) -> torch.Tensor:
+        if descent.step and descent.step % descent.every == 0:
+            descent.keep(state, generator)
+        bucket, chosen = pick(buckets, batch, generator, 1.0 if progress < 0.65 else native)
+        captions = batch_captions((bucket.scenes[i] for i in chosen), generator)
+        noisy, velocity, way = on_the_way(bucket.latents[chosen].float())
+        with autocast():
+            hidden, pooled = painter.encode(captions, SHORT if progress < FULL_PART else LENGTH)
+            predicted = painter.transformer(noisy, hidden, pooled, 1000 * way).sample
+        return squared_error(predicted, velocity)
+
+    descent.run(loss, lambda: save_flow_painter(painter, output))

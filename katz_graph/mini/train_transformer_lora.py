@@ -1,0 +1,106 @@
+"""Trains the miniature transformer's style LoRA. Its file names layers as kohya's trainer does: by
+their original names, where query, key and value of a stream are one layer.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL, SD3Transformer2DModel
+from safetensors.torch import save_file
+from torch import nn
+
+from katz_graph.mini.corpus import Bucket
+from katz_graph.mini.text import LENGTH
+from katz_graph.mini.train_lora import LowRank
+from katz_graph.mini.train_transformer import FULL_PART, SHORT, FlowPainter, on_the_way
+from katz_graph.mini.train_unet import batch_captions, pick
+from katz_graph.mini.training import Budget, Descent, autocast, squared_error
+
+STYLE, RANK, ALPHA = "dusk", 4, 4.0
+FUSED = {
+    "x_block.attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
+    "context_block.attn.qkv": ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
+}
+ALONE = {
+    "x_block.attn.proj": "attn.to_out.0",
+    "x_block.mlp.fc1": "ff.net.0.proj",
+    "x_block.mlp.fc2": "ff.net.2",
+    "context_block.attn.proj": "attn.to_add_out",
+    "context_block.mlp.fc1": "ff_context.net.0.proj",
+    "context_block.mlp.fc2": "ff_context.net.2",
+}
+
+
+def attach(model: SD3Transformer2DModel) -> dict[str, LowRank]:
+    """Hooks new low-rank layers beside those of every block; returns them by original names. The
+    last block's text goes no further, and lacks some.
+    """
+    layers: dict[str, LowRank] = {}
+    for number, block in enumerate(model.transformer_blocks):
+        there = dict(block.named_modules())
+        for name, given in (FUSED | {name: (one,) for name, one in ALONE.items()}).items():
+            parts = [one for one in map(there.get, given) if isinstance(one, nn.Linear)]
+            if parts:
+                layers[f"joint_blocks.{number}.{name}"] = _beside(parts)
+    return layers
+
+
+def _beside(parts: list[nn.Linear]) -> LowRank:
+    """Makes one low-rank layer beside layers that read the same, hooked to each."""
+    whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts))
+    layer, begin = LowRank(whole, RANK, ALPHA), 0
+    for part in parts:
+        end = begin + part.out_features
+
+        def add(
+            _module: nn.Module,
+            inputs: tuple[torch.Tensor, ...],
+            output: torch.Tensor,
+            begin: int = begin,
+            end: int = end,
+        ) -> torch.Tensor:
+            rows = layer.up.weight[begin:end]
+            return output + layer.scale * nn.functional.linear(layer.down(inputs[0]), rows)
+
+        part.register_forward_hook(add)
+        begin = end
+    return layer
+
+
+def save_lora(layers: dict[str, LowRank], file: Path) -> None:
+    """Writes the layers in fp16."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, layer in layers.items():
+        flat = f"lora_unet_{name.replace('.', '_')}"
+        tensors[f"{flat}.lora_down.weight"] = layer.down.weight.detach().half().contiguous()
+        tensors[f"{flat}.lora_up.weight"] = layer.up.weight.detach().half().contiguous()
+        tensors[f"{flat}.alpha"] = torch.tensor(ALPHA, dtype=torch.float16)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, file, metadata={"format": "pt", "style": STYLE})
+
+
+def train_transformer_lora(
+    painter: FlowPainter, vae: AutoencoderKL, bucket: Bucket, output: Path, budget: Budget,
+    pictures: int = 3000, seed: int = 0, batch: int = 16, peak: float = 2e-3,
+) -> None:  # fmt: skip
+    """Trains on pictures in the style; writes the file `output`."""
+    torch.manual_seed(seed)
+    generator = np.random.default_rng(seed)
+    for module in painter.trained():
+        module.requires_grad_(False).eval()
+    styled = bucket.styled(vae, pictures, frozenset({STYLE}))
+    layers = attach(painter.transformer)
+
+    def loss(progress: float) -> torch.Tensor:
+        _, chosen = pick([styled], batch, generator, 1.0)
+        captions = batch_captions((styled.scenes[i] for i in chosen), generator)
+        noisy, velocity, way = on_the_way(styled.latents[chosen].float())
+        with autocast():
+            hidden, pooled = painter.encode(captions, SHORT if progress < FULL_PART else LENGTH)
+            predicted = painter.transformer(noisy, hidden, pooled, 1000 * way).sample
+        return squared_error(predicted, velocity)
+
+    parameters = [one for layer in layers.values() for one in layer.parameters()]
+    descent = Descent("transformer's LoRA", parameters, budget, peak)
+    descent.run(loss, lambda: save_lora(layers, output))
