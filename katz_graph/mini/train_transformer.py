@@ -52,12 +52,13 @@ def build_transformer() -> SD3Transformer2DModel:
         pos_embed_max_size=LARGEST // PATCH,
         qk_norm="rms_norm",
     )
+    for module in model.transformer_blocks.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.xavier_uniform_(module.weight)
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             if name.endswith(("norm1.linear", "norm1_context.linear", "norm_out.linear")):
                 torch.nn.init.zeros_(module.weight)
-            elif "transformer_blocks" in name:
-                torch.nn.init.xavier_uniform_(module.weight)
             torch.nn.init.zeros_(module.bias)
     torch.nn.init.zeros_(model.proj_out.weight)
     return model
