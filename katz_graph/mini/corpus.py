@@ -44,10 +44,19 @@ class Bucket:
         ]
         return torch.from_numpy(np.stack(drawn)).float() / 255
 
+    def first(self, count: int) -> "Bucket":
+        """Returns the first `count` scenes of this bucket."""
+        return replace(
+            self,
+            scenes=self.scenes[:count],
+            seeds=self.seeds[:count],
+            latents=self.latents[:count],
+        )
+
     def styled(self, vae: AutoencoderKL, count: int, styles: frozenset[str]) -> "Bucket":
         """Returns the first `count` scenes of this bucket in the given styles."""
         latents = encode(vae, lambda i: self.pictures(i, styles), count)
-        return replace(self, scenes=self.scenes[:count], seeds=self.seeds[:count], latents=latents)
+        return replace(self.first(count), latents=latents)
 
 
 @torch.no_grad()

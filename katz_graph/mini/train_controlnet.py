@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from diffusers import ControlNetModel
+from diffusers import ControlNetModel, SD3ControlNetModel
 
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
@@ -23,9 +23,9 @@ def hints(kind: Hint, bucket: Bucket, chosen: list[int]) -> torch.Tensor:
     return maps.unsqueeze(1).expand(-1, 3, -1, -1)
 
 
-def save_controlnet(model: ControlNetModel, folder: Path) -> None:
+def save_controlnet(model: ControlNetModel | SD3ControlNetModel, folder: Path) -> None:
     """Saves in fp16; the live model keeps its fp32 weights and is untouched."""
-    copy = ControlNetModel.from_config(model.config)
+    copy = type(model).from_config(model.config)
     copy.load_state_dict(model.state_dict())
     copy.half().save_pretrained(folder, safe_serialization=True)
 

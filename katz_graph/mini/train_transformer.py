@@ -3,6 +3,7 @@ pictures. CLIP's encoders are those that were trained with the UNet, and stay as
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,6 +185,31 @@ def on_the_way(latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
     return (1 - far) * latents + far * noise, noise - latents, way
 
 
+Control = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor]]
+
+
+def flow_error(
+    painter: FlowPainter,
+    latents: torch.Tensor,
+    captions: list[str],
+    progress: float,
+    control: Control | None = None,
+) -> torch.Tensor:
+    """Returns the squared error of the velocities that a painter predicts somewhere on the way from
+    latents [B, C, h, w] to noise. `control`: what gives residuals of noisy latents, hidden states,
+    pooled text and timesteps.
+    """
+    noisy, velocity, way = on_the_way(latents.float())
+    with autocast():
+        hidden, pooled = painter.encode(captions, SHORT if progress < FULL_PART else LENGTH)
+        told = hidden, pooled, 1000 * way
+        residuals = None if control is None else control(noisy, *told)
+        predicted = painter.transformer(
+            noisy, *told, block_controlnet_hidden_states=residuals
+        ).sample
+    return squared_error(predicted, velocity)
+
+
 def train_transformer(
     painter: FlowPainter, buckets: list[Bucket], output: Path, budget: Budget,
     seed: int = 0, batch: int = 32, peak: float = 1.2e-3, native: float = 0.7,
@@ -204,14 +230,10 @@ def train_transformer(
         descent.go_on(state, generator)
 
     def loss(progress: float) -> torch.Tensor:
-        if descent.step and descent.step % descent.every == 0:
-            descent.keep(state, generator)
         bucket, chosen = pick(buckets, batch, generator, 1.0 if progress < 0.65 else native)
         captions = batch_captions((bucket.scenes[i] for i in chosen), generator)
-        noisy, velocity, way = on_the_way(bucket.latents[chosen].float())
-        with autocast():
-            hidden, pooled = painter.encode(captions, SHORT if progress < FULL_PART else LENGTH)
-            predicted = painter.transformer(noisy, hidden, pooled, 1000 * way).sample
-        return squared_error(predicted, velocity)
+        return flow_error(painter, bucket.latents[chosen], captions, progress)
 
-    descent.run(loss, lambda: save_flow_painter(painter, output))
+    descent.run(
+        loss, lambda: save_flow_painter(painter, output), lambda: descent.keep(state, generator)
+    )

@@ -11,11 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from katz_graph.mini.corpus import Bucket
-from katz_graph.mini.text import LENGTH
 from katz_graph.mini.train_lora import LowRank
-from katz_graph.mini.train_transformer import FULL_PART, SHORT, FlowPainter, on_the_way
+from katz_graph.mini.train_transformer import FlowPainter, flow_error
 from katz_graph.mini.train_unet import batch_captions, pick
-from katz_graph.mini.training import Budget, Descent, autocast, squared_error
+from katz_graph.mini.training import Budget, Descent
 
 STYLE, RANK, ALPHA = "dusk", 4, 4.0
 FUSED = {
@@ -95,11 +94,7 @@ def train_transformer_lora(
     def loss(progress: float) -> torch.Tensor:
         _, chosen = pick([styled], batch, generator, 1.0)
         captions = batch_captions((styled.scenes[i] for i in chosen), generator)
-        noisy, velocity, way = on_the_way(styled.latents[chosen].float())
-        with autocast():
-            hidden, pooled = painter.encode(captions, SHORT if progress < FULL_PART else LENGTH)
-            predicted = painter.transformer(noisy, hidden, pooled, 1000 * way).sample
-        return squared_error(predicted, velocity)
+        return flow_error(painter, styled.latents[chosen], captions, progress)
 
     parameters = [one for layer in layers.values() for one in layer.parameters()]
     descent = Descent("transformer's LoRA", parameters, budget, peak)

@@ -56,7 +56,11 @@ def take_what_fits(vae: AutoencoderKL, other: AutoencoderKL) -> None:
     all of them have.
     """
     wanted, given = vae.state_dict(), other.state_dict()
-    fitting = {n: given[n] for n, value in wanted.items() if given[n].shape == value.shape}
+    fitting = {
+        name: given[name]
+        for name, value in wanted.items()
+        if name in given and given[name].shape == value.shape
+    }
     vae.load_state_dict(fitting, strict=False)
     if fitting.keys() == wanted.keys():
         settings = "scaling_factor", "shift_factor"
@@ -105,8 +109,7 @@ def train_vae(
     prepare(vae)
     if decoder_only:
         vae.encoder.requires_grad_(False)
-        if vae.quant_conv is not None:
-            vae.quant_conv.requires_grad_(False)
+        vae.quant_conv.requires_grad_(False)
     parameters = [parameter for parameter in vae.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         parameters, peak, weight_decay=1e-4, betas=(0.9, 0.99), fused=True
@@ -175,7 +178,7 @@ def finish(
 def move_latents(vae: AutoencoderKL, latents: torch.Tensor, space: LatentSpace) -> None:
     """Changes the last layer of the encoder and the first of the decoder, so that latents like
     these come out with the size and shift of the space. At the rim, where the decoder's first layer
-    reads zeros, it is right once it is trained on.
+    reads zeros beside them, pictures change a little.
     """
     mean, size = float(latents.mean()), space.scale * float(latents.std())
     last, first = vae.encoder.conv_out, vae.decoder.conv_in

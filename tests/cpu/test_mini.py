@@ -74,7 +74,7 @@ def test_a_training_goes_on_where_it_was_cut_off(average: float | None, tmp_path
         def descent(updates: int) -> Descent:
             # the rate follows the whole way, wherever it stops
             budget = Way(8, stop=updates)
-            return Descent("layer", list(layer.parameters()), budget, 1e-2, average)
+            return Descent("layer", list(layer.parameters()), budget, 1e-2, average, every=3)
 
         def loss(_: float) -> torch.Tensor:
             drawn = torch.randn(4, 3) * float(generator.random())
@@ -84,9 +84,8 @@ def test_a_training_goes_on_where_it_was_cut_off(average: float | None, tmp_path
             saved.append(layer.weight.detach().clone())
 
         one = descent(cut or 8)
-        one.run(loss, save)
+        one.run(loss, save, lambda: one.keep(tmp_path / "state.pt", generator))
         if cut is not None:
-            one.keep(tmp_path / "state.pt", generator)
             torch.manual_seed(1)
             generator, layer = numpy.random.default_rng(1), torch.nn.Linear(3, 2)
             other = descent(8)

@@ -221,9 +221,13 @@ def check_checkpoint(file: Contents) -> None:
         )
 
 
-def text_encoder(encoder: Component) -> TextEncoderRecipe:
-    """Returns a text encoder with its vocabulary, which the package ships."""
+def text_encoder(encoder: Component, own: Component | None = None) -> TextEncoderRecipe:
+    """Returns a text encoder with its own tokenizer, or else the vocabulary that the package
+    ships.
+    """
     kind = kind_of(encoder)
+    if own is not None:
+        return TextEncoderRecipe(encoder, own)
     if kind in SHIPPED:
         folder = TOKENIZERS / SHIPPED[kind]
         whole = configuration_identity(folder / "tokenizer.json")

@@ -250,11 +250,9 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
 def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
     if not place.is_dir():
         return text_encoders(contents(place))
-    encoder = component(place, "text_encoder")
-    if (own := _tokenizer_beside(place)) is not None:
-        kind_of(encoder)
-        return (TextEncoderRecipe(encoder, component(own, "tokenizer")),)
-    return (text_encoder(encoder),)
+    own = _tokenizer_beside(place)
+    tokenizer = None if own is None else component(own, "tokenizer")
+    return (text_encoder(component(place, "text_encoder"), tokenizer),)
 
 
 def _tokenizer_beside(folder: Path) -> Path | None:
