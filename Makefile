@@ -47,8 +47,10 @@ bytecode:
 check:
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
 
-# Builds the editor into web/dist, which is committed: who installs the package needs no Node.
-editor: $(EDITOR)/node_modules/.installed
+# Builds the editor, with the types of what the server sends, into web/dist, which is committed: who installs the package needs no Node.
+editor: setup $(EDITOR)/node_modules/.installed
+	mkdir -p build && $(BIN)/katz schema > build/schema.json
+	cd $(EDITOR) && npm run --silent messages < ../../build/schema.json > src/server/generated/messages.ts
 	cd $(EDITOR) && npm run --silent build
 
 $(EDITOR)/node_modules/.installed: $(EDITOR)/package-lock.json
@@ -67,6 +69,8 @@ check-editor:
 	else echo "npm's registry does not answer: the editor is not checked"; fi
 
 check-editor-here: $(EDITOR)/node_modules/.installed
+	mkdir -p build && $(BIN)/katz schema > build/schema.json
+	cd $(EDITOR) && npm run --silent messages < ../../build/schema.json | diff - src/server/generated/messages.ts
 	cd $(EDITOR) && npm run --silent lint && npm run --silent types && npm run --silent units && npm run --silent ids
 	cd $(EDITOR) && npm run --silent build -- --outDir ../../build/editor --emptyOutDir --logLevel warn
 	diff -r build/editor web/dist

@@ -1,12 +1,6 @@
 /** Reads parts of frames, which may have any form. */
 
-import { numberFrom, textOf } from "../json";
-
-export type Fields = Readonly<Record<string, unknown>>;
-
-export function fields(value: unknown): Fields {
-  return typeof value === "object" && value !== null ? (value as Fields) : {};
-}
+import { fieldsOf, numberFrom, textOf } from "../json";
 
 /**
  * The node of the document that an id stands for: of `5.end`, which a node expanded to, `5`. Nodes
@@ -17,7 +11,9 @@ export function shownAs(id: unknown): string {
 }
 
 export function byShown(raw: unknown): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(fields(raw)).map(([id, value]) => [shownAs(id), value]));
+  return Object.fromEntries(
+    Object.entries(fieldsOf(raw)).map(([id, value]) => [shownAs(id), value]),
+  );
 }
 
 export function numberOrNull(value: unknown): number | null {

@@ -101,7 +101,7 @@ describe("jobs", () => {
     const known = heardAll(sent(NO_JOBS, "j", 1), [early, done]);
     expect(known.byId.j?.status).toBe("completed");
     expect(heardAll(known, [early]).byId.j).toBeUndefined();
-    const queued = { type: "queue", queue: { places: { j: 0 } } };
+    const queued = { type: "queue", places: { j: 0 } };
     expect(heardAll(sent(NO_JOBS, "j", 1), [queued, early]).byId.j).toBeUndefined();
   });
 

@@ -2,7 +2,7 @@
  * Follows jobs by the frames of the native channel: a snapshot replaces all that is known but jobs
  * that are on their way to the server, events add to it. Pure; pictures are bytes here.
  */
-import { numberFrom, textOf } from "../json";
+import { fieldsOf, listOf, numberFrom, textOf, textsOf } from "../json";
 import {
   type Job,
   type JobStatus,
@@ -12,29 +12,48 @@ import {
   type Picture,
   type Queue,
 } from "./job";
-import { byShown, type Fields, fields, numberOrNull, shownAs } from "./parts";
+import type {
+  EventFrame,
+  JobData,
+  JobError,
+  JobReport,
+  Messages,
+  NodeProgress,
+  NodeReport,
+  PreviewData,
+  QueueData,
+  QueueFrame,
+  RunningData,
+  SnapshotFrame,
+  Timeline,
+} from "../server/generated/messages";
+import { type Told, told, toldAll } from "../server/told";
+import { byShown, numberOrNull, shownAs } from "./parts";
 import { withSpans } from "./spans";
+
+type JobEvent = Messages["JobEvent"];
+type Ended = Extract<JobEvent, { readonly kind: "ended" }>;
 
 /** How many jobs that ended and that no document shows are known. */
 const ENDED = 8;
 
 export function reduce(jobs: Jobs, frame: unknown): Jobs {
-  const told = fields(frame);
-  switch (told.type) {
+  const message = told<SnapshotFrame | QueueFrame | EventFrame>(frame);
+  switch (message.type as Messages["ServerFrame"]["type"]) {
     case "snapshot": {
-      const found = (told.jobs as readonly unknown[]).map(jobOf);
+      const found = toldAll(message.jobs, jobOf);
       const underway = Object.values(jobs.byId).filter(
         ({ id, status }) => status === "pending" && !(id in jobs.queue.places),
       );
       return {
         byId: Object.fromEntries([...underway, ...found].map((job) => [job.id, job])),
-        queue: queueOf(told.queue),
+        queue: queueOf(told<QueueData>(message.queue)),
       };
     }
     case "queue":
-      return waiting({ ...jobs, queue: queueOf(told.queue ?? told) });
+      return waiting({ ...jobs, queue: queueOf(message) });
     case "event":
-      return heard(jobs, fields(told.event));
+      return heard(jobs, told<JobEvent>(message.event));
     default:
       return jobs;
   }
@@ -77,13 +96,15 @@ export function blank(id: string, created: number): Job {
   };
 }
 
-function queueOf(raw: unknown): Queue {
-  const told = fields(raw);
-  const places = Object.entries(fields(told.places)).map(([id, place]) => [id, numberFrom(place)]);
+function queueOf(queue: Told<QueueData>): Queue {
+  const places = Object.entries(fieldsOf(queue.places)).map(([id, place]) => [
+    id,
+    numberFrom(place),
+  ]);
   return {
-    running: numberFrom(told.running),
-    pending: numberFrom(told.pending),
-    paused: told.paused === true,
+    running: numberFrom(queue.running),
+    pending: numberFrom(queue.pending),
+    paused: queue.paused === true,
     places: Object.fromEntries(places) as Record<string, number>,
   };
 }
@@ -98,43 +119,45 @@ function waiting(jobs: Jobs): Jobs {
   return { ...jobs, byId: { ...jobs.byId, ...Object.fromEntries(changed) } };
 }
 
-function jobOf(raw: unknown): Job {
-  const told = fields(raw);
-  const state = fields(told.state);
-  const preview = fields(state.preview);
+function jobOf(known: Told<JobData>): Job {
+  const state = told<RunningData>(known.state);
   const job: Job = {
-    ...blank(textOf(told.id), numberFrom(told.created)),
-    status: statusOf(told),
-    started: numberOrNull(told.started),
-    ended: numberOrNull(told.ended),
-    predicted: numberOrNull(told.predicted),
+    ...blank(textOf(known.id), numberFrom(known.created)),
+    status: statusOf(known.status),
+    started: numberOrNull(known.started),
+    ended: numberOrNull(known.ended),
+    predicted: numberOrNull(known.predicted),
     nodes: nodesOf(state.nodes),
     outputs: outputsOf(state.nodes),
-    preview: state.preview ? pictureOf(preview) : null,
-    warnings: ((state.warnings ?? []) as readonly unknown[]).map((one) => textOf(one)),
+    preview: pictureOf(told<PreviewData>(state.preview)),
+    warnings: textsOf(state.warnings),
     plans: byShown(state.plans),
-    spans: ((state.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
+    spans: spansOf(state.timeline),
   };
-  return told.result ? ended(job, fields(told.result)) : job;
+  return known.result ? ended(job, told<Ended>(known.result)) : job;
 }
 
 /** Takes in the report of a job that ended before this page knew it. */
-export function reported(jobs: Jobs, report: unknown): Jobs {
-  const told = fields(report);
-  const job = jobs.byId[textOf(told.job)];
+export function reported(jobs: Jobs, answer: unknown): Jobs {
+  const report = told<JobReport>(answer);
+  const job = jobs.byId[textOf(report.job)];
   if (job === undefined) return jobs;
   const known: Job = {
     ...job,
-    nodes: { ...nodesOf(told.nodes), ...job.nodes },
-    plans: byShown(told.plans),
-    spans: ((told.timeline ?? []) as readonly unknown[]).map(fields).reduce(withSpans, {}),
-    warnings: ((told.warnings ?? []) as readonly unknown[]).map((one) => textOf(one)),
+    nodes: { ...nodesOf(report.nodes), ...job.nodes },
+    plans: byShown(report.plans),
+    spans: spansOf(report.timeline),
+    warnings: textsOf(report.warnings),
   };
   return { ...jobs, byId: { ...jobs.byId, [job.id]: known } };
 }
 
-function statusOf(told: Fields): JobStatus {
-  const status = textOf(told.status);
+function spansOf(timeline: unknown): Job["spans"] {
+  return toldAll<Timeline, Told<Timeline>>(timeline, (one) => one).reduce(withSpans, {});
+}
+
+function statusOf(value: unknown): JobStatus {
+  const status = textOf(value);
   if (status === "in_progress") return "running";
   return status === "completed" || status === "failed" || status === "cancelled"
     ? status
@@ -143,8 +166,8 @@ function statusOf(told: Fields): JobStatus {
 
 function nodesOf(raw: unknown): Record<string, NodeRun> {
   const found: Record<string, NodeRun> = {};
-  for (const [id, value] of Object.entries(fields(raw))) {
-    const node = fields(value);
+  for (const [id, value] of Object.entries(fieldsOf(raw))) {
+    const node = told<NodeProgress | NodeReport>(value);
     const shown = shownAs(textOf(node.display) || id);
     const status = textOf(node.status);
     found[shown] = {
@@ -159,9 +182,12 @@ function nodesOf(raw: unknown): Record<string, NodeRun> {
 }
 
 function outputsOf(raw: unknown): Job["outputs"] {
-  const shown = Object.entries(fields(raw)).filter(([, node]) => fields(node).ui);
+  const nodes = Object.entries(fieldsOf(raw)).map(
+    ([id, node]) => [id, told<NodeProgress>(node)] as const,
+  );
+  const shown = nodes.filter(([, { ui }]) => ui);
   return Object.fromEntries(
-    shown.map(([id, node]) => [shownAs(textOf(fields(node).display) || id), fields(node).ui]),
+    shown.map(([id, { display, ui }]) => [shownAs(textOf(display) || id), ui]),
   ) as Job["outputs"];
 }
 
@@ -169,17 +195,17 @@ function doneAs(cached: unknown): NodePhase {
   return cached === true ? "cached" : "done";
 }
 
-function pictureOf(told: Fields): Picture | null {
-  return told.image instanceof Uint8Array
+function pictureOf(preview: Told<PreviewData>): Picture | null {
+  return preview.image instanceof Uint8Array
     ? {
-        node: shownAs(textOf(told.display) || told.node),
-        image: told.image,
-        mediaType: textOf(told.media_type),
+        node: shownAs(textOf(preview.display) || preview.node),
+        image: preview.image,
+        mediaType: textOf(preview.media_type),
       }
     : null;
 }
 
-function heard(jobs: Jobs, event: Fields): Jobs {
+function heard(jobs: Jobs, event: Told<JobEvent>): Jobs {
   const id = textOf(event.job);
   const job = jobs.byId[id];
   if (job === undefined) return jobs;
@@ -187,14 +213,14 @@ function heard(jobs: Jobs, event: Fields): Jobs {
   return next === job ? jobs : { ...jobs, byId: { ...jobs.byId, [id]: next } };
 }
 
-function after(job: Job, event: Fields): Job {
+function after(job: Job, event: Told<JobEvent>): Job {
   const shown = shownAs(textOf(event.display) || event.node);
-  switch (event.kind) {
+  switch (event.kind as JobEvent["kind"]) {
     case "started":
       return { ...job, status: "running", started: numberFrom(event.at) };
     case "cached": {
       const nodes = { ...job.nodes };
-      for (const node of (event.nodes as readonly string[]).map(shownAs))
+      for (const node of listOf(event.nodes).map(shownAs))
         nodes[node] = { phase: "cached", value: 1, maximum: 1, seconds: 0, why: "" };
       return { ...job, nodes };
     }
@@ -243,9 +269,9 @@ function withNode(job: Job, node: string, change: Partial<NodeRun>): Job {
   return { ...job, nodes: { ...job.nodes, [node]: { ...before, ...change } } };
 }
 
-function ended(job: Job, event: Fields): Job {
+function ended(job: Job, event: Told<Ended>): Job {
   const status = textOf(event.status) as JobStatus;
-  const error = event.error ? fields(event.error) : null;
+  const error = event.error ? told<JobError>(event.error) : null;
   const node = error === null ? "" : shownAs(textOf(error.display) || error.node);
   const nodes = { ...job.nodes };
   for (const [id, run] of Object.entries(nodes))

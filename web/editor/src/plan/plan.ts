@@ -3,7 +3,21 @@
  * there, and nothing is computed anew. Pure.
  */
 
-import { fieldsOf, type JsonObject, listOf, numberFrom, textOf, textsOf } from "../json";
+import { fieldsOf, listOf, numberFrom, textOf, textsOf } from "../json";
+import type {
+  DescribedCall,
+  DescribedEdge,
+  DescribedLink,
+  DescribedOperation,
+  DescribedPlan,
+  DescribedPrediction,
+  DescribedSegment,
+  DescribedSpan,
+  DescribedTimeline,
+  DescribedVariant,
+  HoistedCall,
+} from "../server/generated/messages";
+import { type Told, told, toldAll } from "../server/told";
 
 export interface Cell {
   readonly device: number;
@@ -122,17 +136,19 @@ const known = new WeakMap<object, Plan>();
 
 /** Reads a plan, once for each that was told. */
 export function planOf(raw: unknown): Plan {
-  const told = fieldsOf(raw);
-  const plan = known.get(told) ?? read(told);
-  known.set(told, plan);
+  const described = told<DescribedPlan>(raw);
+  const plan = known.get(described) ?? read(described);
+  known.set(described, plan);
   return plan;
 }
 
-function read(told: JsonObject): Plan {
-  const devices = listOf(told.devices).map(String);
-  const delayed = new Set(listOf(told.delayed).map(String));
-  const variants = listOf(told.variants).map((raw) => variantOf(fieldsOf(raw), devices));
-  const prediction = fieldsOf(told.prediction);
+function read(plan: Told<DescribedPlan>): Plan {
+  const devices = listOf(plan.devices).map(String);
+  const delayed = new Set(listOf(plan.delayed).map(String));
+  const variants = toldAll<DescribedVariant, Variant>(plan.variants, (one) =>
+    variantOf(one, devices),
+  );
+  const prediction = told<DescribedPrediction>(plan.prediction);
   const cells = (variants[0]?.segments ?? []).flatMap((segment) =>
     segment.calls.map((call): Cell => {
       return {
@@ -145,35 +161,30 @@ function read(told: JsonObject): Plan {
       };
     }),
   );
-  const alternatives = Object.entries(fieldsOf(told.alternatives))
-    .map(([name, value]) => ({ name, seconds: numberFrom(value), chosen: name === told.chosen }))
+  const alternatives = Object.entries(fieldsOf(plan.alternatives))
+    .map(([name, value]) => ({ name, seconds: numberFrom(value), chosen: name === plan.chosen }))
     .sort((one, other) => one.seconds - other.seconds);
   return {
     devices,
-    dtype: String(told.dtype ?? ""),
-    sampler: textOf(told.sampler).split(".")[0] ?? "",
-    evaluations: numberFrom(told.evaluations),
-    owner: devices.indexOf(textOf(told.owner)),
-    begin: textOf(told.begin),
-    end: textOf(told.end),
-    operations: new Map(
-      listOf(told.operations)
-        .map((raw) => operationOf(fieldsOf(raw)))
-        .map((one) => [one.id, one]),
-    ),
-    before: listOf(told.before)
-      .map(fieldsOf)
-      .map((raw) => ({ ...callOf(raw), device: devices.indexOf(textOf(raw.device)) })),
-    beforeEdges: listOf(told.before_edges).map((raw) => edgeOf(fieldsOf(raw))),
+    dtype: String(plan.dtype ?? ""),
+    sampler: textOf(plan.sampler).split(".")[0] ?? "",
+    evaluations: numberFrom(plan.evaluations),
+    owner: devices.indexOf(textOf(plan.owner)),
+    begin: textOf(plan.begin),
+    end: textOf(plan.end),
+    operations: new Map(toldAll(plan.operations, operationOf).map((one) => [one.id, one])),
+    before: toldAll<HoistedCall, Plan["before"][number]>(plan.before, (one) => ({
+      ...callOf(one),
+      device: devices.indexOf(textOf(one.device)),
+    })),
+    beforeEdges: toldAll(plan.before_edges, edgeOf),
     variants,
-    links: listOf(told.links)
-      .map(fieldsOf)
-      .map((raw) => ({
-        from: devices.indexOf(textOf(raw.from)),
-        to: devices.indexOf(textOf(raw.to)),
-        bytesPerSecond: numberFrom(raw.bytes_per_second),
-        latency: numberFrom(raw.latency_seconds),
-      })),
+    links: toldAll<DescribedLink, Link>(plan.links, (one) => ({
+      from: devices.indexOf(textOf(one.from)),
+      to: devices.indexOf(textOf(one.to)),
+      bytesPerSecond: numberFrom(one.bytes_per_second),
+      latency: numberFrom(one.latency_seconds),
+    })),
     cells,
     planned: numberFrom(prediction.planned_seconds),
     ideal: numberFrom(prediction.ideal_seconds),
@@ -181,72 +192,68 @@ function read(told: JsonObject): Plan {
     period: numberFrom(prediction.period_seconds),
     binding: String(prediction.binding ?? ""),
     alternatives,
-    notes: listOf(told.notes).map(String),
-    timeline: told.timeline ? timelineOf(fieldsOf(told.timeline)) : null,
+    notes: listOf(plan.notes).map(String),
+    timeline: plan.timeline ? timelineOf(told<DescribedTimeline>(plan.timeline)) : null,
   };
 }
 
-function operationOf(told: JsonObject): Operation {
+function operationOf(one: Told<DescribedOperation>): Operation {
   return {
-    id: textOf(told.id),
-    label: textOf(told.label),
-    stage: textOf(told.stage),
-    branch: textOf(told.branch),
-    node: textOf(told.node),
+    id: textOf(one.id),
+    label: textOf(one.label),
+    stage: textOf(one.stage),
+    branch: textOf(one.branch),
+    node: textOf(one.node),
   };
 }
 
-function edgeOf(told: JsonObject): PlanEdge {
+function edgeOf(one: Told<DescribedEdge>): PlanEdge {
   return {
-    from: textOf(told.from),
-    to: textOf(told.to),
-    input: textOf(told.input),
-    bytes: numberFrom(told.bytes),
-    delay: numberFrom(told.delay),
-    stale: told.stale === true,
+    from: textOf(one.from),
+    to: textOf(one.to),
+    input: textOf(one.input),
+    bytes: numberFrom(one.bytes),
+    delay: numberFrom(one.delay),
+    stale: one.stale === true,
   };
 }
 
-function callOf(told: JsonObject): Call {
+function callOf(one: Told<DescribedCall>): Call {
   return {
-    operations: textsOf(told.operations),
-    stage: textOf(told.stage),
-    seconds: numberFrom(told.seconds),
+    operations: textsOf(one.operations),
+    stage: textOf(one.stage),
+    seconds: numberFrom(one.seconds),
   };
 }
 
-function variantOf(told: JsonObject, devices: readonly string[]): Variant {
+function variantOf(one: Told<DescribedVariant>, devices: readonly string[]): Variant {
   return {
-    name: textOf(told.name),
-    evaluations: listOf(told.evaluations).map((one) => numberFrom(one)),
-    edges: listOf(told.edges).map((raw) => edgeOf(fieldsOf(raw))),
-    segments: listOf(told.segments)
-      .map(fieldsOf)
-      .map((raw) => ({
-        name: textOf(raw.name),
-        device: devices.indexOf(textOf(raw.device)),
-        calls: listOf(raw.calls).map((call) => callOf(fieldsOf(call))),
-      })),
+    name: textOf(one.name),
+    evaluations: listOf(one.evaluations).map((each) => numberFrom(each)),
+    edges: toldAll(one.edges, edgeOf),
+    segments: toldAll<DescribedSegment, Segment>(one.segments, (segment) => ({
+      name: textOf(segment.name),
+      device: devices.indexOf(textOf(segment.device)),
+      calls: toldAll(segment.calls, callOf),
+    })),
   };
 }
 
-function timelineOf(told: JsonObject): Timeline {
-  const rows = listOf(told.rows).map(String);
+function timelineOf(one: Told<DescribedTimeline>): Timeline {
+  const rows = listOf(one.rows).map(String);
   return {
-    seconds: numberFrom(told.seconds),
-    first: numberFrom(told.first),
-    boundaries: listOf(told.boundaries).map((one) => numberFrom(one)),
+    seconds: numberFrom(one.seconds),
+    first: numberFrom(one.first),
+    boundaries: listOf(one.boundaries).map((each) => numberFrom(each)),
     rows,
-    spans: listOf(told.spans)
-      .map(fieldsOf)
-      .map((span) => ({
-        row: rows.indexOf(String(span.resource)),
-        what: String(span.what),
-        stage: String(span.stage),
-        evaluation: typeof span.evaluation === "number" ? span.evaluation : null,
-        start: numberFrom(span.start),
-        seconds: numberFrom(span.seconds),
-        after: typeof span.after === "number" ? span.after : null,
-      })),
+    spans: toldAll<DescribedSpan, Span>(one.spans, (span) => ({
+      row: rows.indexOf(String(span.resource)),
+      what: String(span.what),
+      stage: String(span.stage),
+      evaluation: typeof span.evaluation === "number" ? span.evaluation : null,
+      start: numberFrom(span.start),
+      seconds: numberFrom(span.seconds),
+      after: typeof span.after === "number" ? span.after : null,
+    })),
   };
 }

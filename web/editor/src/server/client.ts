@@ -12,6 +12,8 @@ import {
   textOf,
   textsOf,
 } from "../json";
+import type * as messages from "./generated/messages";
+import { told } from "./told";
 
 export class Refused extends Error {
   constructor(
@@ -98,11 +100,8 @@ export async function open(file: Blob): Promise<Opened> {
   const form = new FormData();
   form.append("file", file);
   const answer = await asked("katz/open", { method: "POST", body: form });
-  const found = fieldsOf(answer);
-  return {
-    document: fieldsOf(found.document),
-    notes: textsOf(found.notes),
-  };
+  const opened = told<messages.OpenedWorkflow>(answer);
+  return { document: fieldsOf(opened.document), notes: textsOf(opened.notes) };
 }
 
 export async function template(name: string): Promise<Doc> {
@@ -127,7 +126,7 @@ export function objectInfo(): Promise<Json> {
 }
 
 export async function check(document: Doc): Promise<Checked> {
-  return checkedOf(await posted("katz/check", { prompt: document }));
+  return checkedOf(await posted("katz/check", { prompt: document } satisfies messages.PromptBody));
 }
 
 /** Plans every sampler of a document; a newer question of the same asker replaces this one. */
@@ -136,15 +135,17 @@ export async function plan(
   asker: string,
   signal: AbortSignal,
 ): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
-  const told = fieldsOf(
-    await posted("katz/plan", { prompt: document, client_id: asker }, { signal }),
+  const planned = told<messages.PlannedWorkflow>(
+    await posted("katz/plan", { prompt: document, client_id: asker } satisfies messages.PlanBody, {
+      signal,
+    }),
   );
-  return { plans: listOf(told.plans), notes: textsOf(told.notes) };
+  return { plans: listOf(planned.plans), notes: textsOf(planned.notes) };
 }
 
 /** Reads what a check, or a run that was refused, answers. */
 export function checkedOf(answer: Json): Checked {
-  const found = fieldsOf(answer);
+  const found = told<messages.CheckedWorkflow>(answer);
   const nodeErrors = fieldsOf(found.node_errors);
   const failing = Object.keys(nodeErrors).flatMap((id) =>
     id.split(":").map((_, depth, parts) => parts.slice(0, depth + 1).join(":")),
@@ -169,12 +170,12 @@ export async function queue(
     prompt_id: job,
     client_id: client,
     front,
-    ...(targets === undefined ? {} : { partial_execution_targets: targets }),
-  });
+    ...(targets === undefined ? {} : { partial_execution_targets: [...targets] }),
+  } satisfies messages.PromptBody);
 }
 
 export async function cancel(job: string): Promise<void> {
-  await posted("api/jobs/cancel", { job_ids: [job] });
+  await posted("api/jobs/cancel", { job_ids: [job] } satisfies messages.CancelBody);
 }
 
 /** Steers the whole queue: what runs goes on when it is paused. */

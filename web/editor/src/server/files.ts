@@ -1,6 +1,8 @@
 /** Asks for people's pictures: page by page, the newest first. */
-import { fieldsOf, isObject, listOf, numberFrom, textOf } from "../json";
+import { numberFrom, textOf } from "../json";
 import { addressOf, asked } from "./client";
+import type * as messages from "./generated/messages";
+import { told, toldAll } from "./told";
 
 export interface ListedFile {
   readonly name: string;
@@ -22,22 +24,20 @@ export interface FilePage {
 }
 
 export async function listedFiles(type: ListedFile["type"], after: string): Promise<FilePage> {
-  const told = fieldsOf(
+  const page = told<messages.FilePage>(
     await asked(`katz/files?${new URLSearchParams({ type, after, limit: "100" })}`),
   );
   return {
-    files: listOf(told.files)
-      .filter(isObject)
-      .map((raw) => ({
-        name: textOf(raw.name),
-        type,
-        modified: numberFrom(raw.modified),
-        pixels: typeof raw.width === "number" ? `${raw.width} × ${String(raw.height)}` : "",
-        job: textOf(raw.job),
-        workflow: textOf(raw.workflow),
-        node: textOf(raw.node).split(".")[0] ?? "",
-      })),
-    next: textOf(told.next) || null,
+    files: toldAll<messages.ListedFile, ListedFile>(page.files, (file) => ({
+      name: textOf(file.name),
+      type,
+      modified: numberFrom(file.modified),
+      pixels: typeof file.width === "number" ? `${file.width} × ${String(file.height)}` : "",
+      job: textOf(file.job),
+      workflow: textOf(file.workflow),
+      node: textOf(file.node).split(".")[0] ?? "",
+    })),
+    next: textOf(page.next) || null,
   };
 }
 

@@ -1,6 +1,7 @@
 /** Asks for, moves and forgets jobs. */
 import { isObject, type Json, listOf, printJson } from "../json";
 import { asked, type Opened, open, posted, Refused } from "./client";
+import type { ForgetBody, MoveBody } from "./generated/messages";
 
 /** The workflow of a job that has ended, as it ran: seeds and all. */
 export async function workflowOf(job: string): Promise<Opened> {
@@ -20,10 +21,10 @@ export function report(job: string, client: string): Promise<Json> {
 }
 
 export async function forget(job: string): Promise<void> {
-  await posted("history", { delete: [job] });
+  await posted("history", { delete: [job] } satisfies ForgetBody);
 }
 
 /** Has a waiting job run before all others. */
 export async function moveToFront(job: string): Promise<void> {
-  await posted(`katz/jobs/${encodeURIComponent(job)}/move`, { front: true });
+  await posted(`katz/jobs/${encodeURIComponent(job)}/move`, { front: true } satisfies MoveBody);
 }

@@ -1,0 +1,792 @@
+// Made by messages.mjs from `katz schema`: not to be edited.
+
+/**
+ * What clients of katz serve send and get.
+ */
+export interface Messages {
+  PromptBody: PromptBody;
+  PlanBody: PlanBody;
+  ForgetBody: ForgetBody;
+  InterruptBody: InterruptBody;
+  FreeBody: FreeBody;
+  CancelBody: CancelBody;
+  MoveBody: MoveBody;
+  ClientFrame: Ping | Watch;
+  OpenedWorkflow: OpenedWorkflow;
+  CheckedWorkflow: CheckedWorkflow;
+  PlannedWorkflow: PlannedWorkflow;
+  FilePage: FilePage;
+  Templates: Template[];
+  JobReport: JobReport;
+  ServerFrame: SnapshotFrame | QueueFrame | EventFrame | JobFrame | PongFrame;
+  JobEvent:
+    | ({
+        at: number;
+        kind: "started";
+      } & {
+        job: string;
+      })
+    | ({
+        nodes: string[];
+        at: number;
+        kind: "cached";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        display: string;
+        type: string;
+        kind: "node_started";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        value: number;
+        maximum: number;
+        evaluations: boolean;
+        kind: "progress";
+        display: string;
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        display: string;
+        type: string;
+        cached: boolean;
+        seconds: number;
+        why: string;
+        ui: {
+          [k: string]: unknown[];
+        } | null;
+        kind: "node_done";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        display: string;
+        image: string;
+        media_type: string;
+        lasting: boolean;
+        kind: "previewed";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        plan: DescribedPlan;
+        kind: "plan_made";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        segments: Span[];
+        kind: "timeline";
+      } & {
+        job: string;
+      })
+    | ({
+        type: string;
+        data: unknown;
+        client: string | null;
+        kind: "pack_message";
+      } & {
+        job: string;
+      })
+    | ({
+        message: string;
+        kind: "warned";
+      } & {
+        job: string;
+      })
+    | ({
+        path: string;
+        place: "output" | "temp";
+        kind: "wrote";
+      } & {
+        job: string;
+      })
+    | ({
+        status: "completed" | "failed" | "cancelled";
+        at: number;
+        error: JobError | null;
+        outputs: {
+          [k: string]: {
+            [k: string]: unknown[];
+          };
+        };
+        meta: {
+          [k: string]: {
+            [k: string]: string | null;
+          };
+        };
+        executed: string[];
+        seconds: {
+          [k: string]: number;
+        };
+        predicted: number | null;
+        approximations: string[];
+        cached: string[];
+        kind: "ended";
+      } & {
+        job: string;
+      });
+  Plan: DescribedPlan;
+}
+/**
+ * `POST /prompt`. `prompt` is a graph in API format or a workflow as the editor saves it (a
+ * dict with `nodes`).
+ */
+export interface PromptBody {
+  prompt: {
+    [k: string]: unknown;
+  };
+  client_id?: string | null;
+  /**
+   * a lowercase UUID with hyphens; minted if there is none
+   */
+  prompt_id?: string | null;
+  extra_data?: {
+    [k: string]: unknown;
+  } | null;
+  /**
+   * place in the queue, lowest first
+   */
+  number?: number | null;
+  front?: boolean;
+  partial_execution_targets?: string[] | null;
+  /**
+   * refused at arrival if it cannot be met
+   */
+  deadline_seconds?: number | null;
+}
+/**
+ * `POST /katz/plan`. `packs`: nodes of packs may run for it.
+ */
+export interface PlanBody {
+  prompt: {
+    [k: string]: unknown;
+  };
+  client_id?: string | null;
+  partial_execution_targets?: string[] | null;
+  packs?: boolean;
+}
+/**
+ * `POST /queue` and `POST /history`: all, or these.
+ */
+export interface ForgetBody {
+  clear?: boolean;
+  /**
+   * @maxItems 10000
+   */
+  delete?: string[];
+}
+export interface InterruptBody {
+  prompt_id?: string | null;
+}
+export interface FreeBody {
+  unload_models?: boolean;
+  free_memory?: boolean;
+}
+export interface CancelBody {
+  /**
+   * @maxItems 10000
+   */
+  job_ids: string[];
+}
+/**
+ * `POST /katz/jobs/{id}/move`: exactly one of these.
+ */
+export interface MoveBody {
+  front?: boolean;
+  before?: string | null;
+  number?: number | null;
+}
+export interface Ping {
+  type: "ping";
+}
+export interface Watch {
+  type: "watch";
+  job: string;
+}
+/**
+ * Answers `/katz/open`: the editor's document, and lines for the person.
+ */
+export interface OpenedWorkflow {
+  document: {
+    [k: string]: unknown;
+  };
+  notes: string[];
+}
+/**
+ * Answers `/katz/check`: what `/prompt` would say. `targets` are the outputs that would run,
+ * `refused` those that would not.
+ */
+export interface CheckedWorkflow {
+  error: {
+    [k: string]: unknown;
+  } | null;
+  node_errors: {
+    [k: string]: unknown;
+  };
+  targets: string[];
+  refused: string[];
+  notes: string[];
+}
+/**
+ * Answers `/katz/plan`: a plan for each sampler that could be planned.
+ */
+export interface PlannedWorkflow {
+  plans: DescribedPlan[];
+  error: {
+    [k: string]: unknown;
+  } | null;
+  node_errors: {
+    [k: string]: unknown;
+  };
+  notes: string[];
+}
+/**
+ * Describes the plan of one sampler. What the passes have not made yet is empty or null.
+ *
+ * `operations` are all, hoisted ones first; `before_edges` lead into these, from others of them.
+ * `begin` and `end` are the ends of the step region, which edges name as well. `alternatives`:
+ * what was considered, in seconds, and `chosen`, which of them was taken. `instructions`: how many
+ * each device has. `prologue` is what precedes the first prediction, `timeline` two steady
+ * evaluations.
+ */
+export interface DescribedPlan {
+  sampler: string;
+  evaluations: number;
+  latent: number[];
+  devices: string[];
+  dtype: string;
+  pinned_by: string[];
+  begin: string;
+  end: string;
+  operations: DescribedOperation[];
+  hoisted: string[];
+  before: HoistedCall[];
+  before_edges: DescribedEdge[];
+  variants: DescribedVariant[];
+  work: {
+    [k: string]: DescribedWork;
+  };
+  placement: {
+    [k: string]: string;
+  };
+  owner: string;
+  delayed: string[];
+  pins: {
+    [k: string]: string[];
+  };
+  allowed: string[];
+  links: DescribedLink[];
+  alternatives: {
+    [k: string]: number;
+  };
+  chosen: string;
+  notes: string[];
+  instructions: {
+    [k: string]: number;
+  };
+  prologue: DescribedTimeline | null;
+  timeline: DescribedTimeline | null;
+  prediction: DescribedPrediction | null;
+}
+/**
+ * Describes a computation of the loop, or one that precedes it (`hoisted`).
+ *
+ * `node` is the node of the submitted workflow that it stands for: of a region that somebody drew
+ * its own, else the sampler. `branch` is the conditioning entry that a sampler's operation
+ * computes: positive, negative2; empty where it belongs to none. `label` names it for people.
+ * `recorded`: on a CUDA device its calls may be recorded as CUDA graphs; `unprepared`: blocks of
+ * its module that GPUs compute as diffusers does, with the reason.
+ */
+export interface DescribedOperation {
+  id: string;
+  label: string;
+  stage: string;
+  type: string;
+  branch: string;
+  node: string;
+  hoisted: boolean;
+  recorded: boolean;
+  unprepared: string[];
+}
+/**
+ * Describes a call that precedes the loop, once a request.
+ */
+export interface HoistedCall {
+  operations: string[];
+  stage: string;
+  seconds: number;
+  device: string;
+}
+/**
+ * Carries `bytes` from an output to an input. `delay`: how many evaluations ago the value was
+ * made; `stale` where a plan delayed what the workflow does not.
+ */
+export interface DescribedEdge {
+  from: string;
+  output: number;
+  to: string;
+  input: string;
+  bytes: number;
+  delay: number;
+  stale: boolean;
+}
+/**
+ * Describes one kind of evaluation. `operations` in topological order; `edges` into them, and
+ * into the region's end. `carried`: slots that the next evaluation reads.
+ */
+export interface DescribedVariant {
+  name: string;
+  evaluations: number[];
+  tree: string | null;
+  operations: string[];
+  edges: DescribedEdge[];
+  carried: number[];
+  segments: DescribedSegment[];
+}
+/**
+ * Describes calls of one device that nothing interrupts.
+ */
+export interface DescribedSegment {
+  name: string;
+  device: string;
+  calls: DescribedCall[];
+}
+/**
+ * Describes one call, of several equal operations where there is more than one.
+ */
+export interface DescribedCall {
+  operations: string[];
+  stage: string;
+  seconds: number;
+}
+/**
+ * Counts the work of one operation.
+ */
+export interface DescribedWork {
+  flops: number;
+  weight_bytes: number;
+}
+/**
+ * Describes one direction between two devices.
+ */
+export interface DescribedLink {
+  from: string;
+  to: string;
+  bytes_per_second: number;
+  latency_seconds: number;
+}
+/**
+ * Holds a part of the simulation: `first` is its first evaluation, `boundaries` are where the
+ * sampler has a prediction, `rows` devices with the links that lead away from them.
+ */
+export interface DescribedTimeline {
+  first: number;
+  seconds: number;
+  boundaries: number[];
+  rows: string[];
+  spans: DescribedSpan[];
+}
+/**
+ * Says what a device, or a direction of a link ("cpu:1 -> cpu:0"), is busy with, in seconds
+ * from the begin of its timeline. `after`: the place there of the span that it waited for.
+ */
+export interface DescribedSpan {
+  resource: string;
+  what: string;
+  stage: string;
+  evaluation: number | null;
+  start: number;
+  seconds: number;
+  after: number | null;
+}
+/**
+ * Predicts the seconds of a request: as planned, with free communication and endless devices,
+ * one operation after the other; and of an evaluation once it repeats, with what binds it.
+ */
+export interface DescribedPrediction {
+  planned_seconds: number;
+  ideal_seconds: number;
+  sequential_seconds: number;
+  period_seconds: number;
+  binding: string;
+}
+/**
+ * Answers `/katz/files`, newest first; `next` gives the following ones as `after`, null when
+ * there are none.
+ */
+export interface FilePage {
+  files: ListedFile[];
+  next: string | null;
+}
+/**
+ * A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. Sizes in
+ * pixels are null for what is no picture, `job` where it is not known or not over. `workflow`: the
+ * id of the document that the job came from; `node`: the node that shows the file.
+ */
+export interface ListedFile {
+  name: string;
+  type: "input" | "output";
+  bytes: number;
+  modified: number;
+  width: number | null;
+  height: number | null;
+  job: string | null;
+  workflow: string | null;
+  node: string | null;
+}
+/**
+ * A shipped workflow. `picture`: its address below the server's own; `description`: one line
+ * for people.
+ */
+export interface Template {
+  name: string;
+  title: string;
+  description: string;
+  picture: string;
+}
+/**
+ * What is known of a job. Times are seconds since the epoch, those of `timeline` since the job
+ * started; `predicted` are the seconds of sampling as planned.
+ *
+ * `plans` by node, as `katz plan --json` prints them. Bounded as the native channel's state is:
+ * the last plans, spans and warnings.
+ */
+export interface JobReport {
+  job: string;
+  status: "pending" | "in_progress" | "completed" | "failed" | "cancelled";
+  started: number | null;
+  ended: number | null;
+  predicted: number | null;
+  seconds: {
+    [k: string]: number;
+  };
+  error: JobError | null;
+  nodes: {
+    [k: string]: NodeReport;
+  };
+  plans: {
+    [k: string]: DescribedPlan;
+  };
+  timeline: Timeline[];
+  warnings: string[];
+}
+/**
+ * Says why a job failed: one line for people, and the node that failed. `kind`: InputError,
+ * RunError, OutOfMemory, WorkerLost.
+ *
+ * `display` is the prompt's node that stands for a node of an expansion; empty where the job as a
+ * whole failed.
+ */
+export interface JobError {
+  kind: string;
+  message: string;
+  node: string;
+  node_type: string;
+  display: string;
+}
+/**
+ * A node of a job, by its id in the graph that ran; `display` is the node of the prompt.
+ */
+export interface NodeReport {
+  display: string;
+  type: string;
+  status: "running" | "finished" | "error";
+  cached: boolean;
+  seconds: number;
+  why: string;
+}
+/**
+ * Devices worked for a node: all that was not told before.
+ */
+export interface Timeline {
+  node: string;
+  segments: Span[];
+  kind: "timeline";
+}
+/**
+ * A device worked for a while, on what `name` tells people.
+ *
+ * `kind` says what it did, `target` on what: a segment, an operation (`send`, `prepare`), a weight
+ * set (`patch`), a stage that is no sampler's, a type of node; `peer` is who was sent something.
+ * `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job
+ * started. On a GPU times are its own, not those of the launch.
+ */
+export interface Span {
+  device: string;
+  name: string;
+  start: number;
+  seconds: number;
+  evaluation: number | null;
+  kind: "segment" | "send" | "patch" | "prepare" | "load" | "stage" | "node";
+  target: string;
+  peer: string | null;
+}
+/**
+ * All that the client may know, when it connects.
+ */
+export interface SnapshotFrame {
+  seq: number;
+  client: string;
+  server: {
+    [k: string]: unknown;
+  };
+  queue: QueueData;
+  jobs: JobData[];
+  type: "snapshot";
+}
+/**
+ * How many jobs run and wait; of the client's own waiting jobs, how many wait before each.
+ */
+export interface QueueData {
+  running: number;
+  pending: number;
+  paused: boolean;
+  places: {
+    [k: string]: number;
+  };
+}
+/**
+ * One of the client's jobs. Times are seconds since the epoch. `result` is null before its end,
+ * `state` unless it runs.
+ */
+export interface JobData {
+  id: string;
+  status: "pending" | "in_progress" | "completed" | "failed" | "cancelled";
+  number: number;
+  created: number;
+  started: number | null;
+  ended: number | null;
+  deadline: number | null;
+  predicted: number | null;
+  targets: string[];
+  result:
+    | ({
+        status: "completed" | "failed" | "cancelled";
+        at: number;
+        error: JobError | null;
+        outputs: {
+          [k: string]: {
+            [k: string]: unknown[];
+          };
+        };
+        meta: {
+          [k: string]: {
+            [k: string]: string | null;
+          };
+        };
+        executed: string[];
+        seconds: {
+          [k: string]: number;
+        };
+        predicted: number | null;
+        approximations: string[];
+        cached: string[];
+        kind: "ended";
+      } & {
+        job: string;
+      })
+    | null;
+  state: RunningData | null;
+}
+/**
+ * What follows from the events of a running job.
+ */
+export interface RunningData {
+  started: number | null;
+  nodes: {
+    [k: string]: NodeProgress;
+  };
+  plans: {
+    [k: string]: DescribedPlan;
+  };
+  timeline: Timeline[];
+  warnings: string[];
+  preview: PreviewData | null;
+}
+/**
+ * The progress of a node: `value` of `maximum` is done. A node that was cached is finished.
+ */
+export interface NodeProgress {
+  display: string;
+  type: string;
+  status: "running" | "finished" | "error";
+  value: number;
+  maximum: number;
+  cached: boolean;
+  seconds: number;
+  why: string;
+  ui: {
+    [k: string]: unknown[];
+  } | null;
+}
+/**
+ * The last unfinished picture of a job.
+ */
+export interface PreviewData {
+  node: string;
+  display: string;
+  image: string;
+  media_type: string;
+}
+/**
+ * The queue changed.
+ */
+export interface QueueFrame {
+  seq: number;
+  running: number;
+  pending: number;
+  paused: boolean;
+  places: {
+    [k: string]: number;
+  };
+  type: "queue";
+}
+/**
+ * Something happened to one of the client's jobs.
+ */
+export interface EventFrame {
+  seq: number;
+  event:
+    | ({
+        at: number;
+        kind: "started";
+      } & {
+        job: string;
+      })
+    | ({
+        nodes: string[];
+        at: number;
+        kind: "cached";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        display: string;
+        type: string;
+        kind: "node_started";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        value: number;
+        maximum: number;
+        evaluations: boolean;
+        kind: "progress";
+        display: string;
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        display: string;
+        type: string;
+        cached: boolean;
+        seconds: number;
+        why: string;
+        ui: {
+          [k: string]: unknown[];
+        } | null;
+        kind: "node_done";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        display: string;
+        image: string;
+        media_type: string;
+        lasting: boolean;
+        kind: "previewed";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        plan: DescribedPlan;
+        kind: "plan_made";
+      } & {
+        job: string;
+      })
+    | ({
+        node: string;
+        segments: Span[];
+        kind: "timeline";
+      } & {
+        job: string;
+      })
+    | ({
+        type: string;
+        data: unknown;
+        client: string | null;
+        kind: "pack_message";
+      } & {
+        job: string;
+      })
+    | ({
+        message: string;
+        kind: "warned";
+      } & {
+        job: string;
+      })
+    | ({
+        path: string;
+        place: "output" | "temp";
+        kind: "wrote";
+      } & {
+        job: string;
+      })
+    | ({
+        status: "completed" | "failed" | "cancelled";
+        at: number;
+        error: JobError | null;
+        outputs: {
+          [k: string]: {
+            [k: string]: unknown[];
+          };
+        };
+        meta: {
+          [k: string]: {
+            [k: string]: string | null;
+          };
+        };
+        executed: string[];
+        seconds: {
+          [k: string]: number;
+        };
+        predicted: number | null;
+        approximations: string[];
+        cached: string[];
+        kind: "ended";
+      } & {
+        job: string;
+      });
+  type: "event";
+}
+/**
+ * Answers `watch`; `job` is null for a job that is not this client's.
+ */
+export interface JobFrame {
+  seq: number;
+  id: string;
+  job: JobData | null;
+  type: "job";
+}
+/**
+ * Answers `ping`.
+ */
+export interface PongFrame {
+  seq: number;
+  type: "pong";
+}
