@@ -76,7 +76,7 @@ test("P0.29 P0.33 many jobs and documents leave no memory, listener or picture b
     await expect(page.locator(".tab")).toHaveCount(0);
   }
 
-  await use(12, 12, 1000); // as many as are kept: jobs that ended, documents to be opened again
+  await use(24, 24, 1000); // more than are kept: jobs that ended (8), documents to be opened again (20)
   const before = await held(page, session);
   await use(JOBS, OPENED, 2000);
   const after = await held(page, session);

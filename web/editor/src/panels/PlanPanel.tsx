@@ -1,6 +1,6 @@
 /** Says what runs where and why, for each sampler of a document, predicted and measured. */
 import type { Job, MeasuredSpan } from "../jobs/job";
-import type { Planned } from "../shell/planning";
+import type { Planned } from "../shell/documents";
 import { plansOf } from "../shell/planning";
 import { bars, compared } from "../plan/measured";
 import { PlanStrip } from "../plan/PlanStrip";
@@ -16,7 +16,7 @@ export function PlanPanel({
   job,
   onStep,
 }: {
-  readonly planned: Planned | undefined;
+  readonly planned: Planned | null;
   readonly job: Job | null;
   readonly onStep: (node: string) => void;
 }) {

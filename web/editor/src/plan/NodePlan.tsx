@@ -9,15 +9,16 @@ import { deviceLook, timeText } from "./words";
 import { useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
-import { plansOf, usePlanning } from "../shell/planning";
+import { plansOf } from "../shell/planning";
 
 const NONE: readonly Plan[] = [];
 
 /** The plans that stand over the document in front; none while the overlay is off. */
 function useOverlay(job: string): { readonly plans: readonly Plan[]; readonly old: boolean } {
-  const session = useDocuments((documents) => documents.active);
+  const planned = useDocuments(
+    ({ sessions, active }) => sessions.find(({ id }) => id === active)?.planned,
+  );
   const shown = usePage((page) => page.overlay);
-  const planned = usePlanning(({ bySession }) => bySession[session]);
   const plans = useLive(({ jobs }) => (shown ? plansOf(planned, jobs.byId[job]) : NONE));
   return { plans, old: planned?.old === true };
 }

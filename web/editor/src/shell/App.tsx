@@ -19,7 +19,7 @@ import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
-import { plansOf, usePlanning, watchPlans } from "./planning";
+import { plansOf, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { loadSettings } from "./settings";
 import { Token } from "../panels/Token";
@@ -32,7 +32,7 @@ export function App() {
   const session = useActive();
   const job = useJob(session?.job ?? null);
   const side = usePage((page) => page.side);
-  const planned = usePlanning(({ bySession }) => bySession[session?.id ?? ""]);
+  const planned = session?.planned ?? null;
   const open = usePage(({ step }) => (step?.session === session?.id ? step?.node : undefined));
   const step = plansOf(planned, job).find(({ sampler }) => sampler === open);
   const [ready, setReady] = useState(false);

@@ -8,7 +8,7 @@ import * as editing from "./editing";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
-import { plansOf, usePlanning } from "./planning";
+import { plansOf } from "./planning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
 import { enterNode, follow, showHelp, walk } from "./walking";
@@ -42,7 +42,7 @@ function openStep(): void {
   const session = activeSession();
   if (session === null) return;
   const job = useLive.getState().jobs.byId[session.job ?? ""];
-  const plans = plansOf(usePlanning.getState().bySession[session.id], job);
+  const plans = plansOf(session.planned, job);
   const chosen = [...canvas().selected].map((id) => [...session.path, id].join(":"));
   const plan =
     plans.find(({ sampler }) => chosen.includes(sampler)) ??

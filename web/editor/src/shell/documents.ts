@@ -4,8 +4,19 @@ import { begin, type History, record, redo, undo } from "../document/history";
 import { type Doc, nodesOf } from "../document/model";
 import { changeAt, graphAt, type Path } from "../document/scope";
 import { textOf } from "../json";
+import type { Plan } from "../plan/plan";
 import type { Checked } from "../server/client";
 import type { StoredWorkflow } from "../server/workflows";
+
+/** The plans of a document as it was asked for them. */
+export interface Planned {
+  /** What of the document they are of. */
+  readonly work: string;
+  readonly plans: readonly Plan[];
+  readonly notes: readonly string[];
+  /** Whether the document has changed since. */
+  readonly old: boolean;
+}
 
 export interface Session {
   readonly id: string;
@@ -16,6 +27,8 @@ export interface Session {
   readonly file: StoredWorkflow | null;
   /** Where it is kept on the server while it is not saved. */
   readonly draft: StoredWorkflow | null;
+  /** The document as this page wrote it there last. */
+  readonly drafted: Doc | null;
   readonly history: History;
   /** The graph of the document that is in view. */
   readonly path: Path;
@@ -27,6 +40,7 @@ export interface Session {
   readonly repeats: boolean;
   readonly notes: readonly string[];
   readonly checked: Checked | null;
+  readonly planned: Planned | null;
 }
 
 interface Documents {
@@ -59,6 +73,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     name,
     file: null,
     draft: null,
+    drafted: null,
     history: begin(doc),
     path: [],
     saved: doc,
@@ -66,6 +81,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     repeats: true,
     notes,
     checked: null,
+    planned: null,
   };
 }
 

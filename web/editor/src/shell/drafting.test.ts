@@ -14,8 +14,9 @@ test("P0.17 what was changed is kept once, and its draft goes when it is saved",
   const draft = { path: "a 01234567.json", version: "1" };
   const saved = session({ draft, history: begin(EDITED), saved: EDITED });
   const all = [opened, changed, saved];
-  expect(dueOf(all, new Map())).toEqual({ keep: [changed], forget: [saved] });
-  expect(dueOf(all, new Map([[changed.id, EDITED]])).keep).toEqual([]);
-  expect(dueOf(all, new Map([[changed.id, DOC]])).keep).toEqual([changed]);
-  expect(dueOf([opened], new Map())).toEqual({ keep: [], forget: [] });
+  expect(dueOf(all)).toEqual({ keep: [changed], forget: [saved] });
+  expect(dueOf([{ ...changed, drafted: EDITED }]).keep).toEqual([]);
+  const since = { ...changed, drafted: DOC };
+  expect(dueOf([since]).keep).toEqual([since]);
+  expect(dueOf([opened])).toEqual({ keep: [], forget: [] });
 });

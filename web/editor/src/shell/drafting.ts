@@ -1,5 +1,4 @@
 /** Keeps unsaved documents as drafts on the server, beside what the browser keeps. */
-import type { Doc } from "../document/model";
 import { Refused } from "../server/client";
 import { forgetDraft, draftName, readDraft, storeDraft } from "../server/drafts";
 import { docOf, type Session, useDocuments } from "./documents";
@@ -8,20 +7,19 @@ import { tell, useLive } from "./live";
 /** After the first change that is not kept; within 10 s it is. */
 const WAIT = 8_000;
 
-/** What is to be done, of what was kept last: documents to keep, and drafts of what is saved by now. */
-export function dueOf(
-  sessions: readonly Session[],
-  kept: ReadonlyMap<string, Doc>,
-): { readonly keep: readonly Session[]; readonly forget: readonly Session[] } {
+/** What is to be done: documents to keep, and drafts to forget of what is saved by now. */
+export function dueOf(sessions: readonly Session[]): {
+  readonly keep: readonly Session[];
+  readonly forget: readonly Session[];
+} {
   const isSaved = (session: Session) => docOf(session) === session.saved;
   return {
-    keep: sessions.filter((one) => !isSaved(one) && kept.get(one.id) !== docOf(one)),
+    keep: sessions.filter((one) => !isSaved(one) && one.drafted !== docOf(one)),
     forget: sessions.filter((one) => isSaved(one) && one.draft !== null),
   };
 }
 
 export function keepDrafts(): () => void {
-  const kept = new Map<string, Doc>();
   let timer: ReturnType<typeof setTimeout> | undefined;
   let writing = Promise.resolve();
   let warned = false;
@@ -30,14 +28,13 @@ export function keepDrafts(): () => void {
     const { id, name, file } = session;
     const doc = docOf(session);
     const draft = await storeDraft({ name, doc, file }, session.draft);
-    kept.set(id, doc);
-    useDocuments.getState().update(id, { draft });
+    useDocuments.getState().update(id, { draft, drafted: doc });
   };
   const write = async (): Promise<void> => {
     timer = undefined;
     if (useLive.getState().line === "lost") return plan(); // the browser keeps it meanwhile
     const { sessions, closed } = useDocuments.getState();
-    const due = dueOf([...sessions, ...closed], kept);
+    const due = dueOf([...sessions, ...closed]);
     try {
       for (const session of due.keep) await keep(session);
       for (const { id, draft } of due.forget) {
@@ -58,7 +55,7 @@ export function keepDrafts(): () => void {
     timer ??= setTimeout(now, WAIT);
   };
   const unsubscribe = useDocuments.subscribe(({ sessions, closed }) => {
-    const { keep: more, forget } = dueOf([...sessions, ...closed], kept);
+    const { keep: more, forget } = dueOf([...sessions, ...closed]);
     if (more.length + forget.length > 0) plan();
   });
   const hide = () => {

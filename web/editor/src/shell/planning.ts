@@ -1,25 +1,11 @@
 /** Plans documents while they are edited, and finds the plan that stands over a document. */
-import { create } from "zustand";
 import { type Doc, nodesOf } from "../document/model";
 import type { Job } from "../jobs/job";
-import { isObject, type Json, type JsonObject, listOf, printJson } from "../json";
+import { isObject, type Json, type JsonObject, listOf } from "../json";
 import { type Plan, planOf } from "../plan/plan";
 import { plan as askForPlan, Refused } from "../server/client";
-import { activeSession, docOf, useDocuments } from "./documents";
+import { activeSession, docOf, type Planned, useDocuments } from "./documents";
 import { usePage } from "./page";
-
-export interface Planned {
-  /** What of the document the plans are of. */
-  readonly work: string;
-  readonly plans: readonly Plan[];
-  readonly notes: readonly string[];
-  /** Whether the document has changed since. */
-  readonly old: boolean;
-}
-
-export const usePlanning = create<{ readonly bySession: Readonly<Record<string, Planned>> }>(
-  () => ({ bySession: {} }),
-);
 
 const QUIET = 200;
 const AGAIN = 1_500;
@@ -29,8 +15,8 @@ const NONE: readonly Plan[] = [];
 const ASKER = crypto.randomUUID();
 
 /** The plans of a document: made while editing, else those of its job. */
-export function plansOf(planned: Planned | undefined, job: Job | null | undefined) {
-  return planned !== undefined && planned.plans.length > 0 ? planned.plans : plansOfJob(job);
+export function plansOf(planned: Planned | null | undefined, job: Job | null | undefined) {
+  return planned && planned.plans.length > 0 ? planned.plans : plansOfJob(job);
 }
 
 const known = new WeakMap<Job["plans"], readonly Plan[]>();
@@ -55,17 +41,18 @@ function workOf(doc: Doc): string {
         }
       : raw;
   const inside = isObject(doc.definitions) ? listOf(doc.definitions.subgraphs) : [];
-  return printJson([graph(doc), ...inside.map(graph)]);
+  return JSON.stringify([graph(doc), ...inside.map(graph)], (_, value: unknown) =>
+    typeof value === "bigint" ? `${value}n` : value,
+  );
 }
 
 function plain(node: JsonObject): JsonObject {
   return Object.fromEntries(Object.entries(node).filter(([key]) => !LOOKS.includes(key)));
 }
 
-function note(session: string, change: (before: Planned | undefined) => Planned): void {
-  usePlanning.setState(({ bySession }) => ({
-    bySession: { ...bySession, [session]: change(bySession[session]) },
-  }));
+function plannedOf(id: string): Planned | null {
+  const { sessions, closed } = useDocuments.getState();
+  return [...sessions, ...closed].find((session) => session.id === id)?.planned ?? null;
 }
 
 /** Plans the document in front, a moment after its last change; the newest change wins. */
@@ -76,14 +63,15 @@ export function watchPlans(): () => void {
   const ask = async (session: string, doc: Doc): Promise<void> => {
     asking?.abort();
     const work = workOf(doc);
-    const before = usePlanning.getState().bySession[session];
-    if (before?.work === work && !before.old) return;
-    if (before?.work === work) return note(session, () => ({ ...before, old: false }));
-    if (before !== undefined) note(session, () => ({ ...before, old: true }));
+    const { update } = useDocuments.getState();
+    const before = plannedOf(session);
+    const old = before?.work !== work;
+    if (before !== null && before.old !== old) update(session, { planned: { ...before, old } });
+    if (!old) return;
     const { signal } = (asking = new AbortController());
     try {
       const { plans, notes } = await askForPlan(doc, ASKER, signal);
-      note(session, () => ({ work, plans: plans.map(planOf), notes, old: false }));
+      update(session, { planned: { work, plans: plans.map(planOf), notes, old: false } });
     } catch (error) {
       const busy = error instanceof Refused && error.status === UNAVAILABLE && !signal.aborted;
       if (busy) timer = setTimeout(() => void ask(session, doc), AGAIN);
