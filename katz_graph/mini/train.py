@@ -59,7 +59,7 @@ STEPS = {
     "silhouette": 2500,
     "lora": 3000,
     "flow-vae": 3000,
-    "flow": 12000,
+    "flow": 8000,
     "flow-silhouette": 2500,
     "flow-lora": 1500,
 }

@@ -23,14 +23,14 @@ from katz_graph.latent_space import LatentSpace
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.text import LENGTH, WIDTH, write_unigram_tokenizer
 from katz_graph.mini.train_unet import batch_captions, pick
-from katz_graph.mini.training import Budget, Descent, autocast, squared_error
+from katz_graph.mini.training import Budget, Descent, autocast, hidden_weights, squared_error
 
 SPACE = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)  # as SD3's
 PATCH, LARGEST = 2, 32  # cells: a token's side, the longest side of a picture
 WIDE, HEADS, BLOCKS = 144, 3, 6
 SHORT = 24  # tokens of either kind that captions need
 FULL_PART = (
-    0.85  # until then rows are cut to what captions need, since full ones take thrice as long
+    0.9  # until then rows are cut to what captions need, since full ones take thrice as long
 )
 EARLIER = 0.5  # above 0: more draws where noise prevails
 
@@ -224,7 +224,8 @@ def train_transformer(
     for module in painter.trained():
         module.train()
     parameters = [parameter for module in painter.trained() for parameter in module.parameters()]
-    descent = Descent("transformer", parameters, budget, peak, average=0.999, every=500)
+    hidden = hidden_weights(*painter.trained())
+    descent = Descent("transformer", parameters, budget, peak, 0.999, every=500, hidden=hidden)
     state = output / "state.pt"
     if resume:
         descent.go_on(state, generator)

@@ -7,7 +7,7 @@ everything else under autocast: no change of weights, nor of results beyond roun
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MethodType
@@ -18,6 +18,10 @@ import torch.nn.functional as F
 from diffusers import ControlNetModel, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# Muon's rate over AdamW's 1.2e-3: 2, 5, 10 and 20 times that end at 0.472, 0.382, 0.365 and 0.371
+# after 350 updates, AdamW alone at 0.488
+HIDDEN = 8.0
 
 
 @dataclass(slots=True)
@@ -81,9 +85,22 @@ class Average:
             kept.copy_(live)
 
 
+def hidden_weights(*models: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Returns the matrices of the linear layers in the blocks of transformers."""
+    return [
+        module.weight
+        for model in models
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and "block" in name
+    ]
+
+
 class Descent:
-    """Trains parameters by AdamW under a budget. `average`: the decay of the average that `save`
-    finds in their place, None where there is none; `every`: updates between two savings.
+    """Trains parameters by AdamW under a budget; those that are `hidden`, a transformer's matrices,
+    by Muon (Jordan 2024), which makes all directions of an update equally long and needs a third of
+    the updates. `peak`: the highest rate, of Muon `HIDDEN` times that. `average`: the decay of the
+    average that `save` finds in their place, None where there is none; `every`: updates between two
+    savings.
     """
 
     def __init__(
@@ -94,13 +111,21 @@ class Descent:
         peak: float,
         average: float | None = None,
         every: int = 250,
+        hidden: Sequence[torch.nn.Parameter] = (),
     ) -> None:
         self.name, self.parameters, self.budget, self.peak = name, parameters, budget, peak
         self.every, self.step = every, 0
         self.average = None if average is None else Average(parameters, average)
-        self.optimizer = torch.optim.AdamW(
-            parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True
-        )
+        apart = {id(parameter) for parameter in hidden}
+        others = [parameter for parameter in parameters if id(parameter) not in apart]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(others, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True)
+        ]
+        if hidden:
+            group = {"params": list(hidden), "scale": HIDDEN}
+            self.optimizers.append(
+                torch.optim.Muon([group], peak, weight_decay=1e-3, adjust_lr_fn="match_rms_adamw")
+            )
 
     def run(
         self,
@@ -113,13 +138,15 @@ class Descent:
         """
         shown = 1.0
         while (progress := self.budget.progress(self.step)) < 1:
-            set_rate(self.optimizer, self.peak, self.step, progress)
-            self.optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.optimizers:
+                set_rate(optimizer, self.peak, self.step, progress)
+                optimizer.zero_grad(set_to_none=True)
             with sdpa_kernel(SDPBackend.MATH):  # of short rows an eighth faster than fused
                 one = loss(progress)
                 one.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
             if self.average is not None:
                 self.average.update(self.step)
             self.step += 1
@@ -146,7 +173,7 @@ class Descent:
             "step": self.step,
             "parameters": [parameter.detach() for parameter in self.parameters],
             "average": [] if self.average is None else self.average.kept,
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "torch": torch.get_rng_state(),
             "generator": generator.bit_generator.state,
         }
@@ -160,7 +187,8 @@ class Descent:
             parameter.data.copy_(kept)
         if self.average is not None:
             self.average.kept = state["average"]
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         torch.set_rng_state(state["torch"])
         generator.bit_generator.state = state["generator"]
         self.step = int(state["step"])

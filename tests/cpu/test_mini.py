@@ -65,7 +65,10 @@ def test_captions_kept_for_measuring_are_not_trained_on() -> None:
 
 
 @pytest.mark.parametrize("average", [None, 0.9])
-def test_a_training_goes_on_where_it_was_cut_off(average: float | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("turned", [False, True], ids=["adamw", "muon"])
+def test_a_training_goes_on_where_it_was_cut_off(
+    average: float | None, turned: bool, tmp_path: Path
+) -> None:
     def trained(cut: int | None) -> torch.Tensor:
         torch.manual_seed(0)
         generator, layer = numpy.random.default_rng(0), torch.nn.Linear(3, 2)
@@ -74,7 +77,10 @@ def test_a_training_goes_on_where_it_was_cut_off(average: float | None, tmp_path
         def descent(updates: int) -> Descent:
             # the rate follows the whole way, wherever it stops
             budget = Way(8, stop=updates)
-            return Descent("layer", list(layer.parameters()), budget, 1e-2, average, every=3)
+            return Descent(
+                "layer", list(layer.parameters()), budget, 1e-2, average, every=3,
+                hidden=[layer.weight] if turned else [],
+            )  # fmt: skip
 
         def loss(_: float) -> torch.Tensor:
             drawn = torch.randn(4, 3) * float(generator.random())
