@@ -152,8 +152,12 @@ def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
 
 def test_a_latent_space_that_is_not_known_is_not_shown() -> None:
     assert linear_map(0.5, 4) is None and linear_map(0.18215, 16) is None
-    known = [linear_map(scale, 4) for scale in (0.18215, 0.13025)]
-    assert None not in known and known[0] != known[1]
+    spaces = (0.18215, 4), (0.13025, 4), (1.5305, 16), (0.3611, 16)
+    known = [linear_map(*space) for space in spaces]
+    assert None not in known and len(set(known)) == len(spaces)
+    for (_, channels), colours in zip(spaces, known, strict=True):
+        assert colours is not None
+        assert latent_picture(torch.zeros(1, channels, 2, 3), colours).shape == (2, 3, 3)
 
 
 @pytest.mark.parametrize(
