@@ -2,9 +2,8 @@
 import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
 import type { NodeType, Widget } from "../catalog/catalog";
-import { placedWidgets } from "../catalog/placed";
 import { outputHelp } from "../catalog/help";
-import { promotedWidgets } from "../catalog/promoted";
+import { shownPlaced } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
 import type { Doc, DocNode } from "../document/model";
 import { subgraphOf } from "../document/scope";
@@ -162,13 +161,7 @@ const Body = memo(function Body({
   readonly subgraph: Doc | undefined;
 }) {
   const catalog = useLive((live) => live.catalog);
-  const widgets = useMemo(
-    () =>
-      subgraph === undefined
-        ? placedWidgets(node, type)
-        : promotedWidgets(node.raw, node, subgraph, catalog),
-    [node, type, subgraph, catalog],
-  );
+  const widgets = useMemo(() => shownPlaced(node, subgraph, catalog), [node, subgraph, catalog]);
   const inputs = useMemo(() => inputsOf(node, type), [node, type]);
   const shown = new Set(widgets.map(({ widget }) => widget.name));
   const sockets = inputs.filter(({ widget }) => {

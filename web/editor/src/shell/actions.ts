@@ -1,6 +1,7 @@
 /** Lists every action by name: keys, menus, the palette and the sheet of shortcuts come from here. */
 
 import { useCanvas } from "../canvas/state";
+import { copyValue } from "../widgets/values";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
@@ -85,6 +86,13 @@ const EDITING: readonly Action[] = [
     keys: ["Mod+v"],
     act: () => void editing.paste(),
     byBrowser: "Mod+v",
+  },
+  {
+    id: "copy-value",
+    title: "Copy the value of the field",
+    keys: ["Mod+Shift+C"],
+    act: copyValue,
+    anywhere: true,
   },
   { id: "duplicate", title: "Duplicate", keys: ["Mod+d"], act: editing.duplicate },
   {
