@@ -1,6 +1,7 @@
 /** Lists every action by name: keys, menus, the palette and the sheet of shortcuts come from here. */
 
 import { useCanvas } from "../canvas/state";
+import { toggleComment } from "../widgets/texts";
 import { copyValue } from "../widgets/values";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
@@ -92,6 +93,13 @@ const EDITING: readonly Action[] = [
     title: "Copy the value of the field",
     keys: ["Mod+Shift+C"],
     act: copyValue,
+    anywhere: true,
+  },
+  {
+    id: "comment",
+    title: "Comment lines of a prompt out, or in",
+    keys: ["Mod+/"],
+    act: toggleComment,
     anywhere: true,
   },
   { id: "duplicate", title: "Duplicate", keys: ["Mod+d"], act: editing.duplicate },
