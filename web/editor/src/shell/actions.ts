@@ -3,6 +3,7 @@
 import { useCanvas } from "../canvas/state";
 import { toggleComment } from "../widgets/texts";
 import { copyValue } from "../widgets/values";
+import { saveGraph, saveTimeline, saveTrace } from "../export/exporting";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
@@ -188,6 +189,12 @@ const LOOKING: readonly Action[] = [
   },
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
   {
+    id: "compare",
+    title: "Compare two pictures",
+    keys: ["Shift+G"],
+    act: () => page({ side: "gallery", picking: [] }),
+  },
+  {
     id: "overlay",
     title: "Plan over the graph, made while editing",
     keys: ["e"],
@@ -232,6 +239,26 @@ const DOCUMENTS: readonly Action[] = [
     anywhere: true,
   },
   { id: "download", title: "Download the workflow", keys: [], act: download },
+  ...(["svg", "png"] as const).flatMap((kind) => [
+    {
+      id: `graph-${kind}`,
+      title: `Save a picture of the graph, ${kind.toUpperCase()}`,
+      keys: [],
+      act: () => saveGraph(kind),
+    },
+    {
+      id: `timeline-${kind}`,
+      title: `Save a picture of the timeline, ${kind.toUpperCase()}`,
+      keys: [],
+      act: () => saveTimeline(kind),
+    },
+  ]),
+  {
+    id: "trace",
+    title: "Save a trace of the run, for Perfetto or Chrome",
+    keys: [],
+    act: saveTrace,
+  },
   { id: "files", title: "Saved workflows", keys: ["w"], act: aside("files") },
   {
     id: "new",

@@ -38,6 +38,10 @@ interface Page {
   readonly pointed: Pointed | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
+  /** Pictures of the gallery that were picked to be compared; null while none is to be picked. */
+  readonly picking: readonly string[] | null;
+  /** Two pictures that are compared, by their addresses. */
+  readonly compared: readonly [string, string] | null;
   /** A file that somebody else has changed, while a choice is asked for. */
   readonly conflict: Conflict | null;
 }
@@ -51,5 +55,7 @@ export const usePage = create<Page>(() => ({
   pointed: null,
   masking: null,
   pictures: null,
+  picking: null,
+  compared: null,
   conflict: null,
 }));
