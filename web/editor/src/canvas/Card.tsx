@@ -16,6 +16,7 @@ import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "./ends";
 import { type CardNode, handlesOf } from "./layout";
+import { NodeHeat } from "../plan/HeatLook";
 import { DeviceBar, NodePlan } from "../plan/NodePlan";
 import { Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
@@ -88,6 +89,7 @@ export const Card = memo(function Card({
           <span className="name">{name}</span>
         </div>
         <DeviceBar job={job} node={key} />
+        <NodeHeat job={job} node={key} id={id} />
         <Ends node={node} width={width ?? node.width} />
         <Results job={job} node={key} />
       </article>
@@ -97,6 +99,7 @@ export const Card = memo(function Card({
     <article className={classes.join(" ")} data-node={id}>
       <Title node={node} name={name} run={run} />
       <DeviceBar job={job} node={key} />
+      <NodeHeat job={job} node={key} id={id} />
       {run?.phase === "running" && run.maximum > 1 && (
         <progress value={run.value} max={run.maximum} aria-label="evaluations" />
       )}

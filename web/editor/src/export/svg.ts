@@ -20,7 +20,7 @@ const ENTITIES: Readonly<Record<string, string>> = {
 };
 const FORBIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Surrogate}/gu;
 /** Of a letter, in parts of the size of the font: wide ones are cut early, none runs out. */
-const LETTER = 0.58;
+const LETTER = 0.62;
 
 export function element(name: string, attributes: Attributes, ...inside: string[]): string {
   const given = Object.entries(attributes).map(([key, value]) => ` ${key}="${escaped(value)}"`);

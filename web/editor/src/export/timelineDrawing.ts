@@ -27,7 +27,7 @@ export function timelineDrawing(all: readonly Drawable[], paint: Paint): Drawing
     top += HEAD + LANE * rows + MARGIN;
     return [part];
   });
-  return drawing([0, 0, LEFT + WIDTH + MARGIN, top], paint("back"), ...parts);
+  return drawing([0, 0, LEFT + WIDTH + 2 * MARGIN, top], paint("back"), ...parts);
 }
 
 function section({ plan, measured }: Drawable, paint: Paint): string {

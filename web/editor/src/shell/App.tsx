@@ -15,6 +15,7 @@ import { FilesPanel } from "../panels/FilesPanel";
 import { JobsPanel } from "../panels/JobsPanel";
 import { keepOpen, restore } from "./keeping";
 import { connect, tell, useJob, useLive, watchReports } from "./live";
+import { HeatLegend } from "../plan/HeatLook";
 import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
@@ -79,6 +80,7 @@ export function App() {
           {session !== null && ready && <Canvas session={session} covered={step !== undefined} />}
           {empty && ready && <Start />}
           {session !== null && <Legend job={session.job ?? ""} />}
+          <HeatLegend />
           {session !== null && session.path.length > 0 && <Trail session={session} />}
           {session !== null && step !== undefined && (
             <StepView

@@ -201,6 +201,12 @@ const LOOKING: readonly Action[] = [
     act: () => page(({ overlay }) => ({ overlay: !overlay, step: null })),
   },
   {
+    id: "heat",
+    title: "Colour nodes by what they took, and mark the critical path",
+    keys: ["h"],
+    act: () => page(({ heat }) => ({ heat: !heat })),
+  },
+  {
     id: "plan",
     title: "Plan and timeline: what runs where, and why",
     keys: ["Shift+E"],

@@ -32,6 +32,8 @@ interface Page {
   readonly help: { readonly type: string; readonly input: string } | null;
   /** Whether plans are made while editing, and drawn over the graph. */
   readonly overlay: boolean;
+  /** Whether nodes are coloured by what they took. */
+  readonly heat: boolean;
   /** The sampler whose step is looked at in place of the graph, by session and node. */
   readonly step: { readonly session: string; readonly node: string } | null;
   /** What is pointed at in a timeline or an opened step: an operation of a plan, and its node. */
@@ -51,6 +53,7 @@ export const usePage = create<Page>(() => ({
   side: null,
   help: null,
   overlay: true,
+  heat: false,
   step: null,
   pointed: null,
   masking: null,
