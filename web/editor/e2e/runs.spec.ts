@@ -30,3 +30,30 @@ test("P1.14 nodes are coloured by what they took, the critical path is marked; i
   await page.getByRole("main").press("h");
   await expect(page.locator(".heat")).toHaveCount(0);
 });
+
+test("P1.12 all steps are listed by name; a click undoes or redoes several", async ({ page }) => {
+  await openTemplate(page, "Text to image");
+  const [cfg, steps] = [node(page, "5").getByLabel("cfg"), node(page, "5").getByLabel("steps")];
+  for (const [field, value] of [
+    [cfg, "5"],
+    [steps, "12"],
+    [cfg, "6"],
+  ] as const) {
+    await field.fill(value);
+    await field.press("Enter");
+  }
+  await page.getByRole("main").press("u");
+  const list = page.getByRole("complementary", { name: "steps" });
+  await expect(list.getByRole("button")).toHaveText(["open", "set cfg", "set steps", "set cfg"]);
+  await list.getByRole("button").nth(1).click();
+  await expect(cfg).toHaveValue("5");
+  await expect(steps).toHaveValue("20");
+  await expect(list.locator('[aria-current="step"]')).toHaveText("set cfg");
+  await expect(list.locator(".undone")).toHaveText(["set steps (undone)", "set cfg (undone)"]);
+  await page.screenshot({ path: "test-results/steps.png" });
+  await list.getByRole("button").last().click();
+  await expect(cfg).toHaveValue("6");
+  await expect(steps).toHaveValue("12");
+  await list.getByRole("button").first().click();
+  await expect(page.getByRole("button", { name: "Undo", exact: true })).toBeDisabled();
+});

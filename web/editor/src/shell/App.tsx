@@ -23,6 +23,7 @@ import { usePage } from "./page";
 import { plansOf, usePlanning, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { loadSettings } from "./settings";
+import { StepsPanel } from "../panels/StepsPanel";
 import { Token } from "../panels/Token";
 import { Start } from "../panels/Start";
 import { Tabs } from "./Tabs";
@@ -95,6 +96,7 @@ export function App() {
         {side === "files" && <FilesPanel />}
         {side === "nodes" && <NodeLibrary />}
         {side === "gallery" && <Gallery />}
+        {side === "steps" && session !== null && <StepsPanel session={session} />}
         {side === "jobs" && <JobsPanel />}
         {side === "plan" && (
           <PlanPanel

@@ -79,6 +79,7 @@ const EDITING: readonly Action[] = [
     keys: ["Mod+Shift+Z", "Mod+y"],
     act: onActive((id) => useDocuments.getState().redo(id)),
   },
+  { id: "steps", title: "All steps, to undo or redo several", keys: ["u"], act: aside("steps") },
   { id: "add", title: "Add a node", keys: ["Shift+A"], act: () => canvas().ask() },
   { id: "copy", title: "Copy", keys: ["Mod+c"], act: () => void editing.copy(false) },
   { id: "cut", title: "Cut", keys: ["Mod+x"], act: () => void editing.copy(true) },

@@ -46,6 +46,8 @@ interface Documents {
   readonly changeDocument: (id: string, label: string, edit: (doc: Doc) => Doc) => void;
   readonly undo: (id: string) => void;
   readonly redo: (id: string) => void;
+  /** Undoes or redoes so many steps at once. */
+  readonly travel: (id: string, by: number) => void;
   /** Changes what stands beside a document, of closed ones too. */
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
@@ -125,18 +127,14 @@ export const useDocuments = create<Documents>((set) => {
         const doc = edit(history.present.doc);
         return { ...rest, path, history: record(history, doc, label, "", path) };
       }),
-    undo: (id) =>
-      each(id, (session) =>
-        session.history.past.length === 0
-          ? session
-          : inView({ ...session, history: undo(session.history) }, session.history.present.path),
-      ),
-    redo: (id) =>
+    undo: (id) => each(id, undone),
+    redo: (id) => each(id, redone),
+    travel: (id, by) =>
       each(id, (session) => {
-        const history = redo(session.history);
-        return history === session.history
-          ? session
-          : inView({ ...session, history }, history.present.path);
+        let there = session;
+        for (let step = 0; step < Math.abs(by); step++)
+          there = by < 0 ? undone(there) : redone(there);
+        return there;
       }),
     update: (id, part) => {
       const changed = (session: Session) => (session.id === id ? { ...session, ...part } : session);
@@ -147,6 +145,20 @@ export const useDocuments = create<Documents>((set) => {
     },
   };
 });
+
+function undone(session: Session): Session {
+  const history = undo(session.history);
+  return history === session.history
+    ? session
+    : inView({ ...session, history }, session.history.present.path);
+}
+
+function redone(session: Session): Session {
+  const history = redo(session.history);
+  return history === session.history
+    ? session
+    : inView({ ...session, history }, history.present.path);
+}
 
 /** Brings a graph into view, or the root where it is gone. */
 function inView(session: Session, path: Path): Session {

@@ -3,7 +3,7 @@ import { create } from "zustand";
 import type { Conflict } from "../server/workflows";
 
 export type Dialog = "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as";
-export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes";
+export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps";
 
 /** Pictures of which one is shown large. */
 export interface Pictures {
