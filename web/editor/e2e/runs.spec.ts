@@ -57,3 +57,54 @@ test("P1.12 all steps are listed by name; a click undoes or redoes several", asy
   await list.getByRole("button").first().click();
   await expect(page.getByRole("button", { name: "Undo", exact: true })).toBeDisabled();
 });
+
+test("P1.11 with run on change the newest change runs, with the same seeds; a move runs nothing", async ({
+  page,
+}) => {
+  const sent: any[] = [];
+  page.on("request", (request) => {
+    if (/\/prompt$/.test(request.url())) sent.push(request.postDataJSON().prompt);
+  });
+  const cancelled: string[] = [];
+  page.on("request", (request) => {
+    if (request.url().endsWith("/api/jobs/cancel"))
+      cancelled.push(...request.postDataJSON().job_ids);
+  });
+  const cfgOf = (doc: any) => doc.nodes.find(({ id }: any) => id === 5).widgets_values;
+  await openTemplate(page, "Text to image");
+  await node(page, "5").getByLabel("next run").selectOption("random");
+  const cfg = node(page, "5").getByLabel("cfg");
+  await page.getByRole("main").press("Alt+r");
+  const toggle = page.getByRole("button", { name: "Run after each change" });
+  await expect(toggle).toHaveAttribute("aria-pressed", "true");
+  await page.waitForTimeout(1_000);
+  expect(sent).toEqual([]); // nothing has changed
+  const steps = node(page, "5").getByLabel("steps");
+  await steps.fill("400"); // so long that the next change comes meanwhile
+  await steps.press("Enter");
+  await expect.poll(() => sent.length).toBe(1);
+  await expect(page.locator(".toolbar .state")).toContainText("running");
+  await steps.fill("5");
+  await steps.press("Enter");
+  await expect.poll(() => sent.length).toBe(2);
+  expect(cancelled).toHaveLength(1);
+  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
+  expect(cfgOf(sent[1])[0]).toBe(cfgOf(sent[0])[0]);
+  await node(page, "5").locator(".card-title").click();
+  await page.getByRole("main").press("Control+ArrowRight");
+  await cfg.fill("x"); // no number
+  await cfg.press("Enter");
+  await page.waitForTimeout(1_500);
+  expect(sent).toHaveLength(2);
+  await page.getByRole("main").press("Control+Enter"); // changes the seed, and is no change of its own
+  await expect.poll(() => sent.length).toBe(3);
+  await page.waitForTimeout(1_500);
+  expect(sent).toHaveLength(3);
+  expect(cfgOf(sent[2])[0]).not.toBe(cfgOf(sent[1])[0]);
+  await page.screenshot({ path: "test-results/rerun.png" });
+  await page.getByRole("main").press("Alt+r");
+  await steps.fill("6");
+  await steps.press("Enter");
+  await page.waitForTimeout(1_500);
+  expect(sent).toHaveLength(3);
+});

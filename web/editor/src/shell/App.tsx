@@ -22,6 +22,7 @@ import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
 import { plansOf, usePlanning, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
+import { watchChanges } from "./rerunning";
 import { loadSettings } from "./settings";
 import { StepsPanel } from "../panels/StepsPanel";
 import { Token } from "../panels/Token";
@@ -42,7 +43,13 @@ export function App() {
   useEffect(() => {
     const channel = connect();
     void loadSettings();
-    const ends = [watchProblems(), watchPlans(), watchReports(), () => channel.close()];
+    const ends = [
+      watchProblems(),
+      watchPlans(),
+      watchReports(),
+      watchChanges(),
+      () => channel.close(),
+    ];
     void restore().then((count) => {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());

@@ -12,6 +12,7 @@ import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
 import { plansOf, usePlanning } from "./planning";
+import { toggleRerunning } from "./rerunning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
 import { enterNode, follow, showHelp, walk } from "./walking";
@@ -63,6 +64,12 @@ const RUNNING: readonly Action[] = [
     anywhere: true,
   },
   { id: "run-to", title: "Run the selected outputs only", keys: ["Shift+R"], act: runTo },
+  {
+    id: "rerun",
+    title: "Run after each change, with the newest only",
+    keys: ["Alt+r"],
+    act: toggleRerunning,
+  },
   { id: "stop", title: "Stop", keys: ["Mod+Alt+Enter"], act: () => void stop(), anywhere: true },
 ];
 

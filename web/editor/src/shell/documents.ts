@@ -25,6 +25,8 @@ export interface Session {
   readonly job: string | null;
   /** Whether the next run repeats what is there, seeds included, as for one that was just opened. */
   readonly repeats: boolean;
+  /** Whether it runs after each change. */
+  readonly reruns: boolean;
   readonly notes: readonly string[];
   readonly checked: Checked | null;
 }
@@ -66,6 +68,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     saved: doc,
     job: null,
     repeats: true,
+    reruns: false,
     notes,
     checked: null,
   };
