@@ -75,6 +75,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
     ["n", "library"],
     ["w", "saved workflows"],
     ["q", "queue"],
+    ["u", "steps"],
     ["g", "gallery"],
   ] as const) {
     await press(key);
@@ -90,6 +91,14 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   await expect(dialog).toBeVisible();
   await look("large picture");
   await press("Escape");
+  await page.getByRole("button", { name: "Compare two" }).click();
+  for (const picture of (await page.locator(".gallery li button").all()).slice(0, 2))
+    await picture.click();
+  if (await dialog.isVisible()) {
+    await expect(dialog.locator("details")).toBeVisible();
+    await look("two pictures");
+    await press("Escape");
+  } else await page.getByRole("button", { name: "Pick another" }).click();
   await press("g");
   for (const [key, name] of [
     ["?", "shortcuts"],

@@ -2,9 +2,8 @@
 import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
 import type { NodeType, Widget } from "../catalog/catalog";
-import { placedWidgets } from "../catalog/placed";
 import { outputHelp } from "../catalog/help";
-import { promotedWidgets } from "../catalog/promoted";
+import { shownPlaced } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
 import type { Doc, DocNode } from "../document/model";
 import { subgraphOf } from "../document/scope";
@@ -17,6 +16,7 @@ import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "./ends";
 import { type CardNode, handlesOf } from "./layout";
+import { NodeHeat } from "../plan/HeatLook";
 import { DeviceBar, NodePlan } from "../plan/NodePlan";
 import { Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
@@ -89,6 +89,7 @@ export const Card = memo(function Card({
           <span className="name">{name}</span>
         </div>
         <DeviceBar job={job} node={key} />
+        <NodeHeat job={job} node={key} id={id} />
         <Ends node={node} width={width ?? node.width} />
         <Results job={job} node={key} />
       </article>
@@ -98,6 +99,7 @@ export const Card = memo(function Card({
     <article className={classes.join(" ")} data-node={id}>
       <Title node={node} name={name} run={run} />
       <DeviceBar job={job} node={key} />
+      <NodeHeat job={job} node={key} id={id} />
       {run?.phase === "running" && run.maximum > 1 && (
         <progress value={run.value} max={run.maximum} aria-label="evaluations" />
       )}
@@ -162,13 +164,7 @@ const Body = memo(function Body({
   readonly subgraph: Doc | undefined;
 }) {
   const catalog = useLive((live) => live.catalog);
-  const widgets = useMemo(
-    () =>
-      subgraph === undefined
-        ? placedWidgets(node, type)
-        : promotedWidgets(node.raw, node, subgraph, catalog),
-    [node, type, subgraph, catalog],
-  );
+  const widgets = useMemo(() => shownPlaced(node, subgraph, catalog), [node, subgraph, catalog]);
   const inputs = useMemo(() => inputsOf(node, type), [node, type]);
   const shown = new Set(widgets.map(({ widget }) => widget.name));
   const sockets = inputs.filter(({ widget }) => {

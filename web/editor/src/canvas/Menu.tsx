@@ -4,6 +4,7 @@ import { ACTIONS } from "../shell/actions";
 import { keyText, useKeys } from "../shell/keys";
 import { useCanvas } from "./state";
 
+const ON_FIELD = ["copy-value"];
 const ON_NODES = [
   "help",
   "rename",
@@ -31,9 +32,9 @@ export function Menu() {
 }
 
 function Open({
-  menu: { x, y, what },
+  menu: { x, y, what, field },
 }: {
-  readonly menu: { readonly x: number; readonly y: number; readonly what: string };
+  readonly menu: NonNullable<ReturnType<typeof useCanvas.getState>["menu"]>;
 }) {
   const keysOf = useKeys();
   const box = useRef<HTMLDivElement>(null);
@@ -47,6 +48,7 @@ function Open({
     element.querySelector("button")?.focus();
   }, [x, y]);
   const names = what === "" ? ON_CANVAS : what.startsWith("group:") ? ON_GROUP : ON_NODES;
+  const all = field === null ? names : [...ON_FIELD, ...names];
   const close = () => useCanvas.setState({ menu: null });
   return (
     <div
@@ -65,7 +67,7 @@ function Open({
         entries.at((at + step) % entries.length)?.focus();
       }}
     >
-      {names.flatMap((name) => {
+      {all.flatMap((name) => {
         const action = ACTIONS.find(({ id }) => id === name);
         return action === undefined
           ? []
@@ -75,8 +77,8 @@ function Open({
                 role="menuitem"
                 key={name}
                 onClick={() => {
+                  action.act(); // may ask which field the menu is of
                   close();
-                  action.act();
                 }}
               >
                 <span>{action.title}</span>

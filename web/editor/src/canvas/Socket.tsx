@@ -2,7 +2,7 @@
 import { Handle, Position } from "@xyflow/react";
 import { compatible } from "../catalog/catalog";
 import { handleOf, type Input, type Output } from "./ends";
-import { socketColour } from "./layout";
+import { socketColour } from "../catalog/sockets";
 import { useCanvas } from "./state";
 
 export function InputSocket({ input, label }: { readonly input: Input; readonly label?: string }) {

@@ -1,6 +1,7 @@
 /** Draws a link, through its reroutes where it has some. */
 import { BaseEdge, type Edge, type EdgeProps, getBezierPath, useStore } from "@xyflow/react";
 import { memo } from "react";
+import { useHeat } from "../plan/HeatLook";
 import { noteRender } from "../renders";
 
 export type WireEdge = Edge<{ readonly through: readonly string[] }, "wire">;
@@ -8,6 +9,7 @@ export type WireEdge = Edge<{ readonly through: readonly string[] }, "wire">;
 export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
   noteRender(`link ${edge.id}`);
   const { sourceX, sourceY, targetX, targetY, sourcePosition, targetPosition } = edge;
+  const critical = useHeat(({ links }) => links.has(Number(edge.id)), false);
   const through = edge.data?.through ?? [];
   // as text, so that only a move of one of these renders the link anew
   const places = useStore(({ nodeLookup }) =>
@@ -24,5 +26,12 @@ export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
     const ends = { sourceX: fromX, sourceY: fromY, targetX: toX, targetY: toY };
     return getBezierPath({ ...ends, sourcePosition, targetPosition })[0];
   });
-  return <BaseEdge id={edge.id} path={path.join(" ")} interactionWidth={16} />;
+  return (
+    <BaseEdge
+      id={edge.id}
+      path={path.join(" ")}
+      interactionWidth={16}
+      className={critical ? "critical" : ""}
+    />
+  );
 });

@@ -11,6 +11,7 @@ import {
 } from "../document/model";
 import { type Reroute, reroutesOf, throughOf } from "../document/reroutes";
 import { type Boundary, boundariesOf } from "../document/scope";
+import { socketColour } from "../catalog/sockets";
 import type { WireEdge } from "./Wire";
 
 export type CardNode = Node<{ readonly node: DocNode }, "card">;
@@ -185,24 +186,4 @@ function isSame(one: WireEdge, other: WireEdge): boolean {
     one.selected === other.selected &&
     one.data?.through.join() === other.data?.through.join()
   );
-}
-
-const NAMED: Readonly<Record<string, number>> = {
-  MODEL: 0,
-  CLIP: 1,
-  VAE: 2,
-  CONDITIONING: 3,
-  LATENT: 4,
-  IMAGE: 5,
-  MASK: 6,
-  CONTROL_NET: 7,
-};
-
-/** Picks one of eight colours for a type. */
-export function socketColour(type: string): number {
-  const named = NAMED[type];
-  if (named !== undefined) return named;
-  let sum = 0;
-  for (const letter of type) sum = (sum * 31 + letter.charCodeAt(0)) % 8;
-  return sum;
 }

@@ -1,6 +1,7 @@
 /** Holds what other parts may know of and ask from the canvas in front. */
 import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
+import type { FieldName } from "../widgets/values";
 import type { Input, Output } from "./ends";
 
 /** One end of a link that is being drawn. */
@@ -13,11 +14,12 @@ interface Asking {
   readonly pending: Pending | null;
 }
 
-/** A menu at the pointer; `what` was clicked, "" for the canvas. */
+/** A menu at the pointer; `what` was clicked, "" for the canvas, and which field of it. */
 interface Menu {
   readonly x: number;
   readonly y: number;
   readonly what: string;
+  readonly field: FieldName | null;
 }
 
 interface CanvasState {

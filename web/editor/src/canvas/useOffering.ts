@@ -11,6 +11,7 @@ import {
 import { insert } from "../shell/editing";
 import { tell } from "../shell/live";
 import { openFiles } from "../shell/running";
+import { fieldAt } from "../widgets/values";
 import { fitting } from "./fit";
 import type { Drawn } from "./layout";
 import type { WireEdge } from "./Wire";
@@ -110,7 +111,8 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
     const what = event.target.closest(".react-flow__node")?.getAttribute("data-id") ?? "";
     if (what !== "" && !useCanvas.getState().selected.has(what))
       useCanvas.getState().select(new Set([what]));
-    useCanvas.setState({ menu: { x: event.clientX, y: event.clientY, what } });
+    const field = fieldAt(event.target);
+    useCanvas.setState({ menu: { x: event.clientX, y: event.clientY, what, field } });
   }, []);
 
   return { ask, onPointerMove, onContextMenu };

@@ -6,9 +6,20 @@
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { isObject, type Json, type JsonObject, listOf, textOf } from "../json";
 import { type Catalog, type Widget, widgetNamed } from "./catalog";
-import type { Placed } from "./placed";
+import { type Placed, placedWidgets } from "./placed";
 
 const OWN = "-1";
+
+/** The widgets that a node shows: its own, or of a subgraph those of its inside. */
+export function shownPlaced(
+  node: DocNode,
+  inside: Doc | undefined,
+  catalog: Catalog,
+): readonly Placed[] {
+  return inside === undefined
+    ? placedWidgets(node, catalog.get(node.type))
+    : promotedWidgets(node.raw, node, inside, catalog);
+}
 
 export function promotedWidgets(
   raw: JsonObject,

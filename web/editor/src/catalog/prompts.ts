@@ -1,6 +1,7 @@
-/** Chooses among the alternatives of prompts, in the copy of a document that is sent. */
+/** Chooses among the alternatives of prompts and leaves out comments, in the copy that is sent. */
 import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
+import { withoutComments } from "./comments";
 import { chosen } from "./weights";
 import type { Catalog, NodeType, Widget } from "./catalog";
 import { placedWidgets } from "./placed";
@@ -10,7 +11,7 @@ export function withChosenPrompts(graph: Doc, catalog: Catalog): Doc {
     const type = catalog.get(node.type);
     return placedWidgets(node, type).reduce((now, { widget, key, value }) => {
       if (type === undefined || typeof value !== "string" || !isPrompt(widget, type)) return now;
-      const text = chosen(value);
+      const text = chosen(withoutComments(value));
       return text === value ? now : setValue(now, node.id, key, text, widget.name);
     }, next);
   }, graph);

@@ -1,5 +1,6 @@
 import { Connect } from "./Connect";
 import { useState } from "react";
+import { Compare } from "../compare/Compare";
 import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "./Large";
 import { ACTIONS } from "../shell/actions";
@@ -18,6 +19,7 @@ const close = () => usePage.setState({ dialog: null });
 export function Dialogs() {
   const dialog = usePage((page) => page.dialog);
   const pictures = usePage((page) => page.pictures);
+  const compared = usePage((page) => page.compared);
   const masking = usePage((page) => page.masking);
   const conflict = usePage((page) => page.conflict);
   return (
@@ -32,6 +34,7 @@ export function Dialogs() {
       {dialog === "colour" && <Colours />}
       {masking !== null && <MaskEditor masking={masking} />}
       {pictures !== null && <Large pictures={pictures} />}
+      {compared !== null && <Compare pair={compared} />}
     </>
   );
 }

@@ -62,6 +62,16 @@ export function Large({ pictures: { addresses, at } }: { readonly pictures: Pict
         <button type="button" disabled={at + 1 >= addresses.length} onClick={() => go(1)}>
           Older →
         </button>
+        <button
+          type="button"
+          disabled={at + 1 >= addresses.length}
+          onClick={() => {
+            close();
+            usePage.setState({ compared: [addresses[at + 1] ?? "", address] });
+          }}
+        >
+          Compare with the older one
+        </button>
         <span>{zoom === null ? "as large as fits" : `${Math.round(100 * zoom)} %`}</span>
         <button
           type="button"

@@ -51,3 +51,28 @@ export function redo(history: History): History {
   if (next === undefined) return history;
   return { past: [...history.past, history.present], present: { ...next, gesture: "" }, future };
 }
+
+/** A step as a list shows it. */
+export interface ListedStep {
+  readonly label: string;
+  readonly path: Path;
+  /** How many steps it is from the present one: negative before it. */
+  readonly by: number;
+}
+
+const LISTED = 200;
+
+/** The steps next to the present one, and how many there are beyond. */
+export function stepsAround({ past, present, future }: History, most = LISTED) {
+  const [before, after] = [past.slice(-most), future.slice(0, most)];
+  const steps = [...before, present, ...after].map(({ label, path }, at): ListedStep => ({
+    label,
+    path,
+    by: at - before.length,
+  }));
+  return {
+    steps,
+    earlier: past.length - before.length,
+    later: future.length - after.length,
+  };
+}

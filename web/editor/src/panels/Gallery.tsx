@@ -23,6 +23,7 @@ export function Gallery() {
   const [workflow, setWorkflow] = useState("");
   const [node, setNode] = useState("");
   const ended = useLive(({ jobs }) => Object.values(jobs.byId).filter((job) => job.ended).length);
+  const picking = usePage((shows) => shows.picking);
   const sessions = useDocuments((documents) => documents.sessions);
   const names = useSettings((settings) => settings.names);
   const load = useCallback(
@@ -51,6 +52,11 @@ export function Gallery() {
     if (page.files.length < MOST_LOOKED_THROUGH) void load(page);
   }, [filtered, shown.length, page, load]);
 
+  const pick = (address: string) => {
+    const [first] = picking ?? [];
+    if (first === undefined) return usePage.setState({ picking: [address] });
+    usePage.setState({ picking: null, compared: first === address ? null : [first, address] });
+  };
   const addresses = shown.map((file) => pictureAddress(file));
   const nodes = nodesIn(page.files, workflow, nameOf);
   return (
@@ -71,6 +77,13 @@ export function Gallery() {
             {TYPES[one]}
           </button>
         ))}
+        <button
+          type="button"
+          aria-pressed={picking !== null}
+          onClick={() => usePage.setState({ picking: picking === null ? [] : null })}
+        >
+          {picking === null ? "Compare two" : picking.length === 0 ? "Pick one" : "Pick another"}
+        </button>
       </div>
       <Filter
         label="filter pictures"
@@ -119,7 +132,12 @@ export function Gallery() {
               title={[file.name, nameOf(file.workflow), file.pixels, timeOf(file)]
                 .filter(Boolean)
                 .join("\n")}
-              onClick={() => usePage.setState({ pictures: { addresses, at } })}
+              className={picking?.includes(addresses[at] ?? "") ? "picked" : ""}
+              onClick={() =>
+                picking === null
+                  ? usePage.setState({ pictures: { addresses, at } })
+                  : pick(addresses[at] ?? "")
+              }
             >
               <img src={pictureAddress(file, 256)} alt={file.name} loading="lazy" />
             </button>

@@ -6,9 +6,11 @@ import { bars, compared } from "../plan/measured";
 import { PlanStrip } from "../plan/PlanStrip";
 import { criticalChain } from "../plan/critical";
 import type { Plan, Timeline } from "../plan/plan";
-import { namedIn, TimelineView } from "../plan/TimelineView";
-import { deviceLook, shortName, timeText } from "../plan/words";
+import { gapsOf, gapWords } from "../plan/gaps";
+import { TimelineView } from "../plan/TimelineView";
+import { deviceLook, namedIn, shortName, timeText } from "../plan/words";
 
+const MOST_GAPS = 8;
 const NO_SPANS: readonly MeasuredSpan[] = [];
 
 export function PlanPanel({
@@ -92,6 +94,7 @@ function Sampler({
       </dl>
       <p>Bound by {plan.binding}.</p>
       {plan.timeline !== null && <Chain timeline={plan.timeline} />}
+      {plan.timeline !== null && <Idle plan={plan} timeline={plan.timeline} />}
       <h4>What was weighed</h4>
       <ol className="weighed">
         {plan.alternatives.map(({ name, seconds, chosen }) => (
@@ -155,6 +158,23 @@ function Chain({ timeline }: { readonly timeline: Timeline }) {
               ];
         })}
       </ol>
+    </>
+  );
+}
+
+/** Where devices are idle in these evaluations, and what they wait for. */
+function Idle({ plan, timeline }: { readonly plan: Plan; readonly timeline: Timeline }) {
+  const gaps = gapsOf(plan, timeline);
+  return (
+    <>
+      <h4>Idle gaps</h4>
+      {gaps.length === 0 && <p>No device waits.</p>}
+      <ul className="weighed idle-gaps">
+        {gaps.slice(0, MOST_GAPS).map((gap) => (
+          <li key={`${gap.row} ${gap.start}`}>{gapWords(gap, timeline)}</li>
+        ))}
+      </ul>
+      {gaps.length > MOST_GAPS && <p>and {gaps.length - MOST_GAPS} shorter ones</p>}
     </>
   );
 }

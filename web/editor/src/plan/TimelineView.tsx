@@ -3,21 +3,17 @@
  * measured, in one scale, and the chain of what waited for what. The wheel zooms, dragging pans,
  * keys go from span to span.
  */
-import { memo, type PointerEvent, useEffect, useRef, useState } from "react";
+import { type PointerEvent, useEffect, useRef, useState } from "react";
 import { usePage } from "../shell/page";
 import { moved, revealing, stepped, type View, zoomed } from "./axis";
 import { chainTo, criticalChain, operationIn } from "./critical";
+import { Gaps, HALF, HEIGHT, LANE, Measured, Predicted, TOP } from "./Bars";
+import { gapsOf } from "./gaps";
 import type { MeasuredBar } from "./measured";
 import type { Plan, Span, Timeline } from "./plan";
-import { deviceLook, shortName, timeText } from "./words";
+import { timeText, wordsOf } from "./words";
 
 const WIDTH = 1000;
-const LANE = 46;
-const HEIGHT = 34;
-/** Of a bar where there are two, and where the lower one begins. */
-const HALF = 18;
-const LOWER = 24;
-const TOP = 4;
 /** The least that is drawn of a span, of the width in view. */
 const LEAST = 0.0015;
 const FACTOR = 1.5;
@@ -132,6 +128,7 @@ export function TimelineView({
             role="img"
             aria-label={`timeline of two evaluations, predicted${measured.length > 0 ? " and measured" : ""}`}
           >
+            <Gaps gaps={gapsOf(plan, timeline)} timeline={timeline} scale={scale} />
             <Predicted
               plan={plan}
               timeline={timeline}
@@ -188,17 +185,6 @@ export function TimelineView({
   );
 }
 
-/** What a span is, and where: `mid 5.mid ×2 on cpu:0`. */
-export function namedIn({ stage, what, row }: Span, { rows }: Timeline): string {
-  return `${shortName(stage) || "sending"} ${what} on ${rows[row]?.replace("->", "→")}`;
-}
-
-/** What a span is, how long it takes, and what it waited for. */
-function wordsOf(span: Span, timeline: Timeline): string {
-  const waited = span.after === null ? undefined : timeline.spans[span.after];
-  return `${namedIn(span, timeline)}, evaluation ${span.evaluation}: ${timeText(span.seconds)}${waited ? `; waited for ${namedIn(waited, timeline)}` : ""}`;
-}
-
 /** The span that computes an operation that is pointed at in the opened step. */
 function computing(plan: Plan, spans: readonly Span[], operation: string | undefined) {
   if (operation === undefined) return undefined;
@@ -208,71 +194,6 @@ function computing(plan: Plan, spans: readonly Span[], operation: string | undef
     (span) => span.stage !== "" && call?.operations.includes(operationIn(span)) === true,
   );
 }
-
-function kindOf(plan: Plan, row: string): string {
-  const device = plan.devices.indexOf(row);
-  return device < 0 ? "link-span" : deviceLook(device);
-}
-
-const Predicted = memo(function Predicted({
-  plan,
-  timeline,
-  scale,
-  least,
-  height,
-}: {
-  readonly plan: Plan;
-  readonly timeline: Timeline;
-  readonly scale: number;
-  readonly least: number;
-  readonly height: number;
-}) {
-  return timeline.spans.map((span, at) => {
-    const row = timeline.rows[span.row] ?? "";
-    const x = Math.max(0, span.start) * scale;
-    const end = Math.min(timeline.seconds, span.start + span.seconds) * scale;
-    return (
-      <rect
-        key={`${row} ${span.what} ${span.start}`}
-        data-span={at}
-        className={`span predicted ${kindOf(plan, row)}`}
-        x={x}
-        y={LANE * span.row + TOP}
-        width={Math.max(least, end - x)}
-        height={height}
-      >
-        <title>{wordsOf(span, timeline)}</title>
-      </rect>
-    );
-  });
-});
-
-const Measured = memo(function Measured({
-  plan,
-  rows,
-  bars,
-  scale,
-  least,
-}: {
-  readonly plan: Plan;
-  readonly rows: readonly string[];
-  readonly bars: readonly MeasuredBar[];
-  readonly scale: number;
-  readonly least: number;
-}) {
-  return bars.map((bar) => (
-    <rect
-      key={`${bar.row} ${bar.target} ${bar.start}`}
-      className={`span measured ${kindOf(plan, bar.row)}`}
-      x={bar.start * scale}
-      y={LANE * rows.indexOf(bar.row) + LOWER}
-      width={Math.max(least, bar.seconds * scale)}
-      height={HALF}
-    >
-      <title>{`${bar.target}, evaluation ${bar.evaluation}, measured: ${timeText(bar.seconds)}`}</title>
-    </rect>
-  ));
-});
 
 /** Where the line of a chain enters and leaves a span. */
 function cornersOf(span: Span | undefined, scale: number): string[] {

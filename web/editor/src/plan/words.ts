@@ -1,4 +1,5 @@
-/** Says times, sizes and stages in words, and devices in colours. */
+/** Says times, sizes, stages and spans in words, and devices in colours. */
+import type { Span, Timeline } from "./plan";
 
 const SHORT: Readonly<Record<string, string>> = {
   unet_encoder: "enc",
@@ -28,4 +29,15 @@ export function bytesText(value: number): string {
 export function timeText(value: number): string {
   if (value >= 1) return `${value.toFixed(2)} s`;
   return value >= 0.001 ? `${(1e3 * value).toFixed(1)} ms` : `${(1e6 * value).toFixed(0)} µs`;
+}
+
+/** What a span is, and where: `mid 5.mid ×2 on cpu:0`. */
+export function namedIn({ stage, what, row }: Span, { rows }: Timeline): string {
+  return `${shortName(stage) || "sending"} ${what} on ${rows[row]?.replace("->", "→")}`;
+}
+
+/** What a span is, how long it takes, and what it waited for. */
+export function wordsOf(span: Span, timeline: Timeline): string {
+  const waited = span.after === null ? undefined : timeline.spans[span.after];
+  return `${namedIn(span, timeline)}, evaluation ${span.evaluation}: ${timeText(span.seconds)}${waited ? `; waited for ${namedIn(waited, timeline)}` : ""}`;
 }

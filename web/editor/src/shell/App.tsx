@@ -15,13 +15,16 @@ import { FilesPanel } from "../panels/FilesPanel";
 import { JobsPanel } from "../panels/JobsPanel";
 import { keepOpen, restore } from "./keeping";
 import { connect, tell, useJob, useLive, watchReports } from "./live";
+import { HeatLegend } from "../plan/HeatLook";
 import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
 import { plansOf, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
+import { watchChanges } from "./rerunning";
 import { loadSettings } from "./settings";
+import { StepsPanel } from "../panels/StepsPanel";
 import { Token } from "../panels/Token";
 import { Start } from "../panels/Start";
 import { Tabs } from "./Tabs";
@@ -40,7 +43,13 @@ export function App() {
   useEffect(() => {
     const channel = connect();
     void loadSettings();
-    const ends = [watchProblems(), watchPlans(), watchReports(), () => channel.close()];
+    const ends = [
+      watchProblems(),
+      watchPlans(),
+      watchReports(),
+      watchChanges(),
+      () => channel.close(),
+    ];
     void restore().then((count) => {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());
@@ -79,6 +88,7 @@ export function App() {
           {session !== null && ready && <Canvas session={session} covered={step !== undefined} />}
           {empty && ready && <Start />}
           {session !== null && <Legend job={session.job ?? ""} />}
+          <HeatLegend />
           {session !== null && session.path.length > 0 && <Trail session={session} />}
           {session !== null && step !== undefined && (
             <StepView
@@ -93,6 +103,7 @@ export function App() {
         {side === "files" && <FilesPanel />}
         {side === "nodes" && <NodeLibrary />}
         {side === "gallery" && <Gallery />}
+        {side === "steps" && session !== null && <StepsPanel session={session} />}
         {side === "jobs" && <JobsPanel />}
         {side === "plan" && (
           <PlanPanel

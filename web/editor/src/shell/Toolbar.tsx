@@ -9,6 +9,7 @@ import {
   Network,
   Play,
   Redo2,
+  Repeat,
   Save,
   Square,
   Undo2,
@@ -55,6 +56,7 @@ export function Toolbar({ session, job }: { readonly session: Session; readonly 
         icon={<List size={15} />}
         label={`queue ${queue.running + queue.pending}${queue.paused ? ", paused" : ""}`}
       />
+      <Button id="rerun" icon={<Repeat size={14} />} pressed={session.reruns !== null} />
       <Button id="stop" icon={<Square size={13} />} label="Stop" disabled={!busy} />
       <Button id="run" icon={<Play size={13} />} label="Run" prominent />
     </div>
@@ -78,6 +80,7 @@ function Button({
   more = "",
   disabled = false,
   prominent = false,
+  pressed,
 }: {
   readonly id: string;
   readonly icon: ReactNode;
@@ -85,6 +88,8 @@ function Button({
   readonly more?: string;
   readonly disabled?: boolean;
   readonly prominent?: boolean;
+  /** Of what is switched on and off. */
+  readonly pressed?: boolean;
 }) {
   const keysOf = useKeys();
   const action = ACTIONS.find((one) => one.id === id);
@@ -95,6 +100,7 @@ function Button({
       type="button"
       className={prominent ? "prominent" : "plain"}
       disabled={disabled}
+      aria-pressed={pressed}
       aria-label={label === "" ? action.title : undefined}
       title={`${action.title}${more}${keys === "" ? "" : ` (${keys})`}`}
       onClick={action.act}

@@ -1,6 +1,9 @@
 /** Lists every action by name: keys, menus, the palette and the sheet of shortcuts come from here. */
 
 import { useCanvas } from "../canvas/state";
+import { toggleComment } from "../widgets/texts";
+import { copyValue } from "../widgets/values";
+import { saveGraph, saveTimeline, saveTrace } from "../export/exporting";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
@@ -9,6 +12,7 @@ import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
 import { plansOf } from "./planning";
+import { toggleRerunning } from "./rerunning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
 import { enterNode, follow, showHelp, walk } from "./walking";
@@ -60,6 +64,12 @@ const RUNNING: readonly Action[] = [
     anywhere: true,
   },
   { id: "run-to", title: "Run the selected outputs only", keys: ["Shift+R"], act: runTo },
+  {
+    id: "rerun",
+    title: "Run after each change, with the newest only",
+    keys: ["Alt+r"],
+    act: toggleRerunning,
+  },
   { id: "stop", title: "Stop", keys: ["Mod+Alt+Enter"], act: () => void stop(), anywhere: true },
 ];
 
@@ -76,6 +86,7 @@ const EDITING: readonly Action[] = [
     keys: ["Mod+Shift+Z", "Mod+y"],
     act: onActive((id) => useDocuments.getState().redo(id)),
   },
+  { id: "steps", title: "All steps, to undo or redo several", keys: ["u"], act: aside("steps") },
   { id: "add", title: "Add a node", keys: ["Shift+A"], act: () => canvas().ask() },
   { id: "copy", title: "Copy", keys: ["Mod+c"], act: () => void editing.copy(false) },
   { id: "cut", title: "Cut", keys: ["Mod+x"], act: () => void editing.copy(true) },
@@ -85,6 +96,20 @@ const EDITING: readonly Action[] = [
     keys: ["Mod+v"],
     act: () => void editing.paste(),
     byBrowser: "Mod+v",
+  },
+  {
+    id: "copy-value",
+    title: "Copy the value of the field",
+    keys: ["Mod+Shift+C"],
+    act: copyValue,
+    anywhere: true,
+  },
+  {
+    id: "comment",
+    title: "Comment lines of a prompt out, or in",
+    keys: ["Mod+/"],
+    act: toggleComment,
+    anywhere: true,
   },
   { id: "duplicate", title: "Duplicate", keys: ["Mod+d"], act: editing.duplicate },
   {
@@ -172,10 +197,22 @@ const LOOKING: readonly Action[] = [
   },
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
   {
+    id: "compare",
+    title: "Compare two pictures",
+    keys: ["Shift+G"],
+    act: () => page({ side: "gallery", picking: [] }),
+  },
+  {
     id: "overlay",
     title: "Plan over the graph, made while editing",
     keys: ["e"],
     act: () => page(({ overlay }) => ({ overlay: !overlay, step: null })),
+  },
+  {
+    id: "heat",
+    title: "Colour nodes by what they took, and mark the critical path",
+    keys: ["h"],
+    act: () => page(({ heat }) => ({ heat: !heat })),
   },
   {
     id: "plan",
@@ -216,6 +253,26 @@ const DOCUMENTS: readonly Action[] = [
     anywhere: true,
   },
   { id: "download", title: "Download the workflow", keys: [], act: download },
+  ...(["svg", "png"] as const).flatMap((kind) => [
+    {
+      id: `graph-${kind}`,
+      title: `Save a picture of the graph, ${kind.toUpperCase()}`,
+      keys: [],
+      act: () => saveGraph(kind),
+    },
+    {
+      id: `timeline-${kind}`,
+      title: `Save a picture of the timeline, ${kind.toUpperCase()}`,
+      keys: [],
+      act: () => saveTimeline(kind),
+    },
+  ]),
+  {
+    id: "trace",
+    title: "Save a trace of the run, for Perfetto or Chrome",
+    keys: [],
+    act: saveTrace,
+  },
   { id: "files", title: "Saved workflows", keys: ["w"], act: aside("files") },
   {
     id: "new",

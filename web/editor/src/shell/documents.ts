@@ -18,6 +18,12 @@ export interface Planned {
   readonly old: boolean;
 }
 
+/** What stood in a document when its last job was sent, or when running on change began. */
+export interface Sent {
+  readonly job: string | null;
+  readonly work: string;
+}
+
 export interface Session {
   readonly id: string;
   /** What pictures say they were run from: the id in the file, else one that is kept beside it. */
@@ -38,6 +44,8 @@ export interface Session {
   readonly job: string | null;
   /** Whether the next run repeats what is there, seeds included, as for one that was just opened. */
   readonly repeats: boolean;
+  /** What was sent last of a document that runs after each change; null for one that does not. */
+  readonly reruns: Sent | null;
   readonly notes: readonly string[];
   readonly checked: Checked | null;
   readonly planned: Planned | null;
@@ -60,6 +68,8 @@ interface Documents {
   readonly changeDocument: (id: string, label: string, edit: (doc: Doc) => Doc) => void;
   readonly undo: (id: string) => void;
   readonly redo: (id: string) => void;
+  /** Undoes or redoes so many steps at once. */
+  readonly travel: (id: string, by: number) => void;
   /** Changes what stands beside a document, of closed ones too. */
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
@@ -79,6 +89,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     saved: doc,
     job: null,
     repeats: true,
+    reruns: null,
     notes,
     checked: null,
     planned: null,
@@ -141,18 +152,14 @@ export const useDocuments = create<Documents>((set) => {
         const doc = edit(history.present.doc);
         return { ...rest, path, history: record(history, doc, label, "", path) };
       }),
-    undo: (id) =>
-      each(id, (session) =>
-        session.history.past.length === 0
-          ? session
-          : inView({ ...session, history: undo(session.history) }, session.history.present.path),
-      ),
-    redo: (id) =>
+    undo: (id) => each(id, undone),
+    redo: (id) => each(id, redone),
+    travel: (id, by) =>
       each(id, (session) => {
-        const history = redo(session.history);
-        return history === session.history
-          ? session
-          : inView({ ...session, history }, history.present.path);
+        let there = session;
+        for (let step = 0; step < Math.abs(by); step++)
+          there = by < 0 ? undone(there) : redone(there);
+        return there;
       }),
     update: (id, part) => {
       const changed = (session: Session) => (session.id === id ? { ...session, ...part } : session);
@@ -163,6 +170,20 @@ export const useDocuments = create<Documents>((set) => {
     },
   };
 });
+
+function undone(session: Session): Session {
+  const history = undo(session.history);
+  return history === session.history
+    ? session
+    : inView({ ...session, history }, session.history.present.path);
+}
+
+function redone(session: Session): Session {
+  const history = redo(session.history);
+  return history === session.history
+    ? session
+    : inView({ ...session, history }, history.present.path);
+}
 
 /** Brings a graph into view, or the root where it is gone. */
 function inView(session: Session, path: Path): Session {

@@ -7,13 +7,18 @@ export function download(): void {
   const session = activeSession();
   if (session === null) return;
   const doc = docOf(session);
-  const address = URL.createObjectURL(new Blob([printJson(doc, 2)], { type: "application/json" }));
+  saveFile(`${session.name}.json`, new Blob([printJson(doc, 2)], { type: "application/json" }));
+  useDocuments.getState().update(session.id, { saved: doc });
+}
+
+/** Gives the person a file, as a download. */
+export function saveFile(name: string, content: Blob): void {
+  const address = URL.createObjectURL(content);
   const link = document.createElement("a");
   link.href = address;
-  link.download = `${session.name}.json`;
+  link.download = name;
   link.click();
   URL.revokeObjectURL(address);
-  useDocuments.getState().update(session.id, { saved: doc });
 }
 
 export function chooseFiles(): void {

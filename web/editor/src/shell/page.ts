@@ -3,7 +3,7 @@ import { create } from "zustand";
 import type { Conflict } from "../server/workflows";
 
 export type Dialog = "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as";
-export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes";
+export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps";
 
 /** Pictures of which one is shown large. */
 export interface Pictures {
@@ -32,12 +32,18 @@ interface Page {
   readonly help: { readonly type: string; readonly input: string } | null;
   /** Whether plans are made while editing, and drawn over the graph. */
   readonly overlay: boolean;
+  /** Whether nodes are coloured by what they took. */
+  readonly heat: boolean;
   /** The sampler whose step is looked at in place of the graph, by session and node. */
   readonly step: { readonly session: string; readonly node: string } | null;
   /** What is pointed at in a timeline or an opened step: an operation of a plan, and its node. */
   readonly pointed: Pointed | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
+  /** Pictures of the gallery that were picked to be compared; null while none is to be picked. */
+  readonly picking: readonly string[] | null;
+  /** Two pictures that are compared, by their addresses. */
+  readonly compared: readonly [string, string] | null;
   /** A file that somebody else has changed, while a choice is asked for. */
   readonly conflict: Conflict | null;
 }
@@ -47,9 +53,12 @@ export const usePage = create<Page>(() => ({
   side: null,
   help: null,
   overlay: true,
+  heat: false,
   step: null,
   pointed: null,
   masking: null,
   pictures: null,
+  picking: null,
+  compared: null,
   conflict: null,
 }));

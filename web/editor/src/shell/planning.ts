@@ -31,7 +31,7 @@ function plansOfJob(job: Job | null | undefined): readonly Plan[] {
 const LOOKS = ["pos", "size", "title", "color", "bgcolor", "order", "flags", "properties"];
 
 /** What of a document a run depends on, and no place or colour. */
-function workOf(doc: Doc): string {
+export function workOf(doc: Doc): string {
   const graph = (raw: Json): Json =>
     isObject(raw)
       ? {

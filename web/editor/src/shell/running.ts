@@ -22,6 +22,8 @@ const QUIET = 400;
 
 interface RunOptions {
   readonly front?: boolean;
+  /** Whether seeds stay, whatever their fields say of the next run. */
+  readonly keepSeeds?: boolean;
   /** The only outputs that are wanted. */
   readonly targets?: readonly string[];
 }
@@ -43,7 +45,7 @@ export async function run(options: RunOptions = {}): Promise<void> {
   const session = activeSession();
   if (session === null) return;
   const { changeDocument, update } = useDocuments.getState();
-  if (!session.repeats)
+  if (!session.repeats && options.keepSeeds !== true)
     changeDocument(session.id, "next seed", (doc) =>
       changeAll(doc, (graph) => withNextSeeds(graph, useLive.getState().catalog)),
     );

@@ -4,6 +4,7 @@ import { along, type Direction, nearest } from "../document/directions";
 import { nodesOf } from "../document/model";
 import { activeSession, graphOf } from "./documents";
 import { usePage } from "./page";
+import { fieldAt } from "../widgets/values";
 
 /** The node that was reached last; what Shift adds begins there. */
 function current(): string | undefined {
@@ -29,14 +30,14 @@ export function follow(way: "back" | "forth"): void {
 
 /** Shows the help of the field that has the keyboard; else of the selected node. */
 export function showHelp(): void {
-  const field = document.activeElement?.closest<HTMLElement>("[data-widget]");
-  const id = field?.closest<HTMLElement>("[data-node]")?.dataset.node ?? current();
+  const field = useCanvas.getState().menu?.field ?? fieldAt(document.activeElement);
+  const id = field?.node ?? current();
   const session = activeSession();
   const node = session && nodesOf(graphOf(session)).find((one) => one.id === id);
   if (node)
     usePage.setState({
       side: "nodes",
-      help: { type: node.type, input: field?.dataset.widget ?? "" },
+      help: { type: node.type, input: field?.widget ?? "" },
     });
 }
 

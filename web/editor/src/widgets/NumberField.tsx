@@ -1,4 +1,4 @@
-/** Edits a number: typed, stepped by arrows, or dragged by its name. */
+/** Edits a number: typed, computed (`512*1.5`), stepped by arrows, or dragged by its name. */
 import { useEffect, useRef, useState } from "react";
 import type { Widget } from "../catalog/catalog";
 import type { Field } from "./field";
@@ -6,6 +6,8 @@ import { parsedNumber } from "./numbers";
 
 /** Pixels of the pointer for one step. */
 const PIXELS = 6;
+/** What the title of every name says. */
+export const CARRIED = "Alt and drag: set another field to this value";
 
 export function NumberField({ widget, value, label, help, set }: Field) {
   const [text, setText] = useState(String(value));
@@ -42,7 +44,7 @@ export function DragLabel({ widget, value, label, help, set }: Field) {
   return (
     <span
       className="label drag"
-      title={`${label}: ${help}\n(drag to change, Shift finely, Ctrl coarsely; double-click for the default)`}
+      title={`${label}: ${help}\n(drag to change, Shift finely, Ctrl coarsely; double-click for the default)\n(${CARRIED})`}
       onPointerDown={(event) => {
         if (event.button !== 0) return;
         event.currentTarget.setPointerCapture(event.pointerId);

@@ -1,52 +1,74 @@
-/** Edits a text. Typing in one field is one step of undo; Ctrl+↑ and Ctrl+↓ weigh the selection. */
-import { type KeyboardEvent, useLayoutEffect, useRef } from "react";
-import { type Selected, weighed } from "../catalog/weights";
+/**
+ * Edits a text. Typing in one field is one step of undo; Ctrl+↑ and Ctrl+↓ weigh the selection; names
+ * of models are completed.
+ */
+import { type KeyboardEvent, useRef } from "react";
+import { weighed } from "../catalog/weights";
 import type { Field } from "./field";
+import { write, writtenIn } from "./texts";
+import { useCompletion } from "./useCompletion";
 
-export function TextField({ widget, value, label, help, set }: Field) {
+export function TextField(field: Field) {
+  const { widget, value, label, help, set } = field;
   const gesture = useRef("");
-  const area = useRef<HTMLTextAreaElement>(null);
-  const selection = useRef<Selected | null>(null);
-  useLayoutEffect(() => {
-    const kept = selection.current;
-    selection.current = null;
-    if (kept !== null && kept.text === value) area.current?.setSelectionRange(kept.start, kept.end);
-  }, [value]);
   const shared = {
     "aria-label": label,
     "aria-description": help,
-    ...(widget.lines ? { title: help } : {}), // it has no name beside it that could say so
     value: String(value),
     spellCheck: false,
     onFocus: () => {
       gesture.current = crypto.randomUUID();
     },
   };
-  if (!widget.lines)
-    return <input {...shared} onChange={(event) => set(event.target.value, gesture.current)} />;
+  const put = (text: string) => set(text, gesture.current);
+  return widget.lines ? (
+    <Lines {...shared} title={help} placeholder={label} put={put} />
+  ) : (
+    <input {...shared} onChange={(event) => put(event.target.value)} />
+  );
+}
+
+/** A text of several lines. It has no name beside it that could say what it is. */
+function Lines({
+  put,
+  onFocus,
+  ...shared
+}: React.ComponentProps<"textarea"> & {
+  readonly onFocus: () => void;
+  readonly put: (text: string) => void;
+}) {
+  const area = useRef<HTMLTextAreaElement>(null);
+  const completion = useCompletion(area);
   const weigh = (event: KeyboardEvent<HTMLTextAreaElement>) => {
     const way = { ArrowUp: 1, ArrowDown: -1 }[event.key] as 1 | -1 | undefined;
     if (way === undefined || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     event.stopPropagation();
-    const { value: text, selectionStart: start, selectionEnd: end } = event.currentTarget;
-    selection.current = weighed({ text, start, end }, way);
-    set(selection.current.text, gesture.current);
+    write(event.currentTarget, weighed(writtenIn(event.currentTarget), way));
   };
   return (
-    <textarea
-      {...shared}
-      ref={area}
-      rows={4}
-      placeholder={label}
-      onChange={(event) => set(event.target.value, gesture.current)}
-      onKeyDown={weigh}
-      // the wheel is the field's while somebody writes in it, else the canvas's
-      onFocus={(event) => {
-        shared.onFocus();
-        event.currentTarget.classList.add("nowheel");
-      }}
-      onBlur={(event) => event.currentTarget.classList.remove("nowheel")}
-    />
+    <>
+      <textarea
+        {...shared}
+        {...completion.described}
+        ref={area}
+        rows={4}
+        onChange={(event) => {
+          put(event.target.value);
+          completion.look();
+        }}
+        onKeyDown={(event) => completion.onKey(event) || weigh(event)}
+        // the wheel is the field's while somebody writes in it, else the canvas's
+        onFocus={(event) => {
+          onFocus();
+          event.currentTarget.classList.add("nowheel");
+        }}
+        onBlur={(event) => {
+          event.currentTarget.classList.remove("nowheel");
+          completion.close();
+        }}
+      />
+      {completion.shown}
+    </>
   );
 }

@@ -1,21 +1,20 @@
 /** A row of a node: the widget's name, its value as a field, what a link to it is drawn to. */
 import { memo, type ReactNode } from "react";
 import type { Placed } from "../catalog/placed";
-import { setChoice } from "../catalog/dynamic";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
-import { setValue } from "../document/commands";
 import { widgetHelp } from "../catalog/help";
 import type { Json } from "../json";
 import { noteRender } from "../renders";
-import { activeSession, useDocuments } from "../shell/documents";
-import { useLive } from "../shell/live";
+import { activeSession } from "../shell/documents";
 import { usePage } from "../shell/page";
 import { ChoiceField } from "./ChoiceField";
 import type { Field } from "./field";
 import { ColourField, Swatch } from "./ColourField";
-import { DragLabel, NumberField } from "./NumberField";
+import { CARRIED, DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
+import { useCarrying } from "./useCarrying";
+import { setPlaced } from "./values";
 
 interface Row {
   readonly node: string;
@@ -34,27 +33,13 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
   const { node, handle, linked, after } = row;
   const { widget, key, value } = row.placed;
   noteRender(`widget ${node}.${widget.name}`);
-  const put = (place: number | string, next: Json, gesture = "") => {
-    const session = activeSession();
-    if (session === null) return;
-    useDocuments
-      .getState()
-      .change(
-        session.id,
-        `set ${widget.name}`,
-        (graph) =>
-          place === key && Object.keys(widget.further).length > 0
-            ? setChoice(graph, useLive.getState().catalog, node, widget.name, next)
-            : setValue(graph, node, place, next, place === key ? widget.name : ""),
-        gesture,
-      );
-  };
+  const carrying = useCarrying({ node, widget: widget.name });
   const field: Field = {
     widget,
     value,
     label: widget.name.slice(widget.name.lastIndexOf(".") + 1), // what a choice brings stands behind it
     help: widgetHelp(widget),
-    set: (next, gesture) => put(key, next, gesture),
+    set: (next, gesture = "") => setPlaced(node, row.placed, next, { gesture }),
   };
   const mask = () => {
     const session = activeSession()?.id;
@@ -67,6 +52,7 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
     <div
       className={`widget nodrag ${widget.lines ? "lines" : ""} ${linked ? "linked" : ""}`}
       data-widget={widget.name}
+      {...carrying}
     >
       {handle}
       {(!widget.lines || linked) && <Label {...field} />}
@@ -76,7 +62,7 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
           aria-label={`${widget.name}, next run`}
           title="next run"
           value={String(after)}
-          onChange={(event) => put(key + 1, event.target.value)}
+          onChange={(event) => setPlaced(node, row.placed, event.target.value, { place: key + 1 })}
         >
           {NEXT.map((next) => (
             <option key={next} value={next}>
@@ -109,7 +95,7 @@ function Label(field: Field) {
   return (
     <span
       className="label"
-      title={`${label}: ${help}${start === undefined ? "" : "\n(double-click for the default)"}`}
+      title={`${label}: ${help}${start === undefined ? "" : "\n(double-click for the default)"}\n(${CARRIED})`}
       onDoubleClick={() => start !== undefined && set(start)}
     >
       {label.replaceAll("_", " ")}

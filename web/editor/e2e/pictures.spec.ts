@@ -1,0 +1,80 @@
+/** What is done with pictures, against a real `katz serve`. */
+import { readFileSync } from "node:fs";
+import { expect } from "@playwright/test";
+import { node, openTemplate, runToEnd, test } from "./steps";
+
+test("P1.09 two pictures are compared by a slider, by their difference, and by their settings", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const cfg = node(page, "5").getByLabel("cfg");
+  for (const value of ["4", "7.5"]) {
+    await cfg.fill(value);
+    await cfg.press("Enter");
+    await runToEnd(page);
+  }
+  await page.getByRole("main").press("Shift+G");
+  const pictures = page.locator(".gallery li button");
+  await pictures.nth(1).click();
+  await expect(pictures.nth(1)).toHaveClass("picked");
+  await pictures.nth(0).click();
+  const dialog = page.getByRole("dialog", { name: "Compare" });
+  await expect(dialog.locator(".behind img")).toHaveCount(2);
+  const slider = dialog.getByRole("slider");
+  await slider.focus();
+  await page.keyboard.press("Home");
+  await expect(dialog.locator(".behind img").nth(1)).toHaveCSS(
+    "clip-path",
+    /inset\(0(px|%)?( 0(px|%)?)*\)/,
+  );
+  await page.keyboard.press("PageUp");
+  const differing = dialog.getByRole("table", { name: "settings that differ" }).getByRole("row");
+  await expect(differing.filter({ hasText: "cfg" }).getByRole("cell")).toHaveText(["4", "7.5"]);
+  await page.screenshot({ path: "test-results/compare-slider.png" });
+  await dialog.getByRole("button", { name: "difference" }).click();
+  await expect(dialog.locator("figcaption")).toContainText(/% of the pixels differ, by \d+ of 255/);
+  await expect(dialog.getByRole("img", { name: "difference" })).toHaveAttribute("width", "128");
+  await page.screenshot({ path: "test-results/compare-difference.png" });
+  await page.keyboard.press("Escape");
+  await expect(dialog).toHaveCount(0);
+  await pictures.nth(0).click();
+  await page.getByRole("button", { name: "Compare with the older one" }).click();
+  await expect(differing.filter({ hasText: "cfg" }).getByRole("cell")).toHaveText(["4", "7.5"]);
+});
+
+test("P1.25 the graph and the timeline are saved as pictures, the run as a trace", async ({
+  page,
+}) => {
+  await openTemplate(page, "ControlNet and LoRA");
+  await node(page, "5")
+    .getByLabel("cfg")
+    .fill(String(3 + Math.random())); // not run before
+  await runToEnd(page);
+  await expect(page.locator(".card .strip")).toBeVisible();
+  const saved = async (title: string) => {
+    const saving = page.waitForEvent("download");
+    await page.keyboard.press("Control+k");
+    await page.getByRole("combobox", { name: "All actions" }).fill(title);
+    await page.keyboard.press("Enter");
+    const file = await saving;
+    await file.saveAs(`test-results/saved/${file.suggestedFilename()}`);
+    return readFileSync(await file.path());
+  };
+  const graph = (await saved("picture of the graph, SVG")).toString();
+  for (const id of ["KSampler", "a large blue star"]) expect(graph).toContain(id);
+  const cards = await page.locator(".card").count();
+  expect(graph.match(/font-weight="600"/g)).toHaveLength(cards);
+  const timeline = (await saved("picture of the timeline, SVG")).toString();
+  expect(timeline).toContain("cpu:0 → cpu:1");
+  for (const of of ["graph", "timeline"]) {
+    const png = await saved(`picture of the ${of}, PNG`);
+    expect(png.subarray(1, 4).toString()).toBe("PNG");
+    expect(png.readUInt32BE(16)).toBeGreaterThan(1_000);
+  }
+  const { traceEvents } = JSON.parse((await saved("trace of the run")).toString());
+  const threads = traceEvents.filter((event: any) => event.name === "thread_name");
+  expect(threads.map((event: any) => event.args.name)).toContain("cpu:0");
+  const spans = traceEvents.filter((event: any) => event.ph === "X");
+  expect(spans.length).toBeGreaterThan(20);
+  for (const { ts, dur } of spans) expect(Math.min(ts, dur)).toBeGreaterThanOrEqual(0);
+});

@@ -1,0 +1,110 @@
+/** What helps with runs, against a real `katz serve`. */
+import { expect } from "@playwright/test";
+import { node, openTemplate, runToEnd, test } from "./steps";
+
+test("P1.14 nodes are coloured by what they took, the critical path is marked; idle gaps say what they wait for", async ({
+  page,
+}) => {
+  await openTemplate(page, "ControlNet and LoRA");
+  await node(page, "5")
+    .getByLabel("cfg")
+    .fill(String(3 + Math.random())); // not run before
+  await runToEnd(page);
+  await page.getByRole("main").press("h");
+  const heat = node(page, "5").locator(".heat");
+  await expect(heat).toHaveClass(/critical/);
+  await expect(heat).toContainText(/ s · \d+ % · critical path/);
+  const opacity = async (id: string) =>
+    Number(
+      await node(page, id)
+        .locator(".heat i")
+        .evaluate((tint) => getComputedStyle(tint).opacity),
+    );
+  expect(await opacity("5")).toBeGreaterThan(await opacity("4"));
+  await expect(page.locator(".react-flow__edge-path.critical").first()).toBeAttached();
+  await expect(page.getByRole("note", { name: "heat" })).toContainText("the critical path");
+  await page.keyboard.press("Shift+E");
+  await expect(page.locator(".idle-gaps li").first()).toContainText(/cpu:\d idle .*/);
+  await expect(page.locator(".timeline .idle").first()).toBeAttached();
+  await page.screenshot({ path: "test-results/heat.png" });
+  await page.getByRole("main").press("h");
+  await expect(page.locator(".heat")).toHaveCount(0);
+});
+
+test("P1.12 all steps are listed by name; a click undoes or redoes several", async ({ page }) => {
+  await openTemplate(page, "Text to image");
+  const [cfg, steps] = [node(page, "5").getByLabel("cfg"), node(page, "5").getByLabel("steps")];
+  for (const [field, value] of [
+    [cfg, "5"],
+    [steps, "12"],
+    [cfg, "6"],
+  ] as const) {
+    await field.fill(value);
+    await field.press("Enter");
+  }
+  await page.getByRole("main").press("u");
+  const list = page.getByRole("complementary", { name: "steps" });
+  await expect(list.getByRole("button")).toHaveText(["open", "set cfg", "set steps", "set cfg"]);
+  await list.getByRole("button").nth(1).click();
+  await expect(cfg).toHaveValue("5");
+  await expect(steps).toHaveValue("20");
+  await expect(list.locator('[aria-current="step"]')).toHaveText("set cfg");
+  await expect(list.locator(".undone")).toHaveText(["set steps (undone)", "set cfg (undone)"]);
+  await page.screenshot({ path: "test-results/steps.png" });
+  await list.getByRole("button").last().click();
+  await expect(cfg).toHaveValue("6");
+  await expect(steps).toHaveValue("12");
+  await list.getByRole("button").first().click();
+  await expect(page.getByRole("button", { name: "Undo", exact: true })).toBeDisabled();
+});
+
+test("P1.11 with run on change the newest change runs, with the same seeds; a move runs nothing", async ({
+  page,
+}) => {
+  const sent: any[] = [];
+  page.on("request", (request) => {
+    if (/\/prompt$/.test(request.url())) sent.push(request.postDataJSON().prompt);
+  });
+  const cancelled: string[] = [];
+  page.on("request", (request) => {
+    if (request.url().endsWith("/api/jobs/cancel"))
+      cancelled.push(...request.postDataJSON().job_ids);
+  });
+  const cfgOf = (doc: any) => doc.nodes.find(({ id }: any) => id === 5).widgets_values;
+  await openTemplate(page, "Text to image");
+  await node(page, "5").getByLabel("next run").selectOption("random");
+  const cfg = node(page, "5").getByLabel("cfg");
+  await page.getByRole("main").press("Alt+r");
+  const toggle = page.getByRole("button", { name: "Run after each change" });
+  await expect(toggle).toHaveAttribute("aria-pressed", "true");
+  await page.waitForTimeout(1_000);
+  expect(sent).toEqual([]); // nothing has changed
+  const steps = node(page, "5").getByLabel("steps");
+  await steps.fill("400"); // so long that the next change comes meanwhile
+  await steps.press("Enter");
+  await expect.poll(() => sent.length).toBe(1);
+  await expect(page.locator(".toolbar .state")).toContainText("running");
+  await steps.fill("5");
+  await steps.press("Enter");
+  await expect.poll(() => sent.length).toBe(2);
+  expect(cancelled).toHaveLength(1);
+  await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
+  expect(cfgOf(sent[1])[0]).toBe(cfgOf(sent[0])[0]);
+  await node(page, "5").locator(".card-title").click();
+  await page.getByRole("main").press("Control+ArrowRight");
+  await cfg.fill("x"); // no number
+  await cfg.press("Enter");
+  await page.waitForTimeout(1_500);
+  expect(sent).toHaveLength(2);
+  await page.getByRole("main").press("Control+Enter"); // changes the seed, and is no change of its own
+  await expect.poll(() => sent.length).toBe(3);
+  await page.waitForTimeout(1_500);
+  expect(sent).toHaveLength(3);
+  expect(cfgOf(sent[2])[0]).not.toBe(cfgOf(sent[1])[0]);
+  await page.screenshot({ path: "test-results/rerun.png" });
+  await page.getByRole("main").press("Alt+r");
+  await steps.fill("6");
+  await steps.press("Enter");
+  await page.waitForTimeout(1_500);
+  expect(sent).toHaveLength(3);
+});

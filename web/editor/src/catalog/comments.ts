@@ -1,0 +1,28 @@
+/** Comments of prompts, which are not sent: from `//` to the end of the line, and as in CSS. Pure. */
+import type { Selected } from "./weights";
+
+const BLOCK = /\/\*[\s\S]*?\*\//g;
+/** Begins a line, or stands after a space: `https://` is none. */
+const LINE = /^[ \t]*\/\/.*(?:\n|$)|[ \t]+\/\/.*/gm;
+const MARK = /^([ \t]*)\/\/ ?/;
+
+export function withoutComments(text: string): string {
+  return text.replaceAll(BLOCK, "").replaceAll(LINE, "");
+}
+
+/** Comments out the lines that are selected; where all of them are, takes that back. */
+export function commented({ text, start, end }: Selected): Selected {
+  const from = text.lastIndexOf("\n", start - 1) + 1;
+  const next = text.indexOf("\n", Math.max(end, from));
+  const to = next < 0 ? text.length : next;
+  const lines = text.slice(from, to).split("\n");
+  const out = lines.every((line) => MARK.test(line));
+  const made = lines.map((line) => (out ? line.replace(MARK, "$1") : `// ${line}`)).join("\n");
+  const whole = start !== end;
+  const cursor = Math.max(from, end + made.length - (to - from));
+  return {
+    text: text.slice(0, from) + made + text.slice(to),
+    start: whole ? from : cursor,
+    end: whole ? from + made.length : cursor,
+  };
+}

@@ -1,0 +1,45 @@
+/** Compares two pictures pixel by pixel. Pure. */
+
+/** Red, green, blue and opacity of each pixel, as canvases have them. */
+export interface Pixels {
+  readonly width: number;
+  readonly height: number;
+  readonly data: Uint8ClampedArray;
+}
+
+export interface Difference {
+  /** The differences themselves, times `gain`. */
+  readonly pixels: Uint8ClampedArray<ArrayBuffer>;
+  /** The greatest one of a channel, from 0 to 255. */
+  readonly most: number;
+  /** Of pixels that are not equal, from 0 to 1. */
+  readonly share: number;
+}
+
+const CHANNELS = 4;
+
+/** Null for pictures of different sizes. Opacity is no part of it. */
+export function difference(one: Pixels, other: Pixels, gain: number): Difference | null {
+  if (one.width !== other.width || one.height !== other.height) return null;
+  const pixels = new Uint8ClampedArray(one.data.length);
+  let most = 0;
+  let unequal = 0;
+  for (let at = 0; at < pixels.length; at += CHANNELS) {
+    let here = 0;
+    for (let channel = at; channel < at + CHANNELS - 1; channel++) {
+      const apart = Math.abs((one.data[channel] ?? 0) - (other.data[channel] ?? 0));
+      pixels[channel] = gain * apart;
+      here = Math.max(here, apart);
+    }
+    pixels[at + CHANNELS - 1] = 255;
+    most = Math.max(most, here);
+    if (here > 0) unequal++;
+  }
+  return { pixels, most, share: (unequal * CHANNELS) / (pixels.length || 1) };
+}
+
+export function differenceText({ most, share }: Difference): string {
+  if (most === 0) return "equal to the last bit";
+  const percent = 100 * share;
+  return `${percent < 0.1 ? "less than 0.1" : percent.toFixed(1)} % of the pixels differ, by ${most} of 255 at most`;
+}

@@ -1,0 +1,68 @@
+/** Colours nodes by what they took in the last run, and marks the critical path through the graph. */
+import { activeSession, graphOf, type Session, useActive, useDocuments } from "../shell/documents";
+import { useLive } from "../shell/live";
+import { usePage } from "../shell/page";
+import { type Heat, heatOf, secondsOf } from "./heat";
+import { timeText } from "./words";
+
+function heatIn(session: Session | null | undefined): Heat | null {
+  const runs = useLive.getState().jobs.byId[session?.job ?? ""]?.nodes;
+  if (!session || runs === undefined) return null;
+  return heatOf(graphOf(session), runs, session.path.map((id) => `${id}:`).join(""));
+}
+
+/** Reads from the heat of the graph in view; `otherwise` while it is not shown. */
+export function useHeat<Value extends string | number | boolean>(
+  read: (heat: Heat) => Value,
+  otherwise: Value,
+): Value {
+  const shown = usePage((page) => page.heat);
+  const look = () => {
+    const heat = shown ? heatIn(activeSession()) : null;
+    return heat === null ? otherwise : read(heat);
+  };
+  useDocuments(look);
+  return useLive(look);
+}
+
+export function NodeHeat({
+  job,
+  node,
+  id,
+}: {
+  readonly job: string;
+  /** As the job calls it, and as the graph in view does. */
+  readonly node: string;
+  readonly id: string;
+}) {
+  const seconds = useLive(({ jobs }) => secondsOf(jobs.byId[job]?.nodes ?? {}, node));
+  const share = useHeat(({ total }) => seconds / (total || 1), -1);
+  const heat = useHeat(({ most }) => Math.sqrt(seconds / (most || 1)), 0);
+  const critical = useHeat(({ path }) => path.has(id), false);
+  if (share < 0) return null;
+  return (
+    <div className={`heat ${critical ? "critical" : ""}`}>
+      <i style={{ opacity: 0.75 * heat }} />
+      {seconds > 0 && (
+        <b>
+          {timeText(seconds)} · {(100 * share).toFixed(0)} %{critical && " · critical path"}
+        </b>
+      )}
+    </div>
+  );
+}
+
+export function HeatLegend() {
+  const session = useActive();
+  const shown = usePage((page) => page.heat);
+  const ran = useLive(({ jobs }) => jobs.byId[session?.job ?? ""]?.nodes);
+  if (!shown) return null;
+  const heat = ran === undefined ? null : heatIn(session);
+  return (
+    <p className="legend heat-legend" role="note" aria-label="heat">
+      {heat === null || heat.total === 0
+        ? "run the workflow to see what its nodes take"
+        : `all nodes ${timeText(heat.total)}, the critical path ${timeText(heat.pathSeconds)}`}
+    </p>
+  );
+}

@@ -1,0 +1,45 @@
+/** Finds where devices are idle in a timeline, and what they wait for. Pure. */
+import type { Plan, Timeline } from "./plan";
+import { namedIn, timeText } from "./words";
+
+export interface Gap {
+  readonly row: number;
+  readonly start: number;
+  readonly seconds: number;
+  /** The span that ends it, by its place; null for the end of the timeline. */
+  readonly before: number | null;
+  /** What that span waited for. */
+  readonly waitsFor: number | null;
+}
+
+/** Shorter ones, in parts of the whole, are none. */
+const LEAST = 1e-3;
+
+/** Gaps of devices, the longest first. Links are idle most of the time, and no matter. */
+export function gapsOf({ devices }: Plan, { rows, spans, seconds }: Timeline): readonly Gap[] {
+  const found = rows.flatMap((name, row) => {
+    if (!devices.includes(name)) return [];
+    const lane = spans
+      .flatMap((span, at) => (span.row === row ? [{ ...span, at }] : []))
+      .sort((one, other) => one.start - other.start);
+    const gaps: Gap[] = [];
+    let end = 0;
+    for (const { start, seconds: long, at, after } of lane) {
+      gaps.push({ row, start: end, seconds: start - end, before: at, waitsFor: after });
+      end = Math.max(end, start + long);
+    }
+    return [...gaps, { row, start: end, seconds: seconds - end, before: null, waitsFor: null }];
+  });
+  return found
+    .filter((gap) => gap.seconds > LEAST * seconds)
+    .sort((one, other) => other.seconds - one.seconds);
+}
+
+export function gapWords({ row, seconds, before, waitsFor }: Gap, timeline: Timeline): string {
+  const [next, cause] = [before, waitsFor].map((at) =>
+    at === null ? undefined : timeline.spans[at],
+  );
+  const until = next === undefined ? "to the end" : `before ${namedIn(next, timeline)}`;
+  const waits = cause === undefined ? "" : `, waits for ${namedIn(cause, timeline)}`;
+  return `${timeline.rows[row]} idle ${timeText(seconds)} ${until}${waits}`;
+}

@@ -1,0 +1,102 @@
+/** Finds the field that is meant, sets and copies its value, and carries it to another field. */
+import { useCanvas } from "../canvas/state";
+import { setChoice } from "../catalog/dynamic";
+import type { Widget } from "../catalog/catalog";
+import type { Placed } from "../catalog/placed";
+import { shownPlaced } from "../catalog/promoted";
+import { setValue } from "../document/commands";
+import { nodesOf } from "../document/model";
+import { subgraphOf } from "../document/scope";
+import type { Json } from "../json";
+import { activeSession, docOf, graphOf, useDocuments } from "../shell/documents";
+import { tell, useLive } from "../shell/live";
+import { parsedNumber } from "./numbers";
+
+/** A widget of a node of the graph in view. */
+export interface FieldName {
+  readonly node: string;
+  readonly widget: string;
+}
+
+/** The field that an element of the page is part of. */
+export function fieldAt(element: Element | null): FieldName | null {
+  const row = element?.closest<HTMLElement>("[data-widget]");
+  const node = row?.closest<HTMLElement>("[data-node]")?.dataset.node;
+  const widget = row?.dataset.widget;
+  return node === undefined || widget === undefined ? null : { node, widget };
+}
+
+/** The field whose menu is open, else that of the keyboard, else that below the pointer. */
+export function fieldMeant(): FieldName | null {
+  return (
+    useCanvas.getState().menu?.field ??
+    fieldAt(document.activeElement) ??
+    fieldAt(document.querySelector("[data-widget]:hover"))
+  );
+}
+
+function placedAt(name: FieldName): Placed | undefined {
+  const session = activeSession();
+  const node = session && nodesOf(graphOf(session)).find(({ id }) => id === name.node);
+  if (!session || !node) return undefined;
+  const inside = subgraphOf(docOf(session), node.type);
+  const all = shownPlaced(node, inside, useLive.getState().catalog);
+  return all.find(({ widget }) => widget.name === name.widget);
+}
+
+/** Sets a widget of the document in front; `place` is another one than its own for what follows it. */
+export function setPlaced(
+  node: string,
+  { widget, key }: Placed,
+  next: Json,
+  { gesture = "", place = key }: { readonly gesture?: string; readonly place?: Placed["key"] } = {},
+): void {
+  const session = activeSession();
+  if (session === null) return;
+  useDocuments
+    .getState()
+    .change(
+      session.id,
+      `set ${widget.name}`,
+      (graph) =>
+        place === key && Object.keys(widget.further).length > 0
+          ? setChoice(graph, useLive.getState().catalog, node, widget.name, next)
+          : setValue(graph, node, place, next, place === key ? widget.name : ""),
+      gesture,
+    );
+}
+
+export function copyValue(): void {
+  const name = fieldMeant();
+  const placed = name === null ? undefined : placedAt(name);
+  if (placed === undefined) return tell("point at a field, or go into it, to copy its value");
+  navigator.clipboard
+    .writeText(String(placed.value))
+    .catch(() => tell("the browser does not let this page write to the clipboard"));
+}
+
+/** What a value becomes in a widget; null where it is of another kind, or none of its choices. */
+export function fitted(value: Json, from: Widget, to: Widget): Json {
+  if (from.kind !== to.kind) return null;
+  if (to.kind === "number") return parsedNumber(String(value), to);
+  return to.kind === "choice" ? (to.choices.find((one) => one === value) ?? null) : value;
+}
+
+/** Whether one field may have the value of another. */
+export function canCarry(from: FieldName, to: FieldName): boolean {
+  const [source, target] = [placedAt(from), placedAt(to)];
+  return (
+    source !== undefined &&
+    target !== undefined &&
+    (from.node !== to.node || from.widget !== to.widget) &&
+    fitted(source.value, source.widget, target.widget) !== null
+  );
+}
+
+/** Sets a field to the value of another. */
+export function carry(from: FieldName, to: FieldName): void {
+  const [source, target] = [placedAt(from), placedAt(to)];
+  const next = source && target ? fitted(source.value, source.widget, target.widget) : null;
+  if (target !== undefined && next !== null && next !== target.value)
+    setPlaced(to.node, target, next);
+}
