@@ -1,25 +1,6 @@
 /** Editing the graph, against a real `katz serve`. */
-import { expect, type Page } from "@playwright/test";
-import { downloaded, node, openFile, openTemplate, test } from "./steps";
-
-async function drag(page: Page, from: string, to: string | { x: number; y: number }) {
-  const start = await page.locator(from).boundingBox();
-  if (start === null) throw new Error(`${from} is not there`);
-  await page.mouse.move(start.x + start.width / 2, start.y + start.height / 2);
-  await page.mouse.down();
-  let goal = typeof to === "string" ? null : to;
-  if (typeof to === "string") {
-    const box = await page.locator(to).boundingBox();
-    if (box !== null) goal = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
-  }
-  if (goal === null) throw new Error(`${to} is not there`);
-  await page.mouse.move(goal.x - 20, goal.y, { steps: 4 });
-  await page.mouse.move(goal.x, goal.y, { steps: 4 });
-  await page.mouse.up();
-}
-
-const handle = (id: string, name: string) =>
-  `[data-node="${id}"] .react-flow__handle[data-handleid="${name}"]`;
+import { expect } from "@playwright/test";
+import { downloaded, drag, handle, node, openFile, openTemplate, test } from "./steps";
 
 test("P0.04 P0.05 P0.06 links are drawn, replaced and refused with the reason; a widget takes one", async ({
   page,

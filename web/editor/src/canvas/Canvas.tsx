@@ -15,10 +15,10 @@ import {
 } from "@xyflow/react";
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { NODE_TYPE, place } from "../shell/adding";
+import { NODE_TYPE, place, withNode } from "../shell/adding";
 import type { Place } from "../document/commands";
 import { addReroute } from "../document/reroutes";
-import type { Doc } from "../document/model";
+import { type Doc, nodesOf } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
 import "./light.css";
 import { AddNode } from "./AddNode";
@@ -31,9 +31,10 @@ import { Menu } from "./Menu";
 import { Point } from "./Point";
 import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
-import { useConnecting } from "./useConnecting";
-import { useMoving } from "./useMoving";
-import { useOffering } from "./useOffering";
+import { useConnecting } from "./gestures/useConnecting";
+import { insertedInto, linkAt } from "./gestures/useInserting";
+import { useMoving } from "./gestures/useMoving";
+import { useOffering } from "./gestures/useOffering";
 
 const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point };
 const LINES = { wire: Wire };
@@ -138,7 +139,12 @@ function Flow({
         const name = event.dataTransfer.getData(NODE_TYPE);
         if (name === "") return;
         event.preventDefault();
-        place(name, flow.screenToFlowPosition({ x: event.clientX, y: event.clientY }));
+        const { clientX: x, clientY: y } = event;
+        const link = linkAt(x, y);
+        place(name, flow.screenToFlowPosition({ x, y }), (now, type, at) => {
+          const added = withNode(now, type, at);
+          return insertedInto(added, nodesOf(added).at(-1)?.id ?? "", link);
+        });
       }}
     >
       <ReactFlow<Drawn, WireEdge>

@@ -20,6 +20,7 @@ const ON_NODES = [
   "downstream",
   "arrange",
   "run-to",
+  "dissolve",
   "delete",
 ];
 const ON_GROUP = ["rename", "colour", "delete"];

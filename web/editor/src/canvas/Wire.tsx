@@ -2,11 +2,13 @@
 import { BaseEdge, type Edge, type EdgeProps, getBezierPath, useStore } from "@xyflow/react";
 import { memo } from "react";
 import { noteRender } from "../renders";
+import { useCanvas } from "./state";
 
 export type WireEdge = Edge<{ readonly through: readonly string[] }, "wire">;
 
 export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
   noteRender(`link ${edge.id}`);
+  const into = useCanvas((canvas) => canvas.into === Number(edge.id));
   const { sourceX, sourceY, targetX, targetY, sourcePosition, targetPosition } = edge;
   const through = edge.data?.through ?? [];
   // as text, so that only a move of one of these renders the link anew
@@ -24,5 +26,12 @@ export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
     const ends = { sourceX: fromX, sourceY: fromY, targetX: toX, targetY: toY };
     return getBezierPath({ ...ends, sourcePosition, targetPosition })[0];
   });
-  return <BaseEdge id={edge.id} path={path.join(" ")} interactionWidth={16} />;
+  return (
+    <BaseEdge
+      id={edge.id}
+      className={into ? "into" : ""}
+      path={path.join(" ")}
+      interactionWidth={16}
+    />
+  );
 });

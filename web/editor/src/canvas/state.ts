@@ -1,7 +1,7 @@
 /** Holds what other parts may know of and ask from the canvas in front. */
 import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
-import type { Input, Output } from "./ends";
+import type { Input, Output } from "../catalog/ends";
 
 /** One end of a link that is being drawn. */
 export type Pending =
@@ -29,6 +29,8 @@ interface CanvasState {
   readonly asking: Asking | null;
   readonly menu: Menu | null;
   readonly connecting: Pending | null;
+  /** The link that the dragged node is put into where it is dropped. */
+  readonly into: number | null;
   /** Whether a large graph is seen from where its texts cannot be read. */
   readonly far: boolean;
   /** Whose title is being written. */
@@ -58,6 +60,7 @@ export const useCanvas = create<CanvasState>(() => ({
   asking: null,
   menu: null,
   connecting: null,
+  into: null,
   far: false,
   renaming: null,
   views: {},

@@ -4,7 +4,7 @@ import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "./Large";
 import { ACTIONS } from "../shell/actions";
 import { keyText, useKeys } from "../shell/keys";
-import { colour } from "../shell/editing";
+import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
 import { Picker } from "./Picker";
 import { Shortcuts } from "./Shortcuts";

@@ -4,7 +4,8 @@ import { useCanvas } from "../canvas/state";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
-import * as editing from "./editing";
+import { LINKING } from "./edits/actions";
+import * as editing from "./edits/editing";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
@@ -253,6 +254,7 @@ const DOCUMENTS: readonly Action[] = [
 export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
   Running: RUNNING,
   Editing: EDITING,
+  Links: LINKING,
   Looking: LOOKING,
   Documents: DOCUMENTS,
 };

@@ -8,13 +8,13 @@ import {
   useEffect,
   useRef,
 } from "react";
-import { insert } from "../shell/editing";
-import { tell } from "../shell/live";
-import { openFiles } from "../shell/running";
-import { fitting } from "./fit";
-import type { Drawn } from "./layout";
-import type { WireEdge } from "./Wire";
-import { type Pending, useCanvas } from "./state";
+import { insert } from "../../shell/edits/editing";
+import { tell } from "../../shell/live";
+import { openFiles } from "../../shell/running";
+import { fitting } from "../fit";
+import type { Drawn } from "../layout";
+import type { WireEdge } from "../Wire";
+import { type Pending, useCanvas } from "../state";
 
 /** How fast the view moves: at once for who wants no motion. */
 const pace = () => ({

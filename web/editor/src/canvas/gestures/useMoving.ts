@@ -1,10 +1,11 @@
 /** Moves nodes and groups: while they are dragged only what is drawn, then the document, once. */
 import { type SetStateAction, useCallback, useRef } from "react";
-import { moveNodes } from "../document/commands";
-import { moveGroup, resizeGroup, within } from "../document/groups";
-import { type Doc, groupsOf } from "../document/model";
-import { moveReroutes } from "../document/reroutes";
-import { type Drawn, placeOf } from "./layout";
+import { moveNodes } from "../../document/commands";
+import { moveGroup, resizeGroup, within } from "../../document/groups";
+import { type Doc, groupsOf } from "../../document/model";
+import { moveReroutes } from "../../document/reroutes";
+import { type Drawn, placeOf } from "../layout";
+import { insertedInto, useInserting } from "./useInserting";
 
 interface Carried {
   readonly x: number;
@@ -18,6 +19,7 @@ export function useMoving(
   setNodes: (next: SetStateAction<Drawn[]>) => void,
 ) {
   const carried = useRef<Carried | null>(null);
+  const { seek, taken } = useInserting(graph);
 
   const onNodeDragStart = useCallback(
     (_: unknown, node: Drawn, dragged: Drawn[]) => {
@@ -36,7 +38,8 @@ export function useMoving(
   );
 
   const onNodeDrag = useCallback(
-    (_: unknown, node: Drawn) => {
+    (_: unknown, node: Drawn, dragged: Drawn[]) => {
+      if (dragged.length === 1) seek(node);
       const started = carried.current;
       if (started === null) return;
       const [right, down] = [node.position.x - started.x, node.position.y - started.y];
@@ -47,12 +50,13 @@ export function useMoving(
         }),
       );
     },
-    [setNodes],
+    [seek, setNodes],
   );
 
   const onNodeDragStop = useCallback(
     (_: unknown, node: Drawn, moved: Drawn[]) => {
       carried.current = null;
+      const into = taken();
       const groups = moved.filter((one) => one.type === "frame");
       if (moved.length === 1 && node.type === "frame") {
         const { x, y } = placeOf(node);
@@ -65,14 +69,15 @@ export function useMoving(
           one.type === "point" ? [[one.data.reroute.id, placeOf(one)] as const] : [],
         ),
       );
-      change(moved.length > 1 ? `move ${moved.length} nodes` : "move", (now) =>
+      const label = moved.length > 1 ? `move ${moved.length} nodes` : "move";
+      change(into === null ? label : "put a node into a link", (now) =>
         groups.reduce(
           (next, group) => movedFrame(next, group),
-          moveReroutes(moveNodes(now, places), points),
+          moveReroutes(insertedInto(moveNodes(now, places), node.id, into), points),
         ),
       );
     },
-    [change],
+    [change, taken],
   );
 
   return { onNodeDragStart, onNodeDrag, onNodeDragStop };

@@ -1,0 +1,76 @@
+/** Rewiring the graph with few gestures, against a real `katz serve`. */
+import { expect, type Page } from "@playwright/test";
+import { downloaded, middleOf, node, openFile, test } from "./steps";
+
+const socket = (name: string, link: number | null = null) => ({ name, type: "LATENT", link });
+const given = (...links: number[]) => [{ name: "LATENT", type: "LATENT", links }];
+
+function made(id: number, type: string, pos: readonly number[], rest: object) {
+  const size = [220, 110];
+  return { id, type, pos, size, flags: {}, mode: 0, properties: {}, inputs: [], ...rest };
+}
+
+/** Two latents that are added, and a node that hangs on nothing. */
+const ADDED = {
+  last_node_id: 4,
+  last_link_id: 2,
+  version: 0.4,
+  groups: [],
+  config: {},
+  extra: {},
+  nodes: [
+    made(1, "EmptyLatentImage", [0, 0], { outputs: given(1), widgets_values: [64, 64, 1] }),
+    made(2, "EmptyLatentImage", [0, 320], { outputs: given(2), widgets_values: [96, 96, 1] }),
+    made(3, "LatentAdd", [800, 160], {
+      inputs: [socket("samples1", 1), socket("samples2", 2)],
+      outputs: given(),
+      widgets_values: [],
+    }),
+    made(4, "LatentMultiply", [400, 600], {
+      inputs: [socket("samples")],
+      outputs: given(),
+      widgets_values: [0.5],
+    }),
+  ],
+  links: [
+    [1, 1, 0, 3, 0, "LATENT"],
+    [2, 2, 0, 3, 1, "LATENT"],
+  ],
+};
+
+async function wires(page: Page): Promise<number[][]> {
+  const { links } = await downloaded(page);
+  return links.map((link: number[]) => link.slice(1, 5)).sort();
+}
+
+test("P1.01 a node dropped on a link stands in it, and is dissolved out of it", async ({
+  page,
+}) => {
+  await openFile(page, "added.json", JSON.stringify(ADDED));
+  const title = node(page, "4").locator(".card-title .name");
+  await expect(title).toBeVisible();
+  const { x, y } = await middleOf(page, 2);
+  const box = await title.boundingBox();
+  if (box === null) throw new Error("not in view");
+  await page.mouse.move(box.x + 10, box.y + box.height / 2);
+  await page.mouse.down();
+  await page.mouse.move(x - 30, y + 40, { steps: 6 });
+  await page.mouse.move(x - 40, y, { steps: 6 });
+  await expect(page.locator('[data-id="2"] .into')).toHaveCount(1);
+  await page.mouse.up();
+  await expect(page.locator(".into")).toHaveCount(0);
+  expect(await wires(page)).toEqual([
+    [1, 0, 3, 0],
+    [2, 0, 4, 0],
+    [4, 0, 3, 1],
+  ]);
+  await page.keyboard.press("Control+z");
+  expect(await downloaded(page)).toEqual(ADDED); // moved and linked in one step
+  await page.keyboard.press("Control+Shift+Z");
+  await page.keyboard.press("Control+Delete");
+  await expect(node(page, "4")).toHaveCount(0);
+  expect(await wires(page)).toEqual([
+    [1, 0, 3, 0],
+    [2, 0, 3, 1],
+  ]);
+});
