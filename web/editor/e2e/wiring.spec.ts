@@ -74,3 +74,44 @@ test("P1.01 a node dropped on a link stands in it, and is dissolved out of it", 
     [2, 0, 3, 1],
   ]);
 });
+
+test("P1.02 a stroke cuts the links that it crosses; a double-click leads one through a point", async ({
+  page,
+}) => {
+  await openFile(page, "added.json", JSON.stringify(ADDED));
+  await expect(node(page, "3")).toBeVisible();
+  const [one, other] = [await middleOf(page, 1), await middleOf(page, 2)];
+  const stroke = async (button: "left" | "right", from: number, to: number) => {
+    await page.mouse.move(one.x, from);
+    await page.mouse.down({ button });
+    await page.mouse.move(one.x + 5, to, { steps: 8 });
+    await page.mouse.up({ button });
+  };
+  await page.mouse.dblclick(other.x, other.y);
+  await page.mouse.dblclick(other.x - 60, (await middleOf(page, 2)).y); // before that one
+  await expect(page.locator(".react-flow__node-point")).toHaveCount(2);
+  const { extra } = await downloaded(page);
+  const [last, first] = extra.reroutes;
+  expect(last).toMatchObject({ parentId: first.id, linkIds: [2] });
+  expect(first.pos[0]).toBeLessThan(last.pos[0]);
+  await page.keyboard.press("Control+z");
+  await page.keyboard.press("Control+z");
+  expect(await downloaded(page)).toEqual(ADDED);
+
+  await page.keyboard.down("Control");
+  await stroke("right", one.y - 40, one.y + 40);
+  await page.keyboard.up("Control");
+  await expect(page.locator(".menu")).toHaveCount(0);
+  expect(await wires(page)).toEqual([[2, 0, 3, 1]]);
+  await page.keyboard.press("Control+z");
+  await page.keyboard.down("y");
+  await stroke("left", one.y - 40, other.y + 40);
+  await page.keyboard.up("y");
+  await expect(page.locator(".react-flow__edge")).toHaveCount(0);
+  await expect(page.getByRole("button", { name: "Undo" })).toHaveAttribute(
+    "title",
+    /: cut 2 links /,
+  );
+  await page.keyboard.press("Control+z");
+  expect(await wires(page)).toHaveLength(2);
+});

@@ -16,8 +16,6 @@ import {
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { NODE_TYPE, place, withNode } from "../shell/adding";
-import type { Place } from "../document/commands";
-import { addReroute } from "../document/reroutes";
 import { type Doc, nodesOf } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
 import "./light.css";
@@ -31,8 +29,10 @@ import { Menu } from "./Menu";
 import { Point } from "./Point";
 import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
+import { Cutting } from "./gestures/Cutting";
 import { useConnecting } from "./gestures/useConnecting";
 import { insertedInto, linkAt } from "./gestures/useInserting";
+import { ledAround } from "./gestures/rerouting";
 import { useMoving } from "./gestures/useMoving";
 import { useOffering } from "./gestures/useOffering";
 
@@ -42,7 +42,6 @@ const NO_SELECTION: ReadonlySet<string> = new Set();
 const MANY = 150;
 /** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
 const FAR = 0.3;
-const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y) });
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
@@ -154,11 +153,7 @@ function Flow({
         edgeTypes={LINES}
         onEdgeDoubleClick={({ clientX, clientY }, { id }) =>
           change("lead a link around", (now) =>
-            addReroute(
-              now,
-              Number(id),
-              rounded(flow.screenToFlowPosition({ x: clientX, y: clientY })),
-            ),
+            ledAround(now, Number(id), flow.screenToFlowPosition({ x: clientX, y: clientY })),
           )
         }
         onNodesChange={onNodesChange}
@@ -204,6 +199,7 @@ function Flow({
           <MiniMap pannable zoomable nodeClassName={(node) => `mini-${node.type}`} />
         )}
       </ReactFlow>
+      <Cutting change={change} />
       <AddNode />
       <Menu />
     </main>

@@ -9,4 +9,10 @@ export const LINKING: readonly Action[] = [
     keys: ["Mod+Delete", "Mod+Backspace"],
     act: linking.dissolve,
   },
+  {
+    id: "cut-links",
+    title: "Cut all links of the selected nodes",
+    keys: [],
+    act: linking.cutLinks,
+  },
 ];
