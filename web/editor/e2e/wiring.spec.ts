@@ -115,3 +115,45 @@ test("P1.02 a stroke cuts the links that it crosses; a double-click leads one th
   await page.keyboard.press("Control+z");
   expect(await wires(page)).toHaveLength(2);
 });
+
+test("P1.07 a node is replaced and keeps what fits, inputs are swapped, selected nodes linked", async ({
+  page,
+}) => {
+  await openFile(page, "added.json", JSON.stringify(ADDED));
+  const select = (id: string, more = false) =>
+    node(page, id)
+      .locator(".card-title")
+      .click(more ? { modifiers: ["Shift"] } : {});
+  await select("3");
+  await page.keyboard.press("Alt+s");
+  expect(await wires(page)).toEqual([
+    [1, 0, 3, 1],
+    [2, 0, 3, 0],
+  ]);
+  await select("4");
+  await select("3", true);
+  await page.keyboard.press("Shift+F");
+  await expect(page.locator(".react-flow__edge")).toHaveCount(3);
+  expect(await wires(page)).toContainEqual([3, 0, 4, 0]); // it has no free input
+  await page.keyboard.press("Control+z");
+  await select("3");
+  await page.keyboard.press("Shift+S");
+  const types = page.getByRole("combobox", { name: "Replace by" });
+  await types.fill("LatentBlend");
+  const first = page.getByRole("option").first();
+  await expect(first).toContainText("keeps 2 of 2 links");
+  await page.keyboard.press("Enter");
+  await expect(node(page, "3").getByLabel("blend_factor")).toHaveValue("0.5");
+  const doc = await downloaded(page);
+  const now = doc.nodes.find(({ id }: { id: number }) => id === 3);
+  expect(now).toMatchObject({ type: "LatentBlend", pos: [800, 160] });
+  expect(doc.links).toHaveLength(2);
+  for (const step of ["replace by", "swap inputs"]) {
+    await expect(page.getByRole("button", { name: "Undo" })).toHaveAttribute(
+      "title",
+      new RegExp(`: ${step}`),
+    );
+    await page.keyboard.press("Control+z");
+  }
+  expect(await downloaded(page)).toEqual(ADDED);
+});

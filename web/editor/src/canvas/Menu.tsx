@@ -20,6 +20,9 @@ const ON_NODES = [
   "downstream",
   "arrange",
   "run-to",
+  "replace",
+  "swap",
+  "link-selected",
   "dissolve",
   "delete",
 ];

@@ -5,7 +5,7 @@ import { refusal } from "./connecting";
 import { inputHelp, socketHelp, widgetHelp } from "./help";
 import { addInput } from "../document/commands";
 import { connect } from "../document/links";
-import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
+import { type Doc, type DocLink, type DocNode, linksOf, nodesOf } from "../document/model";
 import { boundariesOf } from "../document/scope";
 
 export interface Output {
@@ -119,4 +119,12 @@ export function listed(graph: Doc, to: Input): { readonly graph: Doc; readonly s
 function inputsOfId(graph: Doc, catalog: Catalog, id: string): readonly Input[] {
   const node = nodesOf(graph).find((one) => one.id === id);
   return node === undefined ? [] : inputsOf(node, catalog.get(node.type));
+}
+
+/** The type of the input that a link leads to, at a subgraph's boundary too. */
+export function inputType(graph: Doc, { to, toSlot, type }: DocLink): string {
+  const slots =
+    nodesOf(graph).find(({ id }) => id === to)?.inputs ??
+    boundariesOf(graph).find(({ id, side }) => id === to && side === "outputs")?.slots;
+  return slots?.[toSlot]?.type ?? type;
 }

@@ -5,10 +5,9 @@
 import { removeNodes } from "../document/commands";
 import { connect, type Ends, moveLinks } from "../document/links";
 import { type Doc, type DocLink, type DocNode, linksOf, nodesOf } from "../document/model";
-import { boundariesOf } from "../document/scope";
 import { type Catalog, compatible } from "./catalog";
 import { refusal } from "./connecting";
-import { type Input, inputsOf, linked, listed, type Output, whyNot } from "./ends";
+import { type Input, inputType, inputsOf, linked, listed, type Output, whyNot } from "./ends";
 
 /**
  * Puts a node into a link by an input that is free and an output that is not linked. Null where
@@ -138,12 +137,4 @@ function freeOutputs(graph: Doc, node: DocNode): readonly Output[] {
 
 function outputsOf({ id, outputs }: DocNode): readonly Output[] {
   return outputs.map(({ type }, slot) => ({ node: id, slot, type }));
-}
-
-/** The type of the input that a link leads to, at a subgraph's boundary too. */
-function inputType(graph: Doc, { to, toSlot, type }: DocLink): string {
-  const slots =
-    nodesOf(graph).find(({ id }) => id === to)?.inputs ??
-    boundariesOf(graph).find(({ id, side }) => id === to && side === "outputs")?.slots;
-  return slots?.[toSlot]?.type ?? type;
 }

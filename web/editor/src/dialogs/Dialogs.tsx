@@ -7,7 +7,9 @@ import { keyText, useKeys } from "../shell/keys";
 import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
 import { Picker } from "./Picker";
+import { Replace } from "./Replace";
 import { Shortcuts } from "./Shortcuts";
+import { SwapInputs } from "./SwapInputs";
 import { usePage } from "../shell/page";
 import { openTemplate } from "../shell/running";
 import { ConflictChoice, SaveAs } from "./Saving";
@@ -27,6 +29,8 @@ export function Dialogs() {
       {dialog === "keys" && <Shortcuts onClose={close} />}
       {dialog === "connect" && <Connect onClose={close} />}
       {dialog === "find" && <Find />}
+      {dialog === "replace" && <Replace onClose={close} />}
+      {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}

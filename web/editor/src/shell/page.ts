@@ -2,7 +2,8 @@
 import { create } from "zustand";
 import type { Conflict } from "../server/workflows";
 
-export type Dialog = "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as";
+export type Dialog =
+  "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as" | "replace" | "swap";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes";
 
 /** Pictures of which one is shown large. */
