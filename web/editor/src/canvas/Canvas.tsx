@@ -24,6 +24,7 @@ import { BoundaryCard } from "./Boundary";
 import { Card } from "./Card";
 import { fitting, LEAST_ZOOM } from "./fit";
 import { Group } from "./Group";
+import { Guides } from "./Guides";
 import { type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
 import { Point } from "./Point";
@@ -90,11 +91,15 @@ function Flow({
   );
   const { ask, onPointerMove, onContextMenu } = useOffering(setNodes);
   const connecting = useConnecting(graph, change, ask);
-  const moving = useMoving(graph, change, setNodes);
+  const { aligned, dragging } = useMoving(graph, change, setNodes);
 
-  const onNodesChange = useCallback((changes: NodeChange<Drawn>[]) => {
-    setNodes((before) => measured(applyNodeChanges(changes, before)));
-  }, []);
+  const onNodesChange = useCallback(
+    (changes: NodeChange<Drawn>[]) => {
+      const placed = aligned(changes);
+      setNodes((before) => measured(applyNodeChanges(placed, before)));
+    },
+    [aligned],
+  );
 
   const onSelectionChange = useCallback(
     ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
@@ -160,7 +165,7 @@ function Flow({
         onEdgesChange={onEdgesChange}
         onSelectionChange={onSelectionChange}
         {...connecting}
-        {...moving}
+        {...dragging}
         connectionRadius={24}
         reconnectRadius={14}
         deleteKeyCode={null}
@@ -186,6 +191,7 @@ function Flow({
         proOptions={{ hideAttribution: true }}
       >
         <Background gap={24} />
+        <Guides />
         <Controls showInteractive={false} showFitView={false}>
           <ControlButton
             title="Show all"

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { boundsOf, crosses, nearestPart, overlap, runsThrough } from "./lines";
+import { boxAround, crosses, nearestPart, overlap, runsThrough } from "./lines";
 
 const SLOPE = [
   { x: 0, y: 0 },
@@ -25,9 +25,9 @@ test("P1.02 the part of a line is found that a place is nearest to", () => {
 });
 
 test("P1.01 a line runs through a box that it enters, or crosses without a point in it", () => {
-  expect(boundsOf(SLOPE)).toEqual({ x: 0, y: 0, width: 100, height: 60 });
+  expect(boxAround(SLOPE)).toEqual({ x: 0, y: 0, width: 100, height: 60 });
   expect(runsThrough(SLOPE, { x: 20, y: 0, width: 10, height: 20 })).toBe(true);
   expect(runsThrough(SLOPE, { x: 40, y: 0, width: 20, height: 20 })).toBe(true);
   expect(runsThrough(SLOPE, { x: 0, y: 30, width: 40, height: 30 })).toBe(false);
-  expect(overlap(boundsOf(SLOPE), { x: 101, y: 0, width: 5, height: 5 })).toBe(false);
+  expect(overlap(boxAround(SLOPE), { x: 101, y: 0, width: 5, height: 5 })).toBe(false);
 });

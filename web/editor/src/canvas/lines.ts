@@ -1,12 +1,8 @@
 /** Links as they are drawn: where their lines run, in the graph's coordinates, and what crosses them. */
+import { type Box, boundsOf } from "../document/aligning";
 import type { Place } from "../document/commands";
 
 export type Line = readonly Place[];
-
-export interface Box extends Place {
-  readonly width: number;
-  readonly height: number;
-}
 
 interface DrawnLink {
   readonly id: number;
@@ -37,10 +33,9 @@ export function lineOf({ path }: Pick<DrawnLink, "path">): Line {
   );
 }
 
-export function boundsOf(line: Line): Box {
-  const [across, down] = [line.map(({ x }) => x), line.map(({ y }) => y)];
-  const [x, y] = [Math.min(...across), Math.min(...down)];
-  return { x, y, width: Math.max(...across) - x, height: Math.max(...down) - y };
+/** The box around a line. */
+export function boxAround(line: Line): Box {
+  return boundsOf(line.map(({ x, y }) => ({ x, y, width: 0, height: 0 })));
 }
 
 export function overlap(one: Box, other: Box): boolean {

@@ -2,6 +2,7 @@
 import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
 import type { Input, Output } from "../catalog/ends";
+import type { Guide } from "../document/aligning";
 
 /** One end of a link that is being drawn. */
 export type Pending =
@@ -31,6 +32,8 @@ interface CanvasState {
   readonly connecting: Pending | null;
   /** The link that the dragged node is put into where it is dropped. */
   readonly into: number | null;
+  /** Along what the dragged nodes are aligned. */
+  readonly guides: readonly Guide[];
   /** Whether a large graph is seen from where its texts cannot be read. */
   readonly far: boolean;
   /** Whose title is being written. */
@@ -46,8 +49,10 @@ interface CanvasState {
   /** Brings a node into view, if it is not. */
   readonly reveal: (node: string) => void;
   readonly jump: (node: string) => void;
-  /** The heights of nodes as they are drawn. */
-  readonly heights: () => ReadonlyMap<string, number>;
+  /** The sizes of nodes as they are drawn. */
+  readonly sizes: () => ReadonlyMap<string, { readonly width: number; readonly height: number }>;
+  /** The heights of the ends of links as they are drawn. */
+  readonly ends: () => ReadonlyMap<number, { readonly fromY: number; readonly toY: number }>;
   /** The pointer's place in the graph. */
   readonly pointer: () => { readonly x: number; readonly y: number };
 }
@@ -61,6 +66,7 @@ export const useCanvas = create<CanvasState>(() => ({
   menu: null,
   connecting: null,
   into: null,
+  guides: [],
   far: false,
   renaming: null,
   views: {},
@@ -71,6 +77,7 @@ export const useCanvas = create<CanvasState>(() => ({
   select: nothing,
   reveal: nothing,
   jump: nothing,
-  heights: () => new Map(),
+  sizes: () => new Map(),
+  ends: () => new Map(),
   pointer: () => ({ x: 0, y: 0 }),
 }));

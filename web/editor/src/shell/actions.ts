@@ -4,7 +4,7 @@ import { useCanvas } from "../canvas/state";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
-import { LINKING } from "./edits/actions";
+import { LINKING, PLACING } from "./edits/actions";
 import * as editing from "./edits/editing";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
@@ -255,6 +255,7 @@ export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
   Running: RUNNING,
   Editing: EDITING,
   Links: LINKING,
+  Places: PLACING,
   Looking: LOOKING,
   Documents: DOCUMENTS,
 };

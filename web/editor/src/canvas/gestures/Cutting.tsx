@@ -4,13 +4,13 @@ import { useEffect, useRef, useState } from "react";
 import type { Place } from "../../document/commands";
 import { removeLinks } from "../../document/links";
 import type { Doc } from "../../document/model";
-import { boundsOf, crosses, drawnLinks, type Line, lineOf, overlap } from "../lines";
+import { boxAround, crosses, drawnLinks, type Line, lineOf, overlap } from "../lines";
 
 const KEY = "y";
 
 /** The links that a line on the canvas crosses. */
 function crossed(stroke: Line): ReadonlySet<number> {
-  const bounds = boundsOf(stroke);
+  const bounds = boxAround(stroke);
   const hit = drawnLinks().filter(
     (link) => overlap(link.bounds, bounds) && crosses(lineOf(link), stroke),
   );

@@ -1,25 +1,18 @@
 /** Finds the link that a node is put into where it is dropped. */
 import { useCallback, useRef } from "react";
 import { inserted, isInsertable } from "../../catalog/rewiring";
+import type { Box } from "../../document/aligning";
 import type { Doc } from "../../document/model";
 import { useLive } from "../../shell/live";
 import type { Drawn } from "../layout";
-import {
-  boundsOf,
-  drawnLinks,
-  type Line,
-  lineOf,
-  nearestPart,
-  overlap,
-  runsThrough,
-} from "../lines";
+import { drawnLinks, type Line, lineOf, nearestPart, overlap, runsThrough } from "../lines";
 import { useCanvas } from "../state";
 
 /** A link as it was drawn when the drag began, and whether the node fits into it. */
 interface Candidate {
   readonly id: number;
   readonly line: () => Line;
-  readonly bounds: ReturnType<typeof boundsOf>;
+  readonly bounds: Box;
   readonly fits: () => boolean;
 }
 

@@ -5,6 +5,7 @@ import { moveGroup, resizeGroup, within } from "../../document/groups";
 import { type Doc, groupsOf } from "../../document/model";
 import { moveReroutes } from "../../document/reroutes";
 import { type Drawn, placeOf } from "../layout";
+import { useAligning } from "./useAligning";
 import { insertedInto, useInserting } from "./useInserting";
 
 interface Carried {
@@ -13,6 +14,8 @@ interface Carried {
   readonly places: ReadonlyMap<string, { readonly x: number; readonly y: number }>;
 }
 
+type DragEvent = Pick<MouseEvent | TouchEvent, "ctrlKey" | "metaKey">;
+
 export function useMoving(
   graph: Doc,
   change: (label: string, edit: (graph: Doc) => Doc) => void,
@@ -20,9 +23,11 @@ export function useMoving(
 ) {
   const carried = useRef<Carried | null>(null);
   const { seek, taken } = useInserting(graph);
+  const { aligned, setFree, settled } = useAligning();
 
   const onNodeDragStart = useCallback(
-    (_: unknown, node: Drawn, dragged: Drawn[]) => {
+    (event: DragEvent, node: Drawn, dragged: Drawn[]) => {
+      setFree(event.ctrlKey || event.metaKey);
       const group = node.type === "frame" ? groupsOf(graph)[node.data.number] : undefined;
       const alone = dragged.length === 1 && group !== undefined;
       const inside = new Set(alone ? within(graph, group).map(({ id }) => id) : []);
@@ -34,11 +39,12 @@ export function useMoving(
         return all;
       });
     },
-    [graph, setNodes],
+    [graph, setFree, setNodes],
   );
 
   const onNodeDrag = useCallback(
-    (_: unknown, node: Drawn, dragged: Drawn[]) => {
+    (event: DragEvent, node: Drawn, dragged: Drawn[]) => {
+      setFree(event.ctrlKey || event.metaKey);
       if (dragged.length === 1) seek(node);
       const started = carried.current;
       if (started === null) return;
@@ -50,12 +56,17 @@ export function useMoving(
         }),
       );
     },
-    [seek, setNodes],
+    [seek, setFree, setNodes],
   );
 
   const onNodeDragStop = useCallback(
-    (_: unknown, node: Drawn, moved: Drawn[]) => {
+    (_: unknown, node: Drawn, dragged: Drawn[]) => {
       carried.current = null;
+      const { x: right, y: down } = settled();
+      const moved = dragged.map((one) => {
+        const { x, y } = one.position;
+        return { ...one, position: { x: x + right, y: y + down } };
+      });
       const into = taken();
       const groups = moved.filter((one) => one.type === "frame");
       if (moved.length === 1 && node.type === "frame") {
@@ -77,10 +88,10 @@ export function useMoving(
         ),
       );
     },
-    [change, taken],
+    [change, settled, taken],
   );
 
-  return { onNodeDragStart, onNodeDrag, onNodeDragStop };
+  return { aligned, dragging: { onNodeDragStart, onNodeDrag, onNodeDragStop } };
 }
 
 /** Moves a frame alone, where its nodes were dragged along by hand. */

@@ -1,5 +1,5 @@
 /** Tells other parts where the pointer is, and does what they ask of the canvas. */
-import { useReactFlow } from "@xyflow/react";
+import { type ReactFlowInstance, useReactFlow } from "@xyflow/react";
 import {
   type MouseEvent,
   type PointerEvent,
@@ -78,8 +78,23 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
         const view = fitting(flow, (id) => id === node, 0.6);
         if (view !== null) void flow.setViewport(view, pace());
       },
-      heights: () =>
-        new Map(flow.getNodes().map(({ id, measured }) => [id, measured?.height ?? 100])),
+      sizes: () =>
+        new Map(
+          flow.getNodes().map(({ id, measured, width = 0, initialHeight = 0 }) => {
+            return [
+              id,
+              { width: measured?.width ?? width, height: measured?.height ?? initialHeight },
+            ];
+          }),
+        ),
+      ends: () =>
+        new Map(
+          flow.getEdges().flatMap((edge) => {
+            const fromY = handleHeight(flow, edge.source, "source", edge.sourceHandle);
+            const toY = handleHeight(flow, edge.target, "target", edge.targetHandle);
+            return fromY === null || toY === null ? [] : [[Number(edge.id), { fromY, toY }]];
+          }),
+        ),
       pointer: () => flow.screenToFlowPosition(pointer.current),
     });
   }, [ask, flow, setNodes]);
@@ -114,4 +129,17 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
   }, []);
 
   return { ask, onPointerMove, onContextMenu };
+}
+
+/** How far down in the graph a handle is. */
+function handleHeight(
+  flow: ReactFlowInstance<Drawn, WireEdge>,
+  node: string,
+  side: "source" | "target",
+  handle: string | null | undefined,
+): number | null {
+  const { internals } = flow.getInternalNode(node) ?? {};
+  const found = internals?.handleBounds?.[side]?.find(({ id }) => id === handle);
+  if (internals === undefined || found === undefined) return null;
+  return internals.positionAbsolute.y + found.y + found.height / 2;
 }

@@ -2,6 +2,7 @@
 import type { Action } from "../actions";
 import { type Dialog, usePage } from "../page";
 import * as linking from "./linking";
+import * as placing from "./placing";
 import { onNodes } from "./selection";
 
 /** Opens a dialog about the selected nodes, where there are some. */
@@ -33,4 +34,32 @@ export const LINKING: readonly Action[] = [
     keys: ["Shift+S"],
     act: onSelection("replace"),
   },
+];
+
+const EDGES = [
+  ["left", "Align left edges", ["Mod+Shift+ArrowLeft"]],
+  ["right", "Align right edges", ["Mod+Shift+ArrowRight"]],
+  ["top", "Align top edges", ["Mod+Shift+ArrowUp"]],
+  ["bottom", "Align bottom edges", ["Mod+Shift+ArrowDown"]],
+  ["centre", "Align centres, one below the other", []],
+  ["middle", "Align centres, one beside the other", []],
+] as const;
+
+export const PLACING: readonly Action[] = [
+  ...EDGES.map(([edge, title, keys]) => {
+    return { id: `align-${edge}`, title, keys, act: () => placing.align(edge) };
+  }),
+  {
+    id: "distribute-x",
+    title: "Distribute from left to right",
+    keys: ["Shift+H"],
+    act: () => placing.distribute("x"),
+  },
+  {
+    id: "distribute-y",
+    title: "Distribute from top to bottom",
+    keys: ["Shift+V"],
+    act: () => placing.distribute("y"),
+  },
+  { id: "straighten", title: "Straighten links", keys: ["Shift+L"], act: placing.straighten },
 ];

@@ -150,11 +150,11 @@ export function selectAlong(way: "upstream" | "downstream"): void {
 export function arrange(): void {
   const chosen = selection();
   if (chosen === null) return;
-  const heights = useCanvas.getState().heights();
+  const sizes = useCanvas.getState().sizes();
   const places = arranged(
     chosen.graph,
     chosen.nodes,
-    ({ id, height }) => heights.get(id) ?? height,
+    ({ id, height }) => sizes.get(id)?.height ?? height,
   );
   change("arrange", (now) => moveNodes(now, places));
   if (chosen.nodes.size === 0) requestAnimationFrame(() => useCanvas.getState().fit());
