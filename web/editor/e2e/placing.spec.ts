@@ -1,7 +1,7 @@
-/** Places of nodes in the graph, against a real `katz serve`. */
+/** Places of nodes, and what of their links is drawn, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
 import { ADDED } from "./graphs";
-import { downloaded, node, openFile, test } from "./steps";
+import { act, downloaded, middleOf, node, openFile, test } from "./steps";
 
 async function places(page: Page): Promise<Record<string, number[]>> {
   const { nodes } = await downloaded(page);
@@ -86,5 +86,47 @@ test("P1.04 nodes are aligned, distributed, straightened, and dragged into line"
   await expect(page.locator(".guides")).toHaveCount(0);
   expect((await places(page))[4]?.[0]).toBe(800);
   await page.keyboard.press("Control+z");
+  expect(await downloaded(page)).toEqual(ADDED);
+});
+
+test("P1.05 links are hidden one by one under names, by type and all, and drawn for the selection", async ({
+  page,
+}) => {
+  await openFile(page, "added.json", JSON.stringify(ADDED));
+  const badges = page.locator(".link-badge");
+  await expect(node(page, "4")).toBeVisible();
+  const { x, y } = await middleOf(page, 1);
+  await page.mouse.click(x, y, { button: "right" });
+  await page.getByRole("menuitem", { name: "Hide the selected link under a name" }).click();
+  await page.getByLabel("title").fill("<b>first");
+  await page.keyboard.press("Enter");
+  await expect(badges).toHaveText(["<b>first", "<b>first"]);
+  await page.locator(".react-flow__pane").click({ position: { x: 1000, y: 480 } });
+  await expect(page.locator('[data-id="1"] .stub')).toHaveCount(1);
+  await expect(page.locator('[data-id="2"] .stub')).toHaveCount(0);
+  await badges.last().click(); // leads to the other end
+  await expect(node(page, "1")).toHaveClass(/selected/);
+  await expect(page.locator(".stub")).toHaveCount(0);
+  const { extra } = await downloaded(page);
+  expect(extra).toEqual({ katz: { hidden_links: { "1": "<b>first" } } });
+  await page.keyboard.press("Control+z"); // hidden and named in one step
+  expect(await downloaded(page)).toEqual(ADDED);
+
+  await page.keyboard.press("Escape");
+  await act(page, "Hide links of a type");
+  await expect(page.getByRole("option")).toContainText("2, drawn");
+  await page.keyboard.press("Enter");
+  await expect(page.locator(".stub")).toHaveCount(2);
+  await expect(badges).toHaveCount(4);
+  await page.keyboard.press("Control+z");
+  await page.keyboard.press("Alt+Shift+L");
+  await expect(badges).toHaveCount(4);
+  await select(page, "2");
+  await expect(page.locator(".stub")).toHaveCount(1);
+  await page.keyboard.press("Alt+Shift+L");
+  await expect(badges).toHaveCount(0);
+  await page.keyboard.press("Alt+l"); // those of the selected node
+  await expect(badges).toHaveCount(2);
+  await page.keyboard.press("Alt+l");
   expect(await downloaded(page)).toEqual(ADDED);
 });

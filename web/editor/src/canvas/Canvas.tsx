@@ -89,7 +89,7 @@ function Flow({
       useDocuments.getState().change(session.id, label, edit),
     [session.id],
   );
-  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes);
+  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes, setLinks);
   const connecting = useConnecting(graph, change, ask);
   const { aligned, dragging } = useMoving(graph, change, setNodes);
 

@@ -16,9 +16,9 @@ const MOST = 200;
 
 /** The links that are drawn from end to end. */
 export function drawnLinks(): readonly DrawnLink[] {
-  const edges = document.querySelectorAll<SVGGElement>(".react-flow__edge:not(.hidden)");
+  const edges = document.querySelectorAll<SVGGElement>(".react-flow__edge");
   return [...edges].flatMap((edge) => {
-    const path = edge.querySelector<SVGPathElement>(".react-flow__edge-path");
+    const path = edge.querySelector<SVGPathElement>(".react-flow__edge-path:not(.stub)");
     const id = Number(edge.dataset.id);
     return path === null ? [] : [{ id, path, bounds: path.getBBox() }];
   });

@@ -45,7 +45,7 @@ interface CanvasState {
   readonly middle: () => { readonly x: number; readonly y: number };
   readonly fit: (nodes?: ReadonlySet<string>) => void;
   readonly zoom: (to: number | "in" | "out") => void;
-  readonly select: (nodes: ReadonlySet<string>) => void;
+  readonly select: (nodes: ReadonlySet<string>, links?: ReadonlySet<string>) => void;
   /** Brings a node into view, if it is not. */
   readonly reveal: (node: string) => void;
   readonly jump: (node: string) => void;

@@ -6,6 +6,7 @@ import { ACTIONS } from "../shell/actions";
 import { keyText, useKeys } from "../shell/keys";
 import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
+import { LinkTypes } from "./LinkTypes";
 import { Picker } from "./Picker";
 import { Replace } from "./Replace";
 import { Shortcuts } from "./Shortcuts";
@@ -30,6 +31,7 @@ export function Dialogs() {
       {dialog === "connect" && <Connect onClose={close} />}
       {dialog === "find" && <Find />}
       {dialog === "replace" && <Replace onClose={close} />}
+      {dialog === "link-types" && <LinkTypes onClose={close} />}
       {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}

@@ -3,7 +3,16 @@ import { create } from "zustand";
 import type { Conflict } from "../server/workflows";
 
 export type Dialog =
-  "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as" | "replace" | "swap";
+  | "templates"
+  | "connect"
+  | "palette"
+  | "keys"
+  | "find"
+  | "colour"
+  | "save-as"
+  | "replace"
+  | "swap"
+  | "link-types";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes";
 
 /** Pictures of which one is shown large. */

@@ -12,6 +12,7 @@ import { insert } from "../../shell/edits/editing";
 import { tell } from "../../shell/live";
 import { openFiles } from "../../shell/running";
 import { fitting } from "../fit";
+import { linkName } from "../LinkBadges";
 import type { Drawn } from "../layout";
 import type { WireEdge } from "../Wire";
 import { type Pending, useCanvas } from "../state";
@@ -20,9 +21,12 @@ import { type Pending, useCanvas } from "../state";
 const pace = () => ({
   duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 150,
 });
-const NO_NODES: ReadonlySet<string> = new Set();
+const NOTHING: ReadonlySet<string> = new Set();
 
-export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
+export function useOffering(
+  setNodes: (next: SetStateAction<Drawn[]>) => void,
+  setLinks: (next: ReadonlySet<string>) => void,
+) {
   const flow = useReactFlow<Drawn, WireEdge>();
   const pointer = useRef({ x: 200, y: 200 });
   const ask = useCallback((x: number, y: number, pending: Pending | null = null) => {
@@ -30,10 +34,12 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
   }, []);
 
   useEffect(() => {
-    const select = (chosen: ReadonlySet<string>) =>
+    const select = (chosen: ReadonlySet<string>, lines: ReadonlySet<string> = NOTHING) => {
       setNodes((all) => all.map((one) => ({ ...one, selected: chosen.has(one.id) })));
+      setLinks(lines);
+    };
     useCanvas.setState({
-      selected: NO_NODES,
+      selected: NOTHING,
       asking: null,
       menu: null,
       connecting: null,
@@ -97,7 +103,7 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
         ),
       pointer: () => flow.screenToFlowPosition(pointer.current),
     });
-  }, [ask, flow, setNodes]);
+  }, [ask, flow, setLinks, setNodes]);
 
   useEffect(() => {
     const paste = (event: ClipboardEvent) => {
@@ -122,9 +128,13 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
   const onContextMenu = useCallback((event: MouseEvent) => {
     if (!(event.target instanceof Element) || event.target.closest("input, textarea")) return;
     event.preventDefault();
-    const what = event.target.closest(".react-flow__node")?.getAttribute("data-id") ?? "";
-    if (what !== "" && !useCanvas.getState().selected.has(what))
-      useCanvas.getState().select(new Set([what]));
+    const node = event.target.closest(".react-flow__node")?.getAttribute("data-id") ?? "";
+    const edge = event.target.closest<HTMLElement>(".react-flow__edge, .link-badge");
+    const link = edge?.dataset.id ?? "";
+    const { selected, links, select } = useCanvas.getState();
+    if (node !== "" && !selected.has(node)) select(new Set([node]));
+    if (link !== "" && !links.has(link)) select(NOTHING, new Set([link]));
+    const what = link === "" ? node : linkName(link);
     useCanvas.setState({ menu: { x: event.clientX, y: event.clientY, what } });
   }, []);
 

@@ -1,6 +1,7 @@
 /** Lists the actions on links and on places of the graph. */
 import type { Action } from "../actions";
 import { type Dialog, usePage } from "../page";
+import * as hiding from "./hiding";
 import * as linking from "./linking";
 import * as placing from "./placing";
 import { onNodes } from "./selection";
@@ -33,6 +34,25 @@ export const LINKING: readonly Action[] = [
     title: "Replace by another type",
     keys: ["Shift+S"],
     act: onSelection("replace"),
+  },
+  {
+    id: "hide-links",
+    title: "Hide the selected links, or show them",
+    keys: ["Alt+l"],
+    act: hiding.toggleLinks,
+  },
+  { id: "name-link", title: "Hide the selected link under a name", keys: [], act: hiding.nameLink },
+  {
+    id: "hide-types",
+    title: "Hide links of a type, or show them",
+    keys: [],
+    act: () => usePage.setState({ dialog: "link-types" }),
+  },
+  {
+    id: "hide-all",
+    title: "Hide all links, or show them",
+    keys: ["Alt+Shift+L"],
+    act: hiding.toggleAll,
   },
 ];
 

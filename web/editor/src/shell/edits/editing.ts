@@ -18,6 +18,7 @@ import { removeReroute } from "../../document/reroutes";
 import { activeSession, graphOf, useDocuments } from "../documents";
 import { tell } from "../live";
 import { usePage } from "../page";
+import { nameLink } from "./hiding";
 import { change, onNodes, selection } from "./selection";
 
 const POINT = "point:";
@@ -161,7 +162,9 @@ export function arrange(): void {
 }
 
 export function rename(): void {
-  const [first] = useCanvas.getState().selected;
+  const { selected, links } = useCanvas.getState();
+  const [first] = selected;
+  if (first === undefined && links.size > 0) return nameLink();
   useCanvas.setState({ renaming: first ?? null });
 }
 

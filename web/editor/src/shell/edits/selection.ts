@@ -21,9 +21,10 @@ export function selection(): Selection | null {
   return { graph: graphOf(session), nodes, groups: groups.sort((one, other) => other - one) };
 }
 
-export function change(label: string, edit: (graph: Doc) => Doc): void {
+/** Changes the graph in view; steps of one gesture are one step. */
+export function change(label: string, edit: (graph: Doc) => Doc, gesture = ""): void {
   const session = activeSession();
-  if (session !== null) useDocuments.getState().change(session.id, label, edit);
+  if (session !== null) useDocuments.getState().change(session.id, label, edit, gesture);
 }
 
 export function onNodes(act: (graph: Doc, nodes: ReadonlySet<string>) => void): void {
