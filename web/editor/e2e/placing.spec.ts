@@ -1,6 +1,6 @@
 /** Places of nodes, and what of their links is drawn, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
-import { ADDED } from "./graphs";
+import { ADDED, NESTED } from "./graphs";
 import { act, downloaded, middleOf, node, openFile, test } from "./steps";
 
 async function places(page: Page): Promise<Record<string, number[]>> {
@@ -129,4 +129,52 @@ test("P1.05 links are hidden one by one under names, by type and all, and drawn 
   await expect(badges).toHaveCount(2);
   await page.keyboard.press("Alt+l");
   expect(await downloaded(page)).toEqual(ADDED);
+});
+
+test("P1.20 bookmarks lead back to places, also in subgraphs, and survive saving", async ({
+  page,
+}) => {
+  await openFile(page, "nested.json", JSON.stringify(NESTED));
+  const view = () =>
+    page.locator(".react-flow__viewport").evaluate((one) => {
+      const { a, e, f } = new DOMMatrix(getComputedStyle(one).transform);
+      return [a.toFixed(2), ...[e, f].map((value) => Math.round(value / 4))].join(); // to 4 pixels
+    });
+  const trail = page.getByLabel("subgraph");
+  const bookmark = async (number: string) => {
+    await page.keyboard.press("b");
+    await page.getByRole("combobox", { name: "Bookmark this place" }).fill(number);
+    await page.keyboard.press("Enter");
+  };
+  await node(page, "2").getByRole("button", { name: "Open the subgraph" }).click();
+  await expect(trail).toBeVisible();
+  await page.keyboard.press("0");
+  await page.waitForTimeout(400); // until it is there
+  const there = await view();
+  await bookmark("3");
+  await page.keyboard.press("Alt+=");
+  await page.waitForTimeout(400);
+  expect(await view()).not.toBe(there);
+  await page.keyboard.press("Escape");
+  await expect(trail).toHaveCount(0);
+  await bookmark("1");
+  await page.keyboard.press("3");
+  await expect(trail).toBeVisible();
+  await expect.poll(view).toBe(there);
+  await page.keyboard.press("1");
+  await expect(trail).toHaveCount(0);
+  await page.keyboard.press("7");
+  await expect(page.getByRole("alert")).toContainText("there is no bookmark 7");
+
+  const saved = await downloaded(page);
+  expect(Object.keys(saved.extra.katz.bookmarks)).toEqual(["1", "3"]);
+  expect({ ...saved, extra: {} }).toEqual(NESTED);
+  await openFile(page, "again.json", JSON.stringify(saved));
+  await expect(page.locator(".tab.active")).toContainText("again");
+  await page.keyboard.press("3");
+  await expect(trail).toBeVisible();
+  await bookmark("remove bookmark 3");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("3");
+  await expect(page.getByRole("alert")).toContainText("there is no bookmark 3");
 });

@@ -21,6 +21,12 @@ interface Menu {
   readonly what: string;
 }
 
+interface Seen {
+  readonly x: number;
+  readonly y: number;
+  readonly zoom: number;
+}
+
 interface CanvasState {
   /** Nodes and groups. */
   readonly selected: ReadonlySet<string>;
@@ -43,6 +49,9 @@ interface CanvasState {
   readonly ask: () => void;
   /** The middle of what is in view. */
   readonly middle: () => { readonly x: number; readonly y: number };
+  /** The middle of what is in view, and how large it is seen. */
+  readonly view: () => Seen;
+  readonly look: (at: Seen) => void;
   readonly fit: (nodes?: ReadonlySet<string>) => void;
   readonly zoom: (to: number | "in" | "out") => void;
   readonly select: (nodes: ReadonlySet<string>, links?: ReadonlySet<string>) => void;
@@ -72,6 +81,8 @@ export const useCanvas = create<CanvasState>(() => ({
   views: {},
   ask: nothing,
   middle: () => ({ x: 0, y: 0 }),
+  view: () => ({ x: 0, y: 0, zoom: 1 }),
+  look: nothing,
   fit: nothing,
   zoom: nothing,
   select: nothing,

@@ -1,3 +1,4 @@
+import { Bookmarks } from "./Bookmarks";
 import { Connect } from "./Connect";
 import { useState } from "react";
 import { MaskEditor } from "../mask/MaskEditor";
@@ -31,6 +32,7 @@ export function Dialogs() {
       {dialog === "connect" && <Connect onClose={close} />}
       {dialog === "find" && <Find />}
       {dialog === "replace" && <Replace onClose={close} />}
+      {dialog === "bookmarks" && <Bookmarks onClose={close} />}
       {dialog === "link-types" && <LinkTypes onClose={close} />}
       {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "save-as" && <SaveAs />}

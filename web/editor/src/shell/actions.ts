@@ -4,7 +4,7 @@ import { useCanvas } from "../canvas/state";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
-import { LINKING, PLACING } from "./edits/actions";
+import { BOOKMARKS, LINKING, PLACING } from "./edits/actions";
 import * as editing from "./edits/editing";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
@@ -257,6 +257,7 @@ export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
   Links: LINKING,
   Places: PLACING,
   Looking: LOOKING,
+  Bookmarks: BOOKMARKS,
   Documents: DOCUMENTS,
 };
 

@@ -12,7 +12,8 @@ export type Dialog =
   | "save-as"
   | "replace"
   | "swap"
-  | "link-types";
+  | "link-types"
+  | "bookmarks";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes";
 
 /** Pictures of which one is shown large. */

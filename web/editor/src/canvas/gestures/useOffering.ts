@@ -38,19 +38,22 @@ export function useOffering(
       setNodes((all) => all.map((one) => ({ ...one, selected: chosen.has(one.id) })));
       setLinks(lines);
     };
+    const middle = () => {
+      const box = document.querySelector(".canvas")?.getBoundingClientRect();
+      return flow.screenToFlowPosition({
+        x: (box?.left ?? 0) + (box?.width ?? 0) / 2,
+        y: (box?.top ?? 0) + (box?.height ?? 0) / 2,
+      });
+    };
     useCanvas.setState({
       selected: NOTHING,
       asking: null,
       menu: null,
       connecting: null,
       renaming: null,
-      middle: () => {
-        const box = document.querySelector(".canvas")?.getBoundingClientRect();
-        return flow.screenToFlowPosition({
-          x: (box?.left ?? 0) + (box?.width ?? 0) / 2,
-          y: (box?.top ?? 0) + (box?.height ?? 0) / 2,
-        });
-      },
+      middle,
+      view: () => ({ ...middle(), zoom: flow.getZoom() }),
+      look: ({ x, y, zoom }) => void flow.setCenter(x, y, { zoom, ...pace() }),
       ask: () => ask(pointer.current.x, pointer.current.y),
       fit: (chosen) => {
         const view = fitting(flow, (id) => chosen?.has(id) !== false, 0.08);

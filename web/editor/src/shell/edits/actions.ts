@@ -1,6 +1,8 @@
 /** Lists the actions on links and on places of the graph. */
 import type { Action } from "../actions";
 import { type Dialog, usePage } from "../page";
+import { NUMBERS } from "../../document/bookmarks";
+import { goTo } from "./bookmarking";
 import * as hiding from "./hiding";
 import * as linking from "./linking";
 import * as placing from "./placing";
@@ -82,4 +84,22 @@ export const PLACING: readonly Action[] = [
     act: () => placing.distribute("y"),
   },
   { id: "straighten", title: "Straighten links", keys: ["Shift+L"], act: placing.straighten },
+];
+
+export const BOOKMARKS: readonly Action[] = [
+  {
+    id: "bookmark",
+    title: "Bookmark this place, or remove a bookmark",
+    keys: ["b"],
+    act: () => usePage.setState({ dialog: "bookmarks" }),
+  },
+  ...NUMBERS.map((number) => {
+    const key = String(number);
+    return {
+      id: `bookmark-${key}`,
+      title: `Go to bookmark ${key}`,
+      keys: [key],
+      act: () => goTo(number),
+    };
+  }),
 ];
