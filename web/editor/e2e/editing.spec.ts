@@ -1,25 +1,7 @@
 /** Editing the graph, against a real `katz serve`. */
-import { expect, type Page } from "@playwright/test";
-import { downloaded, node, openFile, openTemplate, test } from "./steps";
-
-async function drag(page: Page, from: string, to: string | { x: number; y: number }) {
-  const start = await page.locator(from).boundingBox();
-  if (start === null) throw new Error(`${from} is not there`);
-  await page.mouse.move(start.x + start.width / 2, start.y + start.height / 2);
-  await page.mouse.down();
-  let goal = typeof to === "string" ? null : to;
-  if (typeof to === "string") {
-    const box = await page.locator(to).boundingBox();
-    if (box !== null) goal = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
-  }
-  if (goal === null) throw new Error(`${to} is not there`);
-  await page.mouse.move(goal.x - 20, goal.y, { steps: 4 });
-  await page.mouse.move(goal.x, goal.y, { steps: 4 });
-  await page.mouse.up();
-}
-
-const handle = (id: string, name: string) =>
-  `[data-node="${id}"] .react-flow__handle[data-handleid="${name}"]`;
+import { expect } from "@playwright/test";
+import { NESTED } from "./graphs";
+import { downloaded, drag, handle, node, openFile, openTemplate, test } from "./steps";
 
 test("P0.04 P0.05 P0.06 links are drawn, replaced and refused with the reason; a widget takes one", async ({
   page,
@@ -126,99 +108,6 @@ test("P0.11 a group moves with its nodes, is renamed, and leaves them when it is
   await expect(page.locator(".group-title")).toHaveCount(0);
   expect((await downloaded(page)).nodes).toEqual(moved.nodes);
 });
-
-/** A subgraph that encodes a text, used once. */
-const SUBGRAPH = "11111111-2222-4333-8444-555555555555";
-const NESTED = {
-  last_node_id: 4,
-  last_link_id: 3,
-  version: 0.4,
-  groups: [],
-  config: {},
-  extra: {},
-  nodes: [
-    {
-      id: 1,
-      type: "CheckpointLoaderSimple",
-      pos: [0, 0],
-      size: [260, 100],
-      flags: {},
-      mode: 0,
-      inputs: [],
-      outputs: [
-        { name: "MODEL", type: "MODEL", links: [] },
-        { name: "CLIP", type: "CLIP", links: [1] },
-        { name: "VAE", type: "VAE", links: [] },
-      ],
-      properties: {},
-      widgets_values: ["katz-mini"],
-    },
-    {
-      id: 2,
-      type: SUBGRAPH,
-      pos: [340, 0],
-      size: [260, 100],
-      flags: {},
-      mode: 0,
-      inputs: [
-        { name: "clip", type: "CLIP", link: 1 },
-        { name: "text", type: "STRING", link: null, widget: { name: "text" } },
-      ],
-      outputs: [{ name: "CONDITIONING", type: "CONDITIONING", links: [] }],
-      properties: {},
-      widgets_values: ["a red star"],
-    },
-  ],
-  links: [[1, 1, 1, 2, 0, "CLIP"]],
-  definitions: {
-    subgraphs: [
-      {
-        id: SUBGRAPH,
-        name: "Words",
-        version: 1,
-        state: { lastNodeId: 9, lastLinkId: 9, lastGroupId: 0, lastRerouteId: 0 },
-        inputNode: { id: -10, bounding: [0, 0, 120, 80] },
-        outputNode: { id: -20, bounding: [700, 0, 120, 60] },
-        inputs: [
-          { id: "a", name: "clip", type: "CLIP", linkIds: [7] },
-          { id: "b", name: "text", type: "STRING", linkIds: [8] },
-        ],
-        outputs: [{ id: "c", name: "CONDITIONING", type: "CONDITIONING", linkIds: [9] }],
-        widgets: [],
-        nodes: [
-          {
-            id: 9,
-            type: "CLIPTextEncode",
-            pos: [250, 0],
-            size: [300, 120],
-            flags: {},
-            mode: 0,
-            inputs: [
-              { name: "clip", type: "CLIP", link: 7 },
-              { name: "text", type: "STRING", link: 8, widget: { name: "text" } },
-            ],
-            outputs: [{ name: "CONDITIONING", type: "CONDITIONING", links: [9] }],
-            properties: {},
-            widgets_values: [""],
-          },
-        ],
-        links: [
-          { id: 7, origin_id: -10, origin_slot: 0, target_id: 9, target_slot: 0, type: "CLIP" },
-          { id: 8, origin_id: -10, origin_slot: 1, target_id: 9, target_slot: 1, type: "STRING" },
-          {
-            id: 9,
-            origin_id: 9,
-            origin_slot: 0,
-            target_id: -20,
-            target_slot: 0,
-            type: "CONDITIONING",
-          },
-        ],
-        groups: [],
-      },
-    ],
-  },
-};
 
 test("P0.12 P0.13 a subgraph shows its widgets, is entered, edited inside, found in, and undone from outside", async ({
   page,

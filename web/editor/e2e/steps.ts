@@ -42,12 +42,49 @@ export function node(page: Page, id: string) {
   return page.locator(`[data-node="${id}"]`);
 }
 
+/** Drags from the middle of an element to that of another one, or to a place of the page. */
+export async function drag(page: Page, from: string, to: string | { x: number; y: number }) {
+  const start = await page.locator(from).boundingBox();
+  if (start === null) throw new Error(`${from} is not there`);
+  await page.mouse.move(start.x + start.width / 2, start.y + start.height / 2);
+  await page.mouse.down();
+  let goal = typeof to === "string" ? null : to;
+  if (typeof to === "string") {
+    const box = await page.locator(to).boundingBox();
+    if (box !== null) goal = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+  }
+  if (goal === null) throw new Error(`${to} is not there`);
+  await page.mouse.move(goal.x - 20, goal.y, { steps: 4 });
+  await page.mouse.move(goal.x, goal.y, { steps: 4 });
+  await page.mouse.up();
+}
+
+/** The end of a link at a node. */
+export const handle = (id: string, name: string) =>
+  `[data-node="${id}"] .react-flow__handle[data-handleid="${name}"]`;
+
+/** The middle of a link on the page. */
+export function middleOf(page: Page, link: number): Promise<{ x: number; y: number }> {
+  return page
+    .locator(`.react-flow__edge[data-id="${link}"] .react-flow__edge-path`)
+    .evaluate((path: SVGPathElement) => {
+      const middle = path.getPointAtLength(path.getTotalLength() / 2);
+      const { x, y } = middle.matrixTransform(path.getScreenCTM() ?? undefined);
+      return { x, y };
+    });
+}
+
+/** Does an action of the palette by its title. */
+export async function act(page: Page, title: string): Promise<void> {
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "All actions" }).fill(title);
+  await page.keyboard.press("Enter");
+}
+
 /** The document in front, as it is downloaded. */
 export async function downloaded(page: Page) {
   const saving = page.waitForEvent("download");
-  await page.keyboard.press("Control+k");
-  await page.getByRole("combobox", { name: "All actions" }).fill("download the workflow");
-  await page.keyboard.press("Enter");
+  await act(page, "download the workflow");
   const { readFileSync } = await import("node:fs");
   return JSON.parse(readFileSync(await (await saving).path(), "utf8"));
 }

@@ -10,7 +10,7 @@ import { place, withNode } from "../shell/adding";
 import { useLive } from "../shell/live";
 import { useSettings } from "../shell/settings";
 import { type Entry, Picker } from "../dialogs/Picker";
-import { linked } from "./ends";
+import { linked } from "../catalog/ends";
 import { type Pending, useCanvas } from "./state";
 
 export function AddNode() {

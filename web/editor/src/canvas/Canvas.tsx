@@ -15,10 +15,8 @@ import {
 } from "@xyflow/react";
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { NODE_TYPE, place } from "../shell/adding";
-import type { Place } from "../document/commands";
-import { addReroute } from "../document/reroutes";
-import type { Doc } from "../document/model";
+import { NODE_TYPE, place, withNode } from "../shell/adding";
+import { type Doc, nodesOf } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
 import "./light.css";
 import { AddNode } from "./AddNode";
@@ -26,14 +24,18 @@ import { BoundaryCard } from "./Boundary";
 import { Card } from "./Card";
 import { fitting, LEAST_ZOOM } from "./fit";
 import { Group } from "./Group";
+import { Guides } from "./Guides";
 import { type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
 import { Point } from "./Point";
 import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
-import { useConnecting } from "./useConnecting";
-import { useMoving } from "./useMoving";
-import { useOffering } from "./useOffering";
+import { Cutting } from "./gestures/Cutting";
+import { useConnecting } from "./gestures/useConnecting";
+import { insertedInto, linkAt } from "./gestures/useInserting";
+import { ledAround } from "./gestures/rerouting";
+import { useMoving } from "./gestures/useMoving";
+import { useOffering } from "./gestures/useOffering";
 
 const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point };
 const LINES = { wire: Wire };
@@ -41,7 +43,6 @@ const NO_SELECTION: ReadonlySet<string> = new Set();
 const MANY = 150;
 /** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
 const FAR = 0.3;
-const rounded = ({ x, y }: Place): Place => ({ x: Math.round(x), y: Math.round(y) });
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
@@ -88,13 +89,17 @@ function Flow({
       useDocuments.getState().change(session.id, label, edit),
     [session.id],
   );
-  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes);
+  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes, setLinks);
   const connecting = useConnecting(graph, change, ask);
-  const moving = useMoving(graph, change, setNodes);
+  const { aligned, dragging } = useMoving(graph, change, setNodes);
 
-  const onNodesChange = useCallback((changes: NodeChange<Drawn>[]) => {
-    setNodes((before) => measured(applyNodeChanges(changes, before)));
-  }, []);
+  const onNodesChange = useCallback(
+    (changes: NodeChange<Drawn>[]) => {
+      const placed = aligned(changes);
+      setNodes((before) => measured(applyNodeChanges(placed, before)));
+    },
+    [aligned],
+  );
 
   const onSelectionChange = useCallback(
     ({ nodes: chosen, edges: lines }: { nodes: Drawn[]; edges: WireEdge[] }) => {
@@ -138,7 +143,12 @@ function Flow({
         const name = event.dataTransfer.getData(NODE_TYPE);
         if (name === "") return;
         event.preventDefault();
-        place(name, flow.screenToFlowPosition({ x: event.clientX, y: event.clientY }));
+        const { clientX: x, clientY: y } = event;
+        const link = linkAt(x, y);
+        place(name, flow.screenToFlowPosition({ x, y }), (now, type, at) => {
+          const added = withNode(now, type, at);
+          return insertedInto(added, nodesOf(added).at(-1)?.id ?? "", link);
+        });
       }}
     >
       <ReactFlow<Drawn, WireEdge>
@@ -148,18 +158,14 @@ function Flow({
         edgeTypes={LINES}
         onEdgeDoubleClick={({ clientX, clientY }, { id }) =>
           change("lead a link around", (now) =>
-            addReroute(
-              now,
-              Number(id),
-              rounded(flow.screenToFlowPosition({ x: clientX, y: clientY })),
-            ),
+            ledAround(now, Number(id), flow.screenToFlowPosition({ x: clientX, y: clientY })),
           )
         }
         onNodesChange={onNodesChange}
         onEdgesChange={onEdgesChange}
         onSelectionChange={onSelectionChange}
         {...connecting}
-        {...moving}
+        {...dragging}
         connectionRadius={24}
         reconnectRadius={14}
         deleteKeyCode={null}
@@ -185,6 +191,7 @@ function Flow({
         proOptions={{ hideAttribution: true }}
       >
         <Background gap={24} />
+        <Guides />
         <Controls showInteractive={false} showFitView={false}>
           <ControlButton
             title="Show all"
@@ -198,6 +205,7 @@ function Flow({
           <MiniMap pannable zoomable nodeClassName={(node) => `mini-${node.type}`} />
         )}
       </ReactFlow>
+      <Cutting change={change} />
       <AddNode />
       <Menu />
     </main>

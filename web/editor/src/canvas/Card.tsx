@@ -14,7 +14,7 @@ import { activeSession, docOf, type Session, useDocuments } from "../shell/docum
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
-import { handleOf, type Input, inputsOf } from "./ends";
+import { handleOf, type Input, inputsOf } from "../catalog/ends";
 import { type CardNode, handlesOf } from "./layout";
 import { NodeHeat } from "../plan/HeatLook";
 import { DeviceBar, NodePlan } from "../plan/NodePlan";

@@ -21,10 +21,25 @@ const ON_NODES = [
   "downstream",
   "arrange",
   "run-to",
+  "replace",
+  "swap",
+  "link-selected",
+  "dissolve",
   "delete",
 ];
+const ON_LINK = ["hide-links", "name-link", "delete"];
 const ON_GROUP = ["rename", "colour", "delete"];
-const ON_CANVAS = ["add", "paste", "all", "arrange", "fit", "find"];
+const ON_CANVAS = ["add", "paste", "all", "arrange", "hide-all", "hide-types", "fit", "find"];
+
+/** Pixels from the corner to where its roundness ends. */
+const INSIDE = 3;
+
+/** The actions for what was clicked. */
+function actionsOn(what: string): readonly string[] {
+  if (what === "") return ON_CANVAS;
+  if (what.startsWith("link:")) return ON_LINK;
+  return what.startsWith("group:") ? ON_GROUP : ON_NODES;
+}
 
 export function Menu() {
   const menu = useCanvas((canvas) => canvas.menu);
@@ -43,11 +58,12 @@ function Open({
     if (element === null) return;
     element.showPopover();
     const { width, height } = element.getBoundingClientRect();
-    element.style.left = `${Math.max(0, Math.min(x, window.innerWidth - width - 8))}px`;
-    element.style.top = `${Math.max(0, Math.min(y, window.innerHeight - height - 8))}px`;
+    // the pointer is within it: a button that is released outside would close it
+    element.style.left = `${Math.max(0, Math.min(x - INSIDE, window.innerWidth - width - 8))}px`;
+    element.style.top = `${Math.max(0, Math.min(y - INSIDE, window.innerHeight - height - 8))}px`;
     element.querySelector("button")?.focus();
   }, [x, y]);
-  const names = what === "" ? ON_CANVAS : what.startsWith("group:") ? ON_GROUP : ON_NODES;
+  const names = actionsOn(what);
   const all = field === null ? names : [...ON_FIELD, ...names];
   const close = () => useCanvas.setState({ menu: null });
   return (

@@ -1,7 +1,7 @@
 /** One end for links. While a link is drawn, those that fit it are lit. */
 import { Handle, Position } from "@xyflow/react";
 import { compatible } from "../catalog/catalog";
-import { handleOf, type Input, type Output } from "./ends";
+import { handleOf, type Input, type Output } from "../catalog/ends";
 import { socketColour } from "../catalog/sockets";
 import { useCanvas } from "./state";
 

@@ -2,12 +2,30 @@
 import { BaseEdge, type Edge, type EdgeProps, getBezierPath, useStore } from "@xyflow/react";
 import { memo } from "react";
 import { useHeat } from "../plan/HeatLook";
+import type { LinkBadge } from "../document/hidden";
 import { noteRender } from "../renders";
+import { LinkBadges, STUB } from "./LinkBadges";
+import { useCanvas } from "./state";
 
-export type WireEdge = Edge<{ readonly through: readonly string[] }, "wire">;
+/** `badge`: what stands in place of the link, if it is hidden. */
+export type WireEdge = Edge<
+  {
+    readonly through: readonly string[];
+    readonly badge: LinkBadge | null;
+    readonly colour: string;
+  },
+  "wire"
+>;
 
 export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
   noteRender(`link ${edge.id}`);
+  const into = useCanvas((canvas) => canvas.into === Number(edge.id));
+  const badge = edge.data?.badge ?? null;
+  const { source, target, selected } = edge;
+  const shown = useCanvas(
+    (canvas) =>
+      badge === null || selected || canvas.selected.has(source) || canvas.selected.has(target),
+  );
   const { sourceX, sourceY, targetX, targetY, sourcePosition, targetPosition } = edge;
   const critical = useHeat(({ links }) => links.has(Number(edge.id)), false);
   const through = edge.data?.through ?? [];
@@ -26,12 +44,29 @@ export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
     const ends = { sourceX: fromX, sourceY: fromY, targetX: toX, targetY: toY };
     return getBezierPath({ ...ends, sourcePosition, targetPosition })[0];
   });
+  const stubs = `M${sourceX},${sourceY} h${STUB} M${targetX - STUB},${targetY} h${STUB}`;
+  const state = [
+    into ? "into" : "",
+    shown ? "" : "stub",
+    badge === null ? "" : "named",
+    critical ? "critical" : "",
+  ];
   return (
-    <BaseEdge
-      id={edge.id}
-      path={path.join(" ")}
-      interactionWidth={16}
-      className={critical ? "critical" : ""}
-    />
+    <>
+      <BaseEdge
+        id={edge.id}
+        className={state.join(" ")}
+        path={shown ? path.join(" ") : stubs}
+        interactionWidth={16}
+      />
+      {badge !== null && (
+        <LinkBadges
+          link={edge.id}
+          badge={badge}
+          colour={edge.data?.colour ?? ""}
+          {...{ source, target, sourceX, sourceY, targetX, targetY }}
+        />
+      )}
+    </>
   );
 });

@@ -1,6 +1,7 @@
 /** Turns a graph into what React Flow draws. Equal parts keep their identity. */
 import { type Node, type NodeHandle, Position } from "@xyflow/react";
 import type { Place } from "../document/commands";
+import { badgesOf } from "../document/hidden";
 import {
   type Doc,
   type DocGroup,
@@ -49,11 +50,23 @@ export function drawnNodes(graph: Doc, before: readonly Drawn[]): Drawn[] {
       };
     }),
     ...nodesOf(graph).map((node) => drawnCard(node, known)),
-    ...reroutesOf(graph).map((reroute) => drawnPoint(reroute, known)),
+    ...drawnPoints(graph, known),
   ];
 }
 
-function drawnPoint(reroute: Reroute, known: ReadonlyMap<string, Drawn>): Drawn {
+/** Points stand there unseen where all links through them are hidden. */
+function drawnPoints(graph: Doc, known: ReadonlyMap<string, Drawn>): Drawn[] {
+  const badges = badgesOf(graph);
+  const seen = new Set(
+    [...throughOf(graph)].flatMap(([link, points]) => (badges.has(link) ? [] : points)),
+  );
+  return reroutesOf(graph).map((one) => ({
+    ...drawnPoint(one, known),
+    className: seen.has(one.id) ? "" : "unseen-point",
+  }));
+}
+
+function drawnPoint(reroute: Reroute, known: ReadonlyMap<string, Drawn>): PointNode {
   const id = pointId(reroute.id);
   const old = known.get(id);
   const { x, y } = reroute;
@@ -157,9 +170,11 @@ export function drawnEdges(
   before: readonly WireEdge[] = [],
 ): WireEdge[] {
   const through = throughOf(graph);
+  const badges = badgesOf(graph);
   const known = new Map(before.map((edge) => [edge.id, edge]));
   return linksOf(graph).map((link): WireEdge => {
     const id = String(link.id);
+    const colour = `socket-${socketColour(link.type)}`;
     const made: WireEdge = {
       id,
       type: "wire",
@@ -167,9 +182,13 @@ export function drawnEdges(
       sourceHandle: `out:${link.fromSlot}`,
       target: link.to,
       targetHandle: `in:${link.toSlot}`,
-      className: `link socket-${socketColour(link.type)}`,
+      className: `link ${colour}`,
       selected: selected.has(id),
-      data: { through: (through.get(link.id) ?? []).map(pointId) },
+      data: {
+        through: (through.get(link.id) ?? []).map(pointId),
+        badge: badges.get(link.id) ?? null,
+        colour,
+      },
     };
     const old = known.get(id);
     return old !== undefined && isSame(old, made) ? old : made;
@@ -184,6 +203,8 @@ function isSame(one: WireEdge, other: WireEdge): boolean {
     one.targetHandle === other.targetHandle &&
     one.className === other.className &&
     one.selected === other.selected &&
-    one.data?.through.join() === other.data?.through.join()
+    one.data?.through.join() === other.data?.through.join() &&
+    one.data?.badge?.name === other.data?.badge?.name &&
+    one.data?.badge?.row === other.data?.badge?.row
   );
 }

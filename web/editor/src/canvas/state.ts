@@ -1,8 +1,9 @@
 /** Holds what other parts may know of and ask from the canvas in front. */
 import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
+import type { Input, Output } from "../catalog/ends";
+import type { Guide } from "../document/aligning";
 import type { FieldName } from "../widgets/values";
-import type { Input, Output } from "./ends";
 
 /** One end of a link that is being drawn. */
 export type Pending =
@@ -22,6 +23,12 @@ interface Menu {
   readonly field: FieldName | null;
 }
 
+interface Seen {
+  readonly x: number;
+  readonly y: number;
+  readonly zoom: number;
+}
+
 interface CanvasState {
   /** Nodes and groups. */
   readonly selected: ReadonlySet<string>;
@@ -31,6 +38,10 @@ interface CanvasState {
   readonly asking: Asking | null;
   readonly menu: Menu | null;
   readonly connecting: Pending | null;
+  /** The link that the dragged node is put into where it is dropped. */
+  readonly into: number | null;
+  /** Along what the dragged nodes are aligned. */
+  readonly guides: readonly Guide[];
   /** Whether a large graph is seen from where its texts cannot be read. */
   readonly far: boolean;
   /** Whose title is being written. */
@@ -40,14 +51,19 @@ interface CanvasState {
   readonly ask: () => void;
   /** The middle of what is in view. */
   readonly middle: () => { readonly x: number; readonly y: number };
+  /** The middle of what is in view, and how large it is seen. */
+  readonly view: () => Seen;
+  readonly look: (at: Seen) => void;
   readonly fit: (nodes?: ReadonlySet<string>) => void;
   readonly zoom: (to: number | "in" | "out") => void;
-  readonly select: (nodes: ReadonlySet<string>) => void;
+  readonly select: (nodes: ReadonlySet<string>, links?: ReadonlySet<string>) => void;
   /** Brings a node into view, if it is not. */
   readonly reveal: (node: string) => void;
   readonly jump: (node: string) => void;
-  /** The heights of nodes as they are drawn. */
-  readonly heights: () => ReadonlyMap<string, number>;
+  /** The sizes of nodes as they are drawn. */
+  readonly sizes: () => ReadonlyMap<string, { readonly width: number; readonly height: number }>;
+  /** The heights of the ends of links as they are drawn. */
+  readonly ends: () => ReadonlyMap<number, { readonly fromY: number; readonly toY: number }>;
   /** The pointer's place in the graph. */
   readonly pointer: () => { readonly x: number; readonly y: number };
 }
@@ -60,16 +76,21 @@ export const useCanvas = create<CanvasState>(() => ({
   asking: null,
   menu: null,
   connecting: null,
+  into: null,
+  guides: [],
   far: false,
   renaming: null,
   views: {},
   ask: nothing,
   middle: () => ({ x: 0, y: 0 }),
+  view: () => ({ x: 0, y: 0, zoom: 1 }),
+  look: nothing,
   fit: nothing,
   zoom: nothing,
   select: nothing,
   reveal: nothing,
   jump: nothing,
-  heights: () => new Map(),
+  sizes: () => new Map(),
+  ends: () => new Map(),
   pointer: () => ({ x: 0, y: 0 }),
 }));

@@ -1,6 +1,6 @@
 /** Finds the widgets that a node shows, with the values that lie as its type says; makes new nodes. */
 import type { DocNode } from "../document/model";
-import { isObject, type Json, type JsonObject } from "../json";
+import { isObject, type Json, type JsonObject, numberFrom } from "../json";
 import { type NodeType, socketOf, type Widget } from "./catalog";
 
 /** A widget of a node with the key of its value. */
@@ -50,19 +50,40 @@ export function shownWidgets(node: DocNode, type: NodeType): readonly Widget[] {
   return placed.length > 0 ? placed.map(({ widget }) => widget) : startsOf(type.widgets).widgets;
 }
 
+/** A widget's value, and the hidden one that follows it. */
+interface Held {
+  readonly value: Json;
+  readonly after?: Json | undefined;
+}
+
+/** Values of widgets by the widgets' names. */
+export type Known = ReadonlyMap<string, Held>;
+
+/** The values that a node holds. */
+export function heldBy({ values }: DocNode, placed: readonly Placed[]): Known {
+  return new Map(
+    placed.map(({ widget, key, value }) => {
+      const follows = widget.helper !== null && typeof key === "number" && Array.isArray(values);
+      return [widget.name, { value, after: follows ? values[key + 1] : undefined }];
+    }),
+  );
+}
+
+const HELPERS = { seed: "randomize", upload: "image" } as const;
+
 /** What widgets show and hold in a new node, and the further ones that they bring; `known` values
  * stay.
  */
-function startsOf(given: readonly Widget[], known: ReadonlyMap<string, Json> = new Map()) {
+function startsOf(given: readonly Widget[], known: Known = new Map()) {
   const widgets: Widget[] = [];
   const values: Json[] = [];
   const pending = [...given];
   for (let widget = pending.shift(); widget !== undefined; widget = pending.shift()) {
-    const value = known.get(widget.name) ?? startOf(widget);
+    const held = known.get(widget.name);
+    const value = held?.value ?? startOf(widget);
     widgets.push(widget);
     values.push(value);
-    if (widget.helper === "seed") values.push("randomize");
-    if (widget.helper === "upload") values.push("image");
+    if (widget.helper !== null) values.push(held?.after ?? HELPERS[widget.helper]);
     pending.unshift(...broughtBy(widget, value));
   }
   return { widgets, values };
@@ -82,12 +103,12 @@ export function chosenValues(
   const at = placed.find(({ widget }) => widget.name === name);
   if (at === undefined) return node.values;
   const below = placed.filter(({ widget }) => widget.name.startsWith(`${name}.`));
-  const known = new Map(below.map(({ widget, value: held }) => [widget.name, held]));
+  const known = heldBy(node, below);
   const next = startsOf(broughtBy(at.widget, value), known);
   if (typeof at.key === "string") {
     const gone = new Set(below.map(({ widget }) => widget.name));
     const kept = Object.entries(node.values).filter(([held]) => !gone.has(held));
-    const shown = next.widgets.map((one) => [one.name, known.get(one.name) ?? startOf(one)]);
+    const shown = next.widgets.map((one) => [one.name, known.get(one.name)?.value ?? startOf(one)]);
     return Object.fromEntries([...kept, [name, value], ...shown]);
   }
   const values = [...(node.values as readonly Json[])];
@@ -111,9 +132,25 @@ function fits(widget: Widget, value: Json): boolean {
   }
 }
 
-/** Builds a node of a type as the format stores it, with its defaults. */
-export function newNode(type: NodeType, x: number, y: number): JsonObject {
-  const { widgets, values } = startsOf(type.widgets);
+/** Tells whether a person could give a widget this value. */
+export function offers(widget: Widget, value: Json): boolean {
+  if (!fits(widget, value)) return false;
+  if (widget.kind === "choice") return widget.choices.includes(value);
+  if (widget.kind !== "number") return true;
+  const number = Number(value);
+  const { min, max } = widget.options;
+  const within = number >= numberFrom(min, -Infinity) && number <= numberFrom(max, Infinity);
+  return within && (!widget.whole || Number.isInteger(number));
+}
+
+/** Builds a node of a type as the format stores it, with its defaults where no value is `known`. */
+export function newNode(
+  type: NodeType,
+  x: number,
+  y: number,
+  known: Known = new Map(),
+): JsonObject {
+  const { widgets, values } = startsOf(type.widgets, known);
   const rows = Math.max(type.sockets.length, type.outputs.length) + widgets.length;
   return {
     type: type.name,

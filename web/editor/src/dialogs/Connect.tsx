@@ -5,7 +5,7 @@ import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { graphOf, useActive, useDocuments } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { type Entry, Picker } from "./Picker";
-import { type Input, inputsOf, linked, type Output, whyNot } from "../canvas/ends";
+import { type Input, inputsOf, linked, type Output, whyNot } from "../catalog/ends";
 import { useCanvas } from "../canvas/state";
 
 interface Choice extends Entry {

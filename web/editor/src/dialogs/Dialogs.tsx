@@ -1,3 +1,4 @@
+import { Bookmarks } from "./Bookmarks";
 import { Connect } from "./Connect";
 import { useState } from "react";
 import { Compare } from "../compare/Compare";
@@ -5,10 +6,13 @@ import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "./Large";
 import { ACTIONS } from "../shell/actions";
 import { keyText, useKeys } from "../shell/keys";
-import { colour } from "../shell/editing";
+import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
+import { LinkTypes } from "./LinkTypes";
 import { Picker } from "./Picker";
+import { Replace } from "./Replace";
 import { Shortcuts } from "./Shortcuts";
+import { SwapInputs } from "./SwapInputs";
 import { usePage } from "../shell/page";
 import { openTemplate } from "../shell/running";
 import { ConflictChoice, SaveAs } from "./Saving";
@@ -29,6 +33,10 @@ export function Dialogs() {
       {dialog === "keys" && <Shortcuts onClose={close} />}
       {dialog === "connect" && <Connect onClose={close} />}
       {dialog === "find" && <Find />}
+      {dialog === "replace" && <Replace onClose={close} />}
+      {dialog === "bookmarks" && <Bookmarks onClose={close} />}
+      {dialog === "link-types" && <LinkTypes onClose={close} />}
+      {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}

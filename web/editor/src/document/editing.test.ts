@@ -6,7 +6,7 @@ import { arranged } from "./arrange";
 import { copied, pasted } from "./clipboard";
 import { addInput, removeNodes, setColour, setFlag, setTitle } from "./commands";
 import { addGroup, moveGroup, removeGroup } from "./groups";
-import { connect, removeLinks } from "./links";
+import { connect, moveLinks, removeLinks } from "./links";
 import { type Doc, groupsOf, linksOf, nodesOf } from "./model";
 import { boundariesOf, changeAt, graphAt, graphsOf, type Path } from "./scope";
 
@@ -173,6 +173,14 @@ function changed(doc: Doc, [kind, first, second, slot]: readonly number[]): Doc 
         return pasted(graph, copied(graph, new Set([one.id, other.id])), 0, 0)?.doc ?? graph;
       case 4:
         return addInput(graph, one.id, { name: `w${slot}`, type: "INT", link: null, widget: "w" });
+      case 5: {
+        const link = linksOf(graph)[(slot ?? 0) % Math.max(1, linksOf(graph).length)];
+        if (link === undefined || one.outputs.length === 0 || other.inputs.length === 0)
+          return graph;
+        const from = { node: one.id, slot: (second ?? 0) % one.outputs.length };
+        const to = { node: other.id, slot: (first ?? 0) % other.inputs.length };
+        return moveLinks(graph, new Map([[link.id, { from, to, type: "X" }]]));
+      }
       default:
         return setTitle(setFlag(graph, new Set([other.id]), "pinned", true), one.id, "named");
     }

@@ -2,7 +2,7 @@
  * Links and cuts. A link is told of in several places: among the links, at both of its ends, at the
  * boundary of a subgraph, and by the reroutes that it runs through. All of them change here.
  */
-import { isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
+import { fieldsOf, isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
 import { type Doc, idOf, linksOf } from "./model";
 import { counted, lastOf, rawId, withNodes, withSlot } from "./raw";
 import { boundariesOf } from "./scope";
@@ -12,23 +12,86 @@ export interface End {
   readonly slot: number;
 }
 
+export interface Ends {
+  readonly from: End;
+  readonly to: End;
+  readonly type: string;
+}
+
 /** Links an output to an input; what the input was linked to before is cut. */
 export function connect(graph: Doc, from: End, to: End, type: string): Doc {
-  const taken = linksOf(graph).filter((link) => link.to === to.node && link.toSlot === to.slot);
-  const free = removeLinks(graph, new Set(taken.map((link) => link.id)));
+  const ends = { from, to, type };
+  const free = removeLinks(graph, into(graph, [to]));
   const id = Math.max(lastOf(graph, "link"), ...linksOf(graph).map((link) => link.id)) + 1;
-  const [source, target] = [rawId(free, from.node), rawId(free, to.node)];
-  const link: Json = isVersionOne(graph)
-    ? {
+  const link = recorded(graph, id, ends, isVersionOne(graph) ? {} : []);
+  return counted(told({ ...free, links: [...listOf(free.links), link] }, id, ends), "link", id);
+}
+
+/**
+ * Leads links from and to other ends; they keep their ids and what they are led through. What these
+ * inputs were linked to before is cut.
+ */
+export function moveLinks(graph: Doc, moved: ReadonlyMap<number, Ends>): Doc {
+  const known = linksOf(graph).filter(({ id }) => moved.has(id));
+  const targets = [...moved.values()].map(({ to }) => to);
+  const taken = [...into(graph, targets)].filter((id) => !moved.has(id));
+  const loose = untold(removeLinks(graph, new Set(taken)), (id) => moved.has(idFrom(id)));
+  const links = listOf(loose.links).map((raw) => {
+    const ends = moved.get(linkId(raw));
+    return ends === undefined ? raw : recorded(loose, linkId(raw), ends, raw);
+  });
+  return known.reduce<Doc>(
+    (next, { id }) => {
+      const ends = moved.get(id);
+      return ends === undefined ? next : told(next, id, ends);
+    },
+    { ...loose, links },
+  );
+}
+
+export function removeLinks(graph: Doc, links: ReadonlySet<number>): Doc {
+  if (links.size === 0) return graph;
+  const gone: Gone = (id) => links.has(idFrom(id));
+  const cut = untold(graph, gone);
+  const rest = listOf(cut.links).filter((raw) => !links.has(linkId(raw)));
+  return withoutReroutes({ ...cut, links: rest }, gone);
+}
+
+/** The links that lead to these inputs. */
+function into(graph: Doc, inputs: readonly End[]): ReadonlySet<number> {
+  const at = new Set(inputs.map(({ node, slot }) => `${slot} ${node}`));
+  return new Set(
+    linksOf(graph).flatMap(({ id, to, toSlot }) => (at.has(`${toSlot} ${to}`) ? [id] : [])),
+  );
+}
+
+function idFrom(raw: Json | undefined): number {
+  return numberFrom(raw, Number.NaN);
+}
+
+function linkId(raw: Json): number {
+  return idFrom(Array.isArray(raw) ? (raw as readonly Json[])[0] : isObject(raw) ? raw.id : null);
+}
+
+/** A link as the file has it. `raw`: what it was before, or an empty one of the file's version. */
+function recorded(graph: Doc, id: number, { from, to, type }: Ends, raw: Json): Json {
+  const [source, target] = [rawId(graph, from.node), rawId(graph, to.node)];
+  return Array.isArray(raw)
+    ? [id, source, from.slot, target, to.slot, type, ...(raw as readonly Json[]).slice(6)]
+    : {
+        ...fieldsOf(raw),
         id,
         origin_id: source,
         origin_slot: from.slot,
         target_id: target,
         target_slot: to.slot,
         type,
-      }
-    : [id, source, from.slot, target, to.slot, type];
-  const linked = withNodes(free, (raw) => {
+      };
+}
+
+/** Tells both ends of a link of it. */
+function told(graph: Doc, id: number, { from, to }: Ends): Doc {
+  const linked = withNodes(graph, (raw) => {
     let node = raw;
     if (idOf(raw.id) === from.node)
       node = withSlot(node, "outputs", from.slot, (slot) => added(slot, "links", id));
@@ -36,18 +99,16 @@ export function connect(graph: Doc, from: End, to: End, type: string): Doc {
       node = withSlot(node, "inputs", to.slot, (slot) => ({ ...slot, link: id }));
     return node;
   });
-  const told = boundariesOf(linked).reduce<Doc>((next, { id: boundary, side }) => {
+  return boundariesOf(linked).reduce<Doc>((next, { id: boundary, side }) => {
     const end = side === "inputs" ? from : to;
     return boundary === end.node
       ? withSlot(next, side, end.slot, (slot) => added(slot, "linkIds", id))
       : next;
   }, linked);
-  return { ...counted(told, "link", id), links: [...listOf(told.links), link] };
 }
 
-export function removeLinks(graph: Doc, links: ReadonlySet<number>): Doc {
-  if (links.size === 0) return graph;
-  const gone = (id: Json | undefined) => links.has(numberFrom(id, Number.NaN));
+/** Has no end tell of these links any more. */
+function untold(graph: Doc, gone: Gone): Doc {
   const cut = withNodes(graph, (raw) => {
     const inputs = changed(raw.inputs, (slot) =>
       gone(slot.link) ? { ...slot, link: null } : slot,
@@ -57,10 +118,7 @@ export function removeLinks(graph: Doc, links: ReadonlySet<number>): Doc {
       ? raw
       : { ...raw, ...(inputs && { inputs }), ...(outputs && { outputs }) };
   });
-  const rest = listOf(cut.links).filter(
-    (raw) => !gone(Array.isArray(raw) ? raw[0] : isObject(raw) ? raw.id : undefined),
-  );
-  return withoutReroutes(withoutAtBoundary({ ...cut, links: rest }, gone), gone);
+  return withoutAtBoundary(cut, gone);
 }
 
 type Gone = (id: Json | undefined) => boolean;

@@ -34,6 +34,29 @@ test.each([
   expect(start.extra).toEqual(start === OLD ? { other: 1 } : undefined);
 });
 
+test("P1.02 a point is put between the points that it was dropped between, for all links there", () => {
+  const shared: Doc = {
+    ...NEW,
+    links: [
+      { id: 4, parentId: 2 },
+      { id: 5, parentId: 1 },
+    ],
+    reroutes: [
+      { id: 1, pos: [0, 0], linkIds: [4, 5] },
+      { id: 2, parentId: 1, pos: [9, 0], linkIds: [4] },
+    ],
+  };
+  expect(throughOf(addReroute(shared, 4, { x: 5, y: 0 }, 1)).get(4)).toEqual([1, 3, 2]);
+  expect(throughOf(addReroute(shared, 4, { x: 12, y: 0 }, 2)).get(4)).toEqual([1, 2, 3]);
+  const first = addReroute(shared, 4, { x: -5, y: 0 }, 0);
+  expect([...throughOf(first).values()]).toEqual([
+    [3, 1, 2],
+    [3, 1],
+  ]);
+  expect(reroutesOf(removeReroute(first, 3))).toEqual(reroutesOf(shared));
+  expect(first.reroutes).toContainEqual({ id: 3, pos: [-5, 0], linkIds: [4, 5] });
+});
+
 test("P0.11 points that lead in a circle, or nowhere, end", () => {
   const circle = {
     ...NEW,

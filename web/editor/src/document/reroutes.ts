@@ -36,21 +36,34 @@ export function throughOf(graph: Doc): ReadonlyMap<number, readonly number[]> {
   return found;
 }
 
-/** Leads a link through a new point, the last one before its input. */
-export function addReroute(graph: Doc, link: number, { x, y }: Place): Doc {
+/**
+ * Leads a link through a new point, behind so many of those that it has. Links that share the next
+ * point are led through it, too.
+ */
+export function addReroute(graph: Doc, link: number, { x, y }: Place, behind = Infinity): Doc {
   const id = Math.max(0, ...reroutesOf(graph).map((one) => one.id)) + 1;
-  const parent = lastPoints(graph).get(link);
+  const ways = throughOf(graph);
+  const way = ways.get(link) ?? [];
+  const [parent, next] = [way.slice(0, behind).at(-1), way[behind]];
+  const led = [...ways].flatMap(([other, points]) =>
+    next !== undefined && points.includes(next) ? [other] : [],
+  );
   const made: JsonObject = {
     id,
     ...(parent === undefined ? {} : { parentId: parent }),
     pos: [x, y],
-    linkIds: [link],
+    linkIds: next === undefined ? [link] : led,
   };
   const added = withHolder(graph, (holder) => ({
     ...holder,
-    reroutes: [...listOf(holder.reroutes), made],
+    reroutes: [
+      ...listOf(holder.reroutes).map((raw) =>
+        isObject(raw) && next !== undefined && raw.id === next ? relinked(raw, id) : raw,
+      ),
+      made,
+    ],
   }));
-  return withLast(added, link, id);
+  return next === undefined ? withLast(added, link, id) : added;
 }
 
 export function moveReroutes(graph: Doc, places: ReadonlyMap<number, Place>): Doc {

@@ -7,7 +7,8 @@ import { saveGraph, saveTimeline, saveTrace } from "../export/exporting";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
-import * as editing from "./editing";
+import { BOOKMARKS, LINKING, PLACING } from "./edits/actions";
+import * as editing from "./edits/editing";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
@@ -310,7 +311,10 @@ const DOCUMENTS: readonly Action[] = [
 export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
   Running: RUNNING,
   Editing: EDITING,
+  Links: LINKING,
+  Places: PLACING,
   Looking: LOOKING,
+  Bookmarks: BOOKMARKS,
   Documents: DOCUMENTS,
 };
 

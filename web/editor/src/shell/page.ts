@@ -2,7 +2,18 @@
 import { create } from "zustand";
 import type { Conflict } from "../server/workflows";
 
-export type Dialog = "templates" | "connect" | "palette" | "keys" | "find" | "colour" | "save-as";
+export type Dialog =
+  | "templates"
+  | "connect"
+  | "palette"
+  | "keys"
+  | "find"
+  | "colour"
+  | "save-as"
+  | "replace"
+  | "swap"
+  | "link-types"
+  | "bookmarks";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps";
 
 /** Pictures of which one is shown large. */

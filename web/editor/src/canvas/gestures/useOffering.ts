@@ -1,5 +1,5 @@
 /** Tells other parts where the pointer is, and does what they ask of the canvas. */
-import { useReactFlow } from "@xyflow/react";
+import { type ReactFlowInstance, useReactFlow } from "@xyflow/react";
 import {
   type MouseEvent,
   type PointerEvent,
@@ -8,22 +8,26 @@ import {
   useEffect,
   useRef,
 } from "react";
-import { insert } from "../shell/editing";
-import { tell } from "../shell/live";
-import { openFiles } from "../shell/running";
-import { fieldAt } from "../widgets/values";
-import { fitting } from "./fit";
-import type { Drawn } from "./layout";
-import type { WireEdge } from "./Wire";
-import { type Pending, useCanvas } from "./state";
+import { insert } from "../../shell/edits/editing";
+import { tell } from "../../shell/live";
+import { openFiles } from "../../shell/running";
+import { fieldAt } from "../../widgets/values";
+import { fitting } from "../fit";
+import { linkName } from "../LinkBadges";
+import type { Drawn } from "../layout";
+import type { WireEdge } from "../Wire";
+import { type Pending, useCanvas } from "../state";
 
 /** How fast the view moves: at once for who wants no motion. */
 const pace = () => ({
   duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 150,
 });
-const NO_NODES: ReadonlySet<string> = new Set();
+const NOTHING: ReadonlySet<string> = new Set();
 
-export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
+export function useOffering(
+  setNodes: (next: SetStateAction<Drawn[]>) => void,
+  setLinks: (next: ReadonlySet<string>) => void,
+) {
   const flow = useReactFlow<Drawn, WireEdge>();
   const pointer = useRef({ x: 200, y: 200 });
   const ask = useCallback((x: number, y: number, pending: Pending | null = null) => {
@@ -31,21 +35,26 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
   }, []);
 
   useEffect(() => {
-    const select = (chosen: ReadonlySet<string>) =>
+    const select = (chosen: ReadonlySet<string>, lines: ReadonlySet<string> = NOTHING) => {
       setNodes((all) => all.map((one) => ({ ...one, selected: chosen.has(one.id) })));
+      setLinks(lines);
+    };
+    const middle = () => {
+      const box = document.querySelector(".canvas")?.getBoundingClientRect();
+      return flow.screenToFlowPosition({
+        x: (box?.left ?? 0) + (box?.width ?? 0) / 2,
+        y: (box?.top ?? 0) + (box?.height ?? 0) / 2,
+      });
+    };
     useCanvas.setState({
-      selected: NO_NODES,
+      selected: NOTHING,
       asking: null,
       menu: null,
       connecting: null,
       renaming: null,
-      middle: () => {
-        const box = document.querySelector(".canvas")?.getBoundingClientRect();
-        return flow.screenToFlowPosition({
-          x: (box?.left ?? 0) + (box?.width ?? 0) / 2,
-          y: (box?.top ?? 0) + (box?.height ?? 0) / 2,
-        });
-      },
+      middle,
+      view: () => ({ ...middle(), zoom: flow.getZoom() }),
+      look: ({ x, y, zoom }) => void flow.setCenter(x, y, { zoom, ...pace() }),
       ask: () => ask(pointer.current.x, pointer.current.y),
       fit: (chosen) => {
         const view = fitting(flow, (id) => chosen?.has(id) !== false, 0.08);
@@ -79,11 +88,26 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
         const view = fitting(flow, (id) => id === node, 0.6);
         if (view !== null) void flow.setViewport(view, pace());
       },
-      heights: () =>
-        new Map(flow.getNodes().map(({ id, measured }) => [id, measured?.height ?? 100])),
+      sizes: () =>
+        new Map(
+          flow.getNodes().map(({ id, measured, width = 0, initialHeight = 0 }) => {
+            return [
+              id,
+              { width: measured?.width ?? width, height: measured?.height ?? initialHeight },
+            ];
+          }),
+        ),
+      ends: () =>
+        new Map(
+          flow.getEdges().flatMap((edge) => {
+            const fromY = handleHeight(flow, edge.source, "source", edge.sourceHandle);
+            const toY = handleHeight(flow, edge.target, "target", edge.targetHandle);
+            return fromY === null || toY === null ? [] : [[Number(edge.id), { fromY, toY }]];
+          }),
+        ),
       pointer: () => flow.screenToFlowPosition(pointer.current),
     });
-  }, [ask, flow, setNodes]);
+  }, [ask, flow, setLinks, setNodes]);
 
   useEffect(() => {
     const paste = (event: ClipboardEvent) => {
@@ -108,12 +132,29 @@ export function useOffering(setNodes: (next: SetStateAction<Drawn[]>) => void) {
   const onContextMenu = useCallback((event: MouseEvent) => {
     if (!(event.target instanceof Element) || event.target.closest("input, textarea")) return;
     event.preventDefault();
-    const what = event.target.closest(".react-flow__node")?.getAttribute("data-id") ?? "";
-    if (what !== "" && !useCanvas.getState().selected.has(what))
-      useCanvas.getState().select(new Set([what]));
+    const node = event.target.closest(".react-flow__node")?.getAttribute("data-id") ?? "";
+    const edge = event.target.closest<HTMLElement>(".react-flow__edge, .link-badge");
+    const link = edge?.dataset.id ?? "";
+    const { selected, links, select } = useCanvas.getState();
+    if (node !== "" && !selected.has(node)) select(new Set([node]));
+    if (link !== "" && !links.has(link)) select(NOTHING, new Set([link]));
+    const what = link === "" ? node : linkName(link);
     const field = fieldAt(event.target);
     useCanvas.setState({ menu: { x: event.clientX, y: event.clientY, what, field } });
   }, []);
 
   return { ask, onPointerMove, onContextMenu };
+}
+
+/** How far down in the graph a handle is. */
+function handleHeight(
+  flow: ReactFlowInstance<Drawn, WireEdge>,
+  node: string,
+  side: "source" | "target",
+  handle: string | null | undefined,
+): number | null {
+  const { internals } = flow.getInternalNode(node) ?? {};
+  const found = internals?.handleBounds?.[side]?.find(({ id }) => id === handle);
+  if (internals === undefined || found === undefined) return null;
+  return internals.positionAbsolute.y + found.y + found.height / 2;
 }

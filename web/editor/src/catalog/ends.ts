@@ -1,11 +1,11 @@
 /** Finds what a handle stands for, and links two of them. */
-import { type Catalog, compatible, type NodeType, socketOf } from "../catalog/catalog";
-import { shownWidgets } from "../catalog/placed";
-import { refusal } from "../catalog/connecting";
-import { inputHelp, socketHelp, widgetHelp } from "../catalog/help";
+import { type Catalog, compatible, type NodeType, socketOf } from "./catalog";
+import { shownWidgets } from "./placed";
+import { refusal } from "./connecting";
+import { inputHelp, socketHelp, widgetHelp } from "./help";
 import { addInput } from "../document/commands";
 import { connect } from "../document/links";
-import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
+import { type Doc, type DocLink, type DocNode, linksOf, nodesOf } from "../document/model";
 import { boundariesOf } from "../document/scope";
 
 export interface Output {
@@ -104,12 +104,27 @@ export function whyNot(graph: Doc, from: Output, to: Input): string | null {
 }
 
 export function linked(graph: Doc, from: Output, to: Input): Doc {
-  const ready = to.slot === null ? addInput(graph, to.node, { ...to, link: null }) : graph;
+  const { graph: ready, slot } = listed(graph, to);
+  return connect(ready, from, { node: to.node, slot }, from.type);
+}
+
+/** Has a node list an input, where its type has it and the file does not. */
+export function listed(graph: Doc, to: Input): { readonly graph: Doc; readonly slot: number } {
+  if (to.slot !== null) return { graph, slot: to.slot };
+  const ready = addInput(graph, to.node, { ...to, link: null });
   const slots = nodesOf(ready).find(({ id }) => id === to.node)?.inputs.length ?? 0;
-  return connect(ready, from, { node: to.node, slot: to.slot ?? slots - 1 }, from.type);
+  return { graph: ready, slot: slots - 1 };
 }
 
 function inputsOfId(graph: Doc, catalog: Catalog, id: string): readonly Input[] {
   const node = nodesOf(graph).find((one) => one.id === id);
   return node === undefined ? [] : inputsOf(node, catalog.get(node.type));
+}
+
+/** The type of the input that a link leads to, at a subgraph's boundary too. */
+export function inputType(graph: Doc, { to, toSlot, type }: DocLink): string {
+  const slots =
+    nodesOf(graph).find(({ id }) => id === to)?.inputs ??
+    boundariesOf(graph).find(({ id, side }) => id === to && side === "outputs")?.slots;
+  return slots?.[toSlot]?.type ?? type;
 }

@@ -7,11 +7,11 @@ import type {
   OnConnectStartParams,
 } from "@xyflow/react";
 import { useCallback, useRef } from "react";
-import { removeLinks } from "../document/links";
-import type { Doc } from "../document/model";
-import { tell, useLive } from "../shell/live";
-import { fittingInput, inputAt, linked, outputAt, whyNot } from "./ends";
-import { type Pending, useCanvas } from "./state";
+import { removeLinks } from "../../document/links";
+import type { Doc } from "../../document/model";
+import { tell, useLive } from "../../shell/live";
+import { fittingInput, inputAt, linked, outputAt, whyNot } from "../../catalog/ends";
+import { type Pending, useCanvas } from "../state";
 
 type Change = (label: string, edit: (graph: Doc) => Doc) => void;
 

@@ -1,8 +1,8 @@
 /** Edits what is selected in the graph in view. */
-import { useCanvas } from "../canvas/state";
-import { reached } from "../catalog/connecting";
-import { arranged } from "../document/arrange";
-import { copied, pasted } from "../document/clipboard";
+import { useCanvas } from "../../canvas/state";
+import { reached } from "../../catalog/connecting";
+import { arranged } from "../../document/arrange";
+import { copied, pasted } from "../../document/clipboard";
 import {
   moveNodes,
   type Place,
@@ -10,43 +10,18 @@ import {
   setColour,
   setFlag,
   setMode,
-} from "../document/commands";
-import { addGroup, changeGroup, removeGroup } from "../document/groups";
-import { removeLinks } from "../document/links";
-import { type Doc, type DocNode, nodesOf } from "../document/model";
-import { removeReroute } from "../document/reroutes";
-import { activeSession, graphOf, useDocuments } from "./documents";
-import { tell } from "./live";
-import { usePage } from "./page";
+} from "../../document/commands";
+import { addGroup, changeGroup, removeGroup } from "../../document/groups";
+import { removeLinks } from "../../document/links";
+import { type Doc, type DocNode, nodesOf } from "../../document/model";
+import { removeReroute } from "../../document/reroutes";
+import { activeSession, graphOf, useDocuments } from "../documents";
+import { tell } from "../live";
+import { usePage } from "../page";
+import { nameLink } from "./hiding";
+import { change, onNodes, selection } from "./selection";
 
-const GROUP = "group:";
 const POINT = "point:";
-
-interface Selection {
-  readonly graph: Doc;
-  readonly nodes: ReadonlySet<string>;
-  /** Groups by their numbers, the last first. */
-  readonly groups: readonly number[];
-}
-
-function selection(): Selection | null {
-  const session = activeSession();
-  if (session === null) return null;
-  const chosen = [...useCanvas.getState().selected];
-  const groups = chosen.filter((id) => id.startsWith(GROUP)).map((id) => Number(id.slice(6)));
-  const nodes = new Set(chosen.filter((id) => !id.startsWith(GROUP)));
-  return { graph: graphOf(session), nodes, groups: groups.sort((one, other) => other - one) };
-}
-
-function change(label: string, edit: (graph: Doc) => Doc): void {
-  const session = activeSession();
-  if (session !== null) useDocuments.getState().change(session.id, label, edit);
-}
-
-function onNodes(act: (graph: Doc, nodes: ReadonlySet<string>) => void): void {
-  const chosen = selection();
-  if (chosen !== null && chosen.nodes.size > 0) act(chosen.graph, chosen.nodes);
-}
 
 function all(graph: Doc, nodes: ReadonlySet<string>, are: (node: DocNode) => boolean): boolean {
   return nodesOf(graph)
@@ -176,18 +151,20 @@ export function selectAlong(way: "upstream" | "downstream"): void {
 export function arrange(): void {
   const chosen = selection();
   if (chosen === null) return;
-  const heights = useCanvas.getState().heights();
+  const sizes = useCanvas.getState().sizes();
   const places = arranged(
     chosen.graph,
     chosen.nodes,
-    ({ id, height }) => heights.get(id) ?? height,
+    ({ id, height }) => sizes.get(id)?.height ?? height,
   );
   change("arrange", (now) => moveNodes(now, places));
   if (chosen.nodes.size === 0) requestAnimationFrame(() => useCanvas.getState().fit());
 }
 
 export function rename(): void {
-  const [first] = useCanvas.getState().selected;
+  const { selected, links } = useCanvas.getState();
+  const [first] = selected;
+  if (first === undefined && links.size > 0) return nameLink();
   useCanvas.setState({ renaming: first ?? null });
 }
 

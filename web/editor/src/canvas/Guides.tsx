@@ -1,0 +1,21 @@
+/** Draws the lines along which dragged nodes are aligned with others. */
+import { ViewportPortal } from "@xyflow/react";
+import { useCanvas } from "./state";
+
+export function Guides() {
+  const guides = useCanvas((canvas) => canvas.guides);
+  if (guides.length === 0) return null;
+  return (
+    <ViewportPortal>
+      <svg className="guides" aria-hidden="true">
+        {guides.map(({ axis, at, from, to }) =>
+          axis === "x" ? (
+            <line key={`x ${at}`} x1={at} x2={at} y1={from} y2={to} />
+          ) : (
+            <line key={`y ${at}`} x1={from} x2={to} y1={at} y2={at} />
+          ),
+        )}
+      </svg>
+    </ViewportPortal>
+  );
+}

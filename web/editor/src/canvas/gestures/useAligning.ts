@@ -1,0 +1,90 @@
+/** Has nodes that are dragged come in line with others, and shows along what. */
+import { type NodeChange, useReactFlow, useStoreApi } from "@xyflow/react";
+import { useCallback, useRef } from "react";
+import { alignment, type Box, boundsOf } from "../../document/aligning";
+import type { Place } from "../../document/commands";
+import type { Drawn } from "../layout";
+import { overlap } from "../lines";
+import type { WireEdge } from "../Wire";
+import { useCanvas } from "../state";
+
+/** Pixels of the screen within which nodes come in line. */
+const REACH = 6;
+const NOWHERE: Place = { x: 0, y: 0 };
+
+function boxOf({ position, width, measured }: Drawn): Box {
+  return { ...position, width: measured?.width ?? width ?? 0, height: measured?.height ?? 0 };
+}
+
+export function useAligning() {
+  const flow = useReactFlow<Drawn, WireEdge>();
+  const store = useStoreApi();
+  const others = useRef<readonly Box[] | null>(null);
+  const by = useRef(NOWHERE);
+  const isFree = useRef(false);
+
+  /** The boxes in view of all nodes but those that are dragged. */
+  const around = useCallback(
+    (dragged: ReadonlySet<string>): readonly Box[] => {
+      const { transform, width, height } = store.getState();
+      const [x, y, zoom] = transform;
+      const view = { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
+      return flow
+        .getNodes()
+        .filter(({ id, type }) => type === "card" && !dragged.has(id))
+        .map(boxOf)
+        .filter((box) => overlap(box, view));
+    },
+    [flow, store],
+  );
+
+  /** Moves what is dragged so that it stands in line. */
+  const aligned = useCallback(
+    (changes: NodeChange<Drawn>[]): NodeChange<Drawn>[] => {
+      const places = new Map(
+        changes.flatMap((one) =>
+          one.type === "position" && one.position !== undefined ? [[one.id, one.position]] : [],
+        ),
+      );
+      if (places.size === 0) return changes;
+      const dragging = changes.some((one) => one.type === "position" && one.dragging);
+      const dragged = [...places].flatMap(([id, position]) => {
+        const node = flow.getNode(id);
+        return node === undefined ? [] : [{ ...node, position }];
+      });
+      const movable = dragging && !isFree.current && dragged.every(({ type }) => type === "card");
+      if (dragging) {
+        others.current ??= around(new Set(places.keys()));
+        const found = movable
+          ? alignment(boundsOf(dragged.map(boxOf)), others.current, REACH / flow.getZoom())
+          : { by: NOWHERE, guides: [] };
+        by.current = found.by;
+        if (found.guides.length + useCanvas.getState().guides.length > 0)
+          useCanvas.setState({ guides: found.guides });
+      }
+      const { x, y } = by.current;
+      return changes.map((one) =>
+        one.type === "position" && one.position !== undefined
+          ? { ...one, position: { x: one.position.x + x, y: one.position.y + y } }
+          : one,
+      );
+    },
+    [around, flow],
+  );
+
+  /** Whether what is dragged goes where the pointer is, in line or not. */
+  const setFree = useCallback((free: boolean) => {
+    isFree.current = free;
+  }, []);
+
+  /** Ends the drag: how far what was dragged stands from the pointer. */
+  const settled = useCallback((): Place => {
+    const last = by.current;
+    by.current = NOWHERE;
+    others.current = null;
+    if (useCanvas.getState().guides.length > 0) useCanvas.setState({ guides: [] });
+    return last;
+  }, []);
+
+  return { aligned, setFree, settled };
+}

@@ -1,0 +1,80 @@
+/** Finds the link that a node is put into where it is dropped. */
+import { useCallback, useRef } from "react";
+import { inserted, isInsertable } from "../../catalog/rewiring";
+import type { Box } from "../../document/aligning";
+import type { Doc } from "../../document/model";
+import { useLive } from "../../shell/live";
+import type { Drawn } from "../layout";
+import { drawnLinks, type Line, lineOf, nearestPart, overlap, runsThrough } from "../lines";
+import { useCanvas } from "../state";
+
+/** A link as it was drawn when the drag began, and whether the node fits into it. */
+interface Candidate {
+  readonly id: number;
+  readonly line: () => Line;
+  readonly bounds: Box;
+  readonly fits: () => boolean;
+}
+
+function once<Value>(make: () => Value): () => Value {
+  let made: { readonly value: Value } | null = null;
+  return () => (made ??= { value: make() }).value;
+}
+
+function candidates(graph: Doc, node: string): readonly Candidate[] {
+  const { catalog } = useLive.getState();
+  if (!isInsertable(graph, catalog, node)) return [];
+  return drawnLinks().map((link) => ({
+    id: link.id,
+    line: once(() => lineOf(link)),
+    bounds: link.bounds,
+    fits: once(() => inserted(graph, catalog, node, link.id) !== null),
+  }));
+}
+
+export function useInserting(graph: Doc) {
+  const known = useRef<readonly Candidate[] | null>(null);
+
+  /** Marks the link beneath a node that is dragged alone. */
+  const seek = useCallback(
+    ({ id, type, position, width = 0, measured }: Drawn) => {
+      if (type !== "card") return;
+      known.current ??= candidates(graph, id);
+      const box = { ...position, width, height: measured?.height ?? 0 };
+      const middle = { x: position.x + width / 2, y: position.y + box.height / 2 };
+      const [best] = known.current
+        .filter(
+          ({ bounds, line, fits }) => overlap(bounds, box) && runsThrough(line(), box) && fits(),
+        )
+        .map((one) => ({ id: one.id, far: nearestPart(one.line(), middle).far }))
+        .sort((one, other) => one.far - other.far);
+      const into = best?.id ?? null;
+      if (useCanvas.getState().into !== into) useCanvas.setState({ into });
+    },
+    [graph],
+  );
+
+  /** The link that was marked last; none is from then on. */
+  const taken = useCallback((): number | null => {
+    const { into } = useCanvas.getState();
+    known.current = null;
+    if (into !== null) useCanvas.setState({ into: null });
+    return into;
+  }, []);
+
+  return { seek, taken };
+}
+
+/** The graph with a node put into a link, where there is one and it fits. */
+export function insertedInto(graph: Doc, node: string, link: number | null): Doc {
+  return link === null ? graph : (inserted(graph, useLive.getState().catalog, node, link) ?? graph);
+}
+
+/** The link that is drawn at a place of the page. */
+export function linkAt(x: number, y: number): number | null {
+  const edge = document
+    .elementsFromPoint(x, y)
+    .map((element) => element.closest<SVGGElement>(".react-flow__edge"))
+    .find((found) => found !== null);
+  return edge?.dataset.id === undefined ? null : Number(edge.dataset.id);
+}

@@ -1,0 +1,36 @@
+/** Chooses types whose links are hidden, or shown again. */
+import { useState } from "react";
+import { hiddenOf } from "../document/hidden";
+import { linksOf } from "../document/model";
+import { graphOf, useActive } from "../shell/documents";
+import { toggleType } from "../shell/edits/hiding";
+import { Picker } from "./Picker";
+
+export function LinkTypes({ onClose }: { readonly onClose: () => void }) {
+  const session = useActive();
+  const [query, setQuery] = useState("");
+  if (session === null) return null;
+  const graph = graphOf(session);
+  const hidden = hiddenOf(graph).types;
+  const links = linksOf(graph);
+  const types = [...new Set([...links.map(({ type }) => type), ...hidden])].sort();
+  return (
+    <Picker
+      label="Hide links of a type"
+      query={query}
+      onQuery={setQuery}
+      entries={types
+        .filter((type) => type.toLowerCase().includes(query.toLowerCase()))
+        .map((type) => {
+          const count = links.filter((link) => link.type === type).length;
+          const state = hidden.has(type) ? "hidden" : "drawn";
+          return { id: type, title: type, detail: `${count}, ${state}` };
+        })}
+      onClose={onClose}
+      onPick={(type, more) => {
+        if (!more) onClose();
+        toggleType(type);
+      }}
+    />
+  );
+}

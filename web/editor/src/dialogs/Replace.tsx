@@ -1,0 +1,62 @@
+/** Chooses the type that the selected nodes become; those that keep most links come first. */
+import { useMemo, useState } from "react";
+import { useCanvas } from "../canvas/state";
+import { keeps } from "../catalog/replacing";
+import { searched } from "../catalog/search";
+import { linksOf, nodesOf } from "../document/model";
+import { replace } from "../shell/edits/linking";
+import { graphOf, useActive } from "../shell/documents";
+import { useLive } from "../shell/live";
+import { useSettings } from "../shell/settings";
+import { Picker } from "./Picker";
+
+const SHOWN = 200;
+
+export function Replace({ onClose }: { readonly onClose: () => void }) {
+  const session = useActive();
+  const catalog = useLive((live) => live.catalog);
+  const used = useSettings((settings) => settings.used);
+  const selected = useCanvas((canvas) => canvas.selected);
+  const [query, setQuery] = useState("");
+  const graph = session && graphOf(session);
+  const chosen = useMemo(
+    () => (graph === null ? [] : nodesOf(graph).filter(({ id }) => selected.has(id))),
+    [graph, selected],
+  );
+  const types = useMemo(() => {
+    if (graph === null) return [];
+    const found = searched(catalog, query, used).map((type) => ({
+      type,
+      kept: keeps(graph, chosen, type),
+    }));
+    const ordered = query === "" ? found.sort((one, other) => other.kept - one.kept) : found;
+    return ordered.slice(0, SHOWN);
+  }, [catalog, query, used, graph, chosen]);
+  const all =
+    graph === null
+      ? 0
+      : chosen.reduce(
+          (sum, { id }) =>
+            sum + linksOf(graph).filter(({ from, to }) => from === id || to === id).length,
+          0,
+        );
+  return (
+    <Picker
+      label="Replace by"
+      query={query}
+      onQuery={setQuery}
+      entries={types.map(({ type, kept }) => ({
+        id: type.name,
+        title: type.title,
+        detail: `keeps ${kept} of ${all} links`,
+        below: `${type.category} · ${type.pack}`,
+        help: type.description,
+      }))}
+      onClose={onClose}
+      onPick={(name) => {
+        onClose();
+        replace(name);
+      }}
+    />
+  );
+}

@@ -1,0 +1,26 @@
+/** Chooses which two inputs of the selected node are swapped. */
+import { useState } from "react";
+import { swap, swappablePairs } from "../shell/edits/linking";
+import { Picker } from "./Picker";
+
+export function SwapInputs({ onClose }: { readonly onClose: () => void }) {
+  const [query, setQuery] = useState("");
+  const [pairs] = useState(swappablePairs);
+  const words = query.toLowerCase();
+  return (
+    <Picker
+      label="Swap two inputs"
+      query={query}
+      onQuery={setQuery}
+      entries={pairs.flatMap(({ title }, number) =>
+        title.toLowerCase().includes(words) ? [{ id: String(number), title }] : [],
+      )}
+      onClose={onClose}
+      onPick={(id) => {
+        onClose();
+        const chosen = pairs[Number(id)];
+        if (chosen !== undefined) swap(chosen);
+      }}
+    />
+  );
+}

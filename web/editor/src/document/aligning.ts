@@ -1,0 +1,188 @@
+/** Finds places at which boxes stand in line, at equal distances, or with straight links. Pure. */
+import type { Place } from "./commands";
+
+export interface Box extends Place {
+  readonly width: number;
+  readonly height: number;
+}
+
+export type Boxes = ReadonlyMap<string, Box>;
+
+/** `centre`: one below the other; `middle`: one beside the other. */
+export type Edge = "left" | "right" | "top" | "bottom" | "centre" | "middle";
+
+export type Axis = "x" | "y";
+
+const SIZE = { x: "width", y: "height" } as const;
+
+/** Places at which boxes have one edge in common: the outermost, or the middle of all. */
+export function alignedAt(boxes: Boxes, edge: Edge): ReadonlyMap<string, Place> {
+  const all = boundsOf([...boxes.values()]);
+  const placed = ({ x, y, width, height }: Box): Place => {
+    switch (edge) {
+      case "left":
+        return { x: all.x, y };
+      case "right":
+        return { x: all.x + all.width - width, y };
+      case "centre":
+        return { x: all.x + (all.width - width) / 2, y };
+      case "top":
+        return { x, y: all.y };
+      case "bottom":
+        return { x, y: all.y + all.height - height };
+      case "middle":
+        return { x, y: all.y + (all.height - height) / 2 };
+    }
+  };
+  return new Map([...boxes].map(([id, box]) => [id, rounded(placed(box))]));
+}
+
+/** Places with equal gaps between the first and the last box, which stay. */
+export function distributed(boxes: Boxes, axis: Axis): ReadonlyMap<string, Place> {
+  const size = SIZE[axis];
+  const row = [...boxes].sort(
+    ([, one], [, other]) => one[axis] + one[size] / 2 - other[axis] - other[size] / 2,
+  );
+  const [first, last] = [row[0]?.[1], row.at(-1)?.[1]];
+  if (first === undefined || last === undefined || row.length < 3) return new Map();
+  const taken = row.reduce((sum, [, box]) => sum + box[size], 0);
+  const gap = (last[axis] + last[size] - first[axis] - taken) / (row.length - 1);
+  let next = first[axis];
+  return new Map(
+    row.map(([id, box]) => {
+      const at = next;
+      next += box[size] + gap;
+      return [id, rounded({ ...box, [axis]: at })];
+    }),
+  );
+}
+
+/** A link as it is drawn: the heights of its ends. */
+export interface DrawnEnds {
+  readonly id: number;
+  readonly from: string;
+  readonly to: string;
+  readonly fromY: number;
+  readonly toY: number;
+}
+
+export interface Straightened {
+  readonly places: ReadonlyMap<string, Place>;
+  /** The heights at which links run straight, by the links' ids. */
+  readonly links: ReadonlyMap<number, number>;
+}
+
+/**
+ * Places at which each box, from the left to the right, stands level with the first link that
+ * reaches it from another one. One box alone follows any of its links.
+ */
+export function straightened(boxes: Boxes, links: readonly DrawnEnds[]): Straightened {
+  const down = new Map<string, number>();
+  const straight = new Map<number, number>();
+  const alone = boxes.size === 1;
+  for (const [id] of [...boxes].sort(([, one], [, other]) => one.x - other.x)) {
+    const back = links.find(
+      ({ from, to }) => to === id && from !== id && (alone || down.has(from)),
+    );
+    const forth = alone ? links.find(({ from, to }) => from === id && to !== id) : undefined;
+    const link = back ?? forth;
+    if (link === undefined) {
+      down.set(id, 0);
+      continue;
+    }
+    const [other, own] = link === back ? [link.fromY, link.toY] : [link.toY, link.fromY];
+    const level = other + (down.get(link === back ? link.from : link.to) ?? 0);
+    down.set(id, level - own);
+    straight.set(link.id, level);
+  }
+  const places = [...boxes].map(([id, { x, y }]): [string, Place] => [
+    id,
+    rounded({ x, y: y + (down.get(id) ?? 0) }),
+  ]);
+  return { places: new Map(places), links: straight };
+}
+
+/** A line along which boxes are aligned: at a place of one axis, from and to places of the other. */
+export interface Guide {
+  readonly axis: Axis;
+  readonly at: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+export interface Alignment {
+  /** How far the box is moved to stand in line. */
+  readonly by: Place;
+  readonly guides: readonly Guide[];
+}
+
+/** Aligns a box with those of the others that it is nearest to, if they are within reach. */
+export function alignment(box: Box, others: readonly Box[], reach: number): Alignment {
+  const by = { x: shiftOf(box, others, "x", reach), y: shiftOf(box, others, "y", reach) };
+  const placed = { ...box, x: box.x + by.x, y: box.y + by.y };
+  return { by, guides: [...guidesOf(placed, others, "x"), ...guidesOf(placed, others, "y")] };
+}
+
+/** How far apart lines may be that count as one. */
+const SAME = 0.01;
+
+function shiftOf(box: Box, others: readonly Box[], axis: Axis, reach: number): number {
+  let best = 0;
+  let least = reach;
+  for (const other of others)
+    for (const [own, goal] of pairs(box, other, axis)) {
+      if (Math.abs(goal - own) > least) continue;
+      least = Math.abs(goal - own);
+      best = goal - own;
+    }
+  return best;
+}
+
+/** One guide for each line of a box that others have in common with it. */
+function guidesOf(box: Box, others: readonly Box[], axis: Axis): readonly Guide[] {
+  const across = axis === "x" ? "y" : "x";
+  const size = SIZE[across];
+  const found = new Map<number, Guide>();
+  for (const other of others)
+    for (const [own, goal] of pairs(box, other, axis)) {
+      if (Math.abs(own - goal) > SAME) continue;
+      const known = found.get(own) ?? { from: box[across], to: box[across] + box[size] };
+      found.set(own, {
+        axis,
+        at: own,
+        from: Math.min(known.from, other[across]),
+        to: Math.max(known.to, other[across] + other[size]),
+      });
+    }
+  return [...found.values()];
+}
+
+/** Lines of two boxes that may come together: edges with edges, the middle with the middle. */
+function pairs(one: Box, other: Box, axis: Axis): readonly (readonly [number, number])[] {
+  const [start, end] = edges(one, axis);
+  const [first, last] = edges(other, axis);
+  return [
+    [start, first],
+    [start, last],
+    [end, first],
+    [end, last],
+    [(start + end) / 2, (first + last) / 2],
+  ];
+}
+
+function edges(box: Box, axis: Axis): readonly [number, number] {
+  return [box[axis], box[axis] + box[SIZE[axis]]];
+}
+
+/** The least box around boxes. */
+export function boundsOf(boxes: readonly Box[]): Box {
+  const x = Math.min(...boxes.map((box) => box.x));
+  const y = Math.min(...boxes.map((box) => box.y));
+  const width = Math.max(...boxes.map((box) => box.x + box.width)) - x;
+  const height = Math.max(...boxes.map((box) => box.y + box.height)) - y;
+  return { x, y, width, height };
+}
+
+function rounded({ x, y }: Place): Place {
+  return { x: Math.round(x), y: Math.round(y) };
+}

@@ -1,0 +1,17 @@
+/** What this editor keeps in a file that the format has no place for: `extra.katz` of a graph. */
+import { fieldsOf, type Json, type JsonObject } from "../json";
+import type { Doc } from "./model";
+
+const OWN = "katz";
+
+export function ownOf(graph: Doc, key: string): JsonObject {
+  return fieldsOf(fieldsOf(fieldsOf(graph.extra)[OWN])[key]);
+}
+
+/** Keeps fields; without any, the file is as it was before. */
+export function withOwn(graph: Doc, key: string, fields: Readonly<Record<string, Json>>): Doc {
+  const { [OWN]: before, ...extra } = fieldsOf(graph.extra);
+  const { [key]: _, ...others } = fieldsOf(before);
+  const own = Object.keys(fields).length === 0 ? others : { ...others, [key]: fields };
+  return { ...graph, extra: Object.keys(own).length === 0 ? extra : { ...extra, [OWN]: own } };
+}
