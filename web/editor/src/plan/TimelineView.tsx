@@ -128,7 +128,6 @@ export function TimelineView({
             role="img"
             aria-label={`timeline of two evaluations, predicted${measured.length > 0 ? " and measured" : ""}`}
           >
-            <Gaps gaps={gapsOf(plan, timeline)} timeline={timeline} scale={scale} />
             <Predicted
               plan={plan}
               timeline={timeline}
@@ -143,6 +142,7 @@ export function TimelineView({
               scale={scale}
               least={LEAST * (view.to - view.from) * scale}
             />
+            <Gaps gaps={gapsOf(plan, timeline)} timeline={timeline} scale={scale} />
             {timeline.boundaries.map((at) => (
               <line key={at} x1={at * scale} x2={at * scale} y1={0} y2={height} />
             ))}
