@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from node_calls import call
+from transformers import T5EncoderModel
 from transformers_made import (
     EACH,
     in_stages,
@@ -20,6 +22,7 @@ from katz_graph.bench.random_transformers import (
     make_transformer,
 )
 from katz_graph.bench.requests import bare_context, local_engine
+from katz_graph.errors import InputError
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence
@@ -118,6 +121,35 @@ def test_what_fills_a_text_up_is_read_by_the_pooler_alone() -> None:
     assert changed(76) == 0.0 and changed(6) > 1e-3  # of BERT's rows
     assert changed(77 + 255) > 1e-4 and changed(77 + 4) > 1e-3  # of mT5's
     assert not torch.equal(in_stages(module, step, replace(text, mask=None), []), wanted)
+
+
+@pytest.mark.parametrize(
+    ("padding", "least", "added"), [(0, 0, 0), (3, 0, 3), (0, 20, None), (3, 20, None), (5, 8, 5)]
+)
+def test_t5_reads_as_many_tokens_as_its_options_say(
+    padding: int, least: int, added: int | None, folders: dict[Kind, Path]
+) -> None:
+    """Padding first, and then up to the least length: what fills a text up is read."""
+    _, clip, _ = pipeline_recipes(folders["flux"])
+    optioned = call("T5TokenizerOptions", clip=clip, min_padding=padding, min_length=least)
+    prompt = Prompt(optioned, "a red circle above sand")
+    ids = load_tokenizer(clip.encoders[1])(prompt.text).input_ids
+    ids += [0] * ((least - len(ids)) if added is None else added)
+    stock = T5EncoderModel.from_pretrained(folders["flux"] / "text_encoder_2")
+    with torch.no_grad():
+        wanted = stock(torch.tensor([ids])).last_hidden_state
+    with local_engine() as engine:
+        hidden = engine.encode_text(prompt, bare_context(engine)).hidden
+    assert prompt_length(prompt) == len(ids)
+    assert torch.equal(hidden, wanted)
+
+
+def test_options_of_t5_are_for_texts_of_any_length(folders: dict[Kind, Path]) -> None:
+    options = {"min_padding": 1, "min_length": 8}
+    qwen, fixed = (pipeline_recipes(folders[kind])[1] for kind in ("z_image", "hunyuan_dit"))
+    assert call("T5TokenizerOptions", clip=qwen, **options) == qwen
+    with pytest.raises(InputError, match="reads texts of 77 and 256 tokens and no others: take"):
+        call("T5TokenizerOptions", clip=fixed, **options)
 
 
 def test_a_text_zeroed_keeps_its_mask(folders: dict[Kind, Path]) -> None:

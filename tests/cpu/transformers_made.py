@@ -153,9 +153,10 @@ def in_stages(
     references: tuple[Tensor, ...] = (),
     placing: str = "offset",
     first: int = 0,
+    passed: str = "",
 ) -> Tensor:
-    """Runs the stages with the blocks, from `first` on, cut behind those numbers. Returns the raw
-    prediction.
+    """Runs the stages with the blocks, from `first` on, cut behind those numbers, those of `passed`
+    left out. Returns the raw prediction.
     """
 
     def run(name: str, **given: Any) -> Any:
@@ -179,7 +180,12 @@ def in_stages(
     )
     for last in [*cuts, -1]:
         tokens = run(
-            "transformer_blocks", features=tokens, fixed=fixed, first_block=first, last_block=last
+            "transformer_blocks",
+            features=tokens,
+            fixed=fixed,
+            first_block=first,
+            last_block=last,
+            passed_over=passed,
         )
         first = last + 1
     raw: Tensor = run("transformer_head", features=tokens, parametrisation="raw")

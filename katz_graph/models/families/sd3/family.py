@@ -39,6 +39,7 @@ FAMILY = ModelFamily(
         architecture=transformer_architecture,
         complete=complete,
         stack=f"{FOLDER}.stack",
+        chains=(("double", "num_layers"),),
     ),
     files=Files(
         network=Layout(

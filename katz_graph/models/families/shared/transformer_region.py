@@ -24,10 +24,11 @@ def predict(
     step: Link,
     text: Conditioning,
     controls: Sequence[Control],
+    passed: tuple[int, ...] = (),
 ) -> Link:
-    """Adds the embedding, the blocks and the head of a transformer. Blocks that are given the same
-    residuals of ControlNets are one operation, so that none waits for what it does not read.
-    InputError for patches of a network that has other parts.
+    """Adds the embedding, the blocks but those that are passed over, and the head of a transformer.
+    Blocks that are given the same residuals of ControlNets are one operation, so that none waits
+    for what it does not read. InputError for patches of a network that has other parts.
     """
     for patch, found in (
         ("a pack's function around the network", unet_wrapper(model.patches)),
@@ -43,7 +44,9 @@ def predict(
     *grouped, (_, _, last) = groups if controls else [*groups, (0, 0, {})]
     for number, (first, final, residuals) in enumerate(grouped):
         blocks = f"{name}-blocks{number or ''}"
-        span = {"first_block": first, "last_block": final} if controls else {}
+        span: dict[str, Any] = {"first_block": first, "last_block": final} if controls else {}
+        if own := [one for one in passed if first <= one and (one <= final or final == -1)]:
+            span["passed_over"] = ", ".join(map(str, own))
         nodes[blocks] = NodeCall(
             "TransformerBlocks", {**common, "features": features, **span, **residuals}
         )
