@@ -152,7 +152,8 @@ class Controls:
     """Declares the ControlNets of a family: their classes in diffusers, and their single files.
     `check` raises InputError when one does not fit a model of the family. `draw` adds the
     operations of one to a region. `reads`, of transformers: which of a ControlNet's residuals is
-    added before each block of a network, and before its head.
+    added before each block of a network, or to what that reads of an earlier one, and before its
+    head; `blocks`: how many a ControlNet has.
     """
 
     class_names: tuple[str, ...]
@@ -160,6 +161,7 @@ class Controls:
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
     draw: DrawControl
     reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None
+    blocks: Callable[[Component], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,8 @@ def run_blocks(
     residual: Tensor | None = None,
     passed: tuple[int, ...] = (),
 ) -> Tokens:
-    """Runs blocks but those that are passed over, a residual added before each, and keeps what
-    later ones read of them.
+    """Runs blocks but those that are passed over, and keeps what later ones read of them. A
+    residual is added before each, or to what it reads of an earlier one.
     """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
@@ -199,8 +199,11 @@ def run_blocks(
     kept = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
     for number in numbers:
-        hidden = _added(hidden, residual)
-        skip = {"skip": kept[sources[number]]} if number in sources else {}
+        skip = {}
+        if number in sources:
+            skip["skip"] = _added(kept[sources[number]], residual)
+        else:
+            hidden = _added(hidden, residual)
         if number not in passed:
             hidden, text = stack.block(
                 module, number, hidden, text, tokens.embedding, fixed, **skip

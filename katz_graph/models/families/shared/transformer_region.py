@@ -102,7 +102,9 @@ def draw_control(
     inputs: dict[str, Any] = {**common, "step": step, "image": use.image, "vae": vae}
     nodes[name] = NodeCall("TransformerControl", inputs)
     features, residuals = Link(name, 0), []
-    for number in range(control_blocks(control_net.control_net)):
+    family = family_of(model.network).controls
+    assert family is not None and family.blocks is not None  # as the ControlNet was checked
+    for number in range(family.blocks(control_net.control_net)):
         block = f"{name}-block{number}"
         nodes[block] = NodeCall(
             "TransformerControlBlock",
@@ -128,12 +130,6 @@ def check_vae(control_net: Component, vae: VaeRecipe | None, latent: LatentSpace
             f"{vae.vae.folder}: the VAE gives latents of {channels} channels, the ControlNet in "
             f"{control_net.folder} reads {latent.channels}: link the model's own VAE"
         )
-
-
-def control_blocks(part: Any) -> int:
-    """Counts the blocks of a ControlNet."""
-    values = config(part)
-    return int(values.get("num_layers", 0)) + int(values.get("num_single_layers", 0))
 
 
 def reads_latents(part: Any) -> bool:
