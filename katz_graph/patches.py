@@ -1,5 +1,5 @@
 """Defines the patches that a model recipe carries besides weights: other sampling, other guidance,
-FreeU, and opaque functions of packs.
+FreeU, blocks that are passed over, and opaque functions of packs.
 
 Frozen data, part of the recipe's digest. Nothing here computes: `planner/` and `executor/` read it,
 each kind in one place.
@@ -65,6 +65,63 @@ class RescaledGuidance:
 
 
 @dataclass(frozen=True, slots=True)
+class NormedGuidance:
+    """Shrinks the guided prediction, place by place, to the conditional one's norm over the
+    channels, then multiplies it by `strength`.
+    """
+
+    strength: float
+
+
+@dataclass(frozen=True, slots=True)
+class NormedDifference:
+    """Gives the guided x - denoised, place by place, the conditional one's norm over the channels,
+    by the share `strength`.
+    """
+
+    strength: float
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroStar:
+    """Scales the negative side to what of it lies along the positive (Fan et al. 2025,
+    "CFG-Zero*").
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Names blocks of a transformer that a side is computed without, within a window of the
+    schedule (fractions), by their numbers in its chain of double blocks and in that of single ones.
+    """
+
+    double: tuple[int, ...]
+    single: tuple[int, ...]
+    start_percent: float
+    end_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class WeakenedGuidance:
+    """Adds `scale` times the difference to what the model predicts without some blocks, as guidance
+    does to what it predicts without the text (Ahn et al. 2024, "Self-Rectifying Diffusion Sampling
+    with Perturbed-Attention Guidance", with whole blocks). `rescaling`: how much of the result has
+    the conditional prediction's standard deviation.
+    """
+
+    blocks: PassedOver
+    scale: float
+    rescaling: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WeakenedNegative:
+    """Computes the negative side without some blocks."""
+
+    blocks: PassedOver
+
+
+@dataclass(frozen=True, slots=True)
 class GradualMask:
     """Repaints a place from the step on at which its mask is as large as the rest of the schedule
     (Levin and Fried 2023, "Differential Diffusion"). `strength` blends from the mask as it is, at
@@ -91,7 +148,17 @@ class OpaquePatch:
 
 
 SamplingPatch = DiscreteSampling | ContinuousSampling | FlowSampling
-Patch = SamplingPatch | FreeU | RescaledGuidance | GradualMask | OpaquePatch
+GuidancePatch = RescaledGuidance | NormedDifference
+AfterGuidance = NormedGuidance | ZeroStar | WeakenedGuidance
+Patch = (
+    SamplingPatch
+    | FreeU
+    | GuidancePatch
+    | AfterGuidance
+    | WeakenedNegative
+    | GradualMask
+    | OpaquePatch
+)
 P = TypeVar("P", bound=Patch)
 
 
@@ -105,16 +172,31 @@ def gradual_mask(patches: Iterable[Patch]) -> GradualMask | None:
     return _last(patch for patch in patches if isinstance(patch, GradualMask))
 
 
-def guidance_patch(patches: Iterable[Patch]) -> RescaledGuidance | OpaquePatch | None:
+def guidance_patch(patches: Iterable[Patch]) -> GuidancePatch | OpaquePatch | None:
     """Returns the patch in place of plain guidance; the last one counts."""
     return _last(
-        patch for patch in patches if isinstance(patch, RescaledGuidance) or _is_cfg_function(patch)
+        patch for patch in patches if isinstance(patch, GuidancePatch) or _is_cfg_function(patch)
     )
 
 
-def post_guidance_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
+def post_guidance_patches(patches: Iterable[Patch]) -> tuple[AfterGuidance | OpaquePatch, ...]:
     """Returns the patches after guidance, in order."""
-    return tuple(patch for patch in opaque_patches(patches) if patch.kind == "post_cfg_function")
+    return tuple(
+        patch
+        for patch in patches
+        if isinstance(patch, AfterGuidance)
+        or (isinstance(patch, OpaquePatch) and patch.kind == "post_cfg_function")
+    )
+
+
+def weakened_guidance(patches: Iterable[Patch]) -> tuple[WeakenedGuidance, ...]:
+    """Returns the patches that need a further side. All count, in order."""
+    return tuple(patch for patch in patches if isinstance(patch, WeakenedGuidance))
+
+
+def weakened_negative(patches: Iterable[Patch]) -> WeakenedNegative | None:
+    """Returns the patch of the negative side; the last one counts."""
+    return _last(patch for patch in patches if isinstance(patch, WeakenedNegative))
 
 
 def unet_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:

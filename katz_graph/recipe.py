@@ -117,7 +117,8 @@ class TextLayout:
 
     `pooled`: the pooled text is that of the last CLIP encoder, if it projects, or of all side by
     side, of which the last projects its own (`joined`) or none does (`plain`). Of an encoder of
-    long texts: `least` tokens that a text is filled up to; `template`, written around a text, whose
+    long texts: `padding` tokens that fill any text up, and `least` that a text is then filled up
+    to; `template`, written around a text, whose
     weights do not count then; and which hidden state is read, `from_end` 1 being the last, with the
     final norm. `lengths`: the tokens of each encoder's text, which is cut or filled up to so many;
     what fills it up is masked.
@@ -125,6 +126,7 @@ class TextLayout:
 
     pooled: Pooling = "last"
     clip_rows: bool = True
+    padding: int = 0
     least: int = 1
     template: str = ""
     from_end: int = 1
@@ -133,6 +135,10 @@ class TextLayout:
     def length(self, encoder: int) -> int:
         """Returns how long the n-th text encoder's text is, 0 where it may be of any length."""
         return self.lengths[encoder] if self.lengths else 0
+
+    def filled(self, tokens: int, length: int) -> int:
+        """Returns how long a long text of so many tokens becomes, at least `length`."""
+        return max(tokens + self.padding, self.least, length)
 
 
 DEFAULT_LAYOUT = TextLayout()

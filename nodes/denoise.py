@@ -211,20 +211,26 @@ class CFGCombine(Node, category="denoise"):
 
 
 class PatchedCFGCombine(Node, category="denoise"):
-    """Guidance as the model's patches have it: RescaleCFG, and functions that packs put on the
-    model. Without a negative side, 1.
+    """Guidance as the model's patches have it: RescaleCFG and its kind, and functions that packs
+    put on the model. Without a negative side, 1. `weakened`: predictions without some blocks, one
+    for each SkipLayerGuidanceDiT.
     """
 
     guidance: Guidance = 8.0
 
     def run(
-        self, step: Step, model: Model, cond: Prediction, uncond: Prediction | None = None
+        self,
+        step: Step,
+        model: Model,
+        cond: Prediction,
+        uncond: Prediction | None = None,
+        *weakened: Prediction | None,
     ) -> Prediction:
         from katz_graph.planner.sampling import predicts_flow
         from katz_graph.sampling.guidance import patched_guidance
 
         on_flow = predicts_flow(model)
-        return patched_guidance(model, step, cond, uncond, self.guidance, on_flow)
+        return patched_guidance(model, step, cond, uncond, self.guidance, on_flow, weakened)
 
 
 class StepCrop(Node, category="denoise"):

@@ -25,10 +25,12 @@ from katz_graph.models.loading.sources import (
     pipeline_recipes,
     vae_recipe,
 )
+from katz_graph.models.text.kinds import T5, kind_of
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.recipe import FileIdentity, Lora, digest
 from katz_graph.wires import Clip, ControlNet, Model, Vae
 
+TokenCount = Annotated[int, Field(ge=0, le=10000)]
 LoraStrength = Annotated[float, Field(ge=-100.0, le=100.0), Widget(step=0.01)]
 # a LoRA as PEFT saves it
 PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
@@ -195,6 +197,27 @@ class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer
 
     def run(self, clip: Clip) -> Clip:
         return replace(clip, last_layer=self.stop_at_clip_layer)
+
+
+class T5TokenizerOptions(Node, category="_for_testing/conditioning", title="T5 Tokenizer Options"):
+    """How long a text becomes for T5: min_padding tokens fill it up, and then as many as min_length
+    lacks, in place of the model's own number. Other text encoders take no notice.
+    """
+
+    min_padding: TokenCount = 0
+    min_length: TokenCount = 0
+
+    def run(self, clip: Clip) -> Clip:
+        if clip.layout.lengths:
+            raise InputError(
+                "T5TokenizerOptions: this model reads texts of "
+                f"{' and '.join(map(str, clip.layout.lengths))} tokens and no others: take the "
+                "node out"
+            )
+        if T5 not in {kind_of(one.encoder) for one in clip.encoders}:
+            return clip
+        layout = replace(clip.layout, padding=self.min_padding, least=self.min_length)
+        return replace(clip, layout=layout)
 
 
 class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):

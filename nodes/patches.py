@@ -1,4 +1,4 @@
-"""Changes a model besides LoRAs: sampling, guidance, FreeU, and merges of two models. All of it is
+"""Changes a model besides LoRAs: sampling, FreeU, masks, and merges of two models. All of it is
 recipes.
 """
 
@@ -18,7 +18,6 @@ from katz_graph.patches import (
     DiscreteSampling,
     FlowSampling,
     GradualMask,
-    RescaledGuidance,
 )
 from katz_graph.patches import FreeU as FreeUPatch
 from katz_graph.wires import Clip, Model
@@ -59,17 +58,6 @@ class FreeU_V2(Node, category="model_patches/unet"):
 
     def run(self, model: Model) -> Model:
         return model.with_patch(FreeUPatch(2, self.b1, self.b2, self.s1, self.s2))
-
-
-class RescaleCFG(Node, category="advanced/model"):
-    """Guidance that keeps the contrast of the conditional prediction, by the share `multiplier`
-    (Lin et al. 2024).
-    """
-
-    multiplier: Fraction = 0.7
-
-    def run(self, model: Model) -> Model:
-        return model.with_patch(RescaledGuidance(self.multiplier))
 
 
 class DifferentialDiffusion(Node, category="_for_testing", title="Differential Diffusion"):

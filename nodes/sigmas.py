@@ -96,6 +96,20 @@ class SamplerDPMPP_3M_SDE(Node, category=SAMPLERS):
         return _choice(self, "dpmpp_3m_sde")
 
 
+class SamplerER_SDE(Node, category=SAMPLERS):
+    """er_sde, or the reverse-time SDE or ODE of the same solver; max_stage is the number of
+    predictions that a step reads, eta the share of the SDE's noise: 0 is the ODE.
+    """
+
+    solver_type: Literal["ER-SDE", "Reverse-time SDE", "ODE"] = "ER-SDE"
+    max_stage: Annotated[int, Field(ge=1, le=3)] = 3
+    eta: Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)] = 1.0
+    s_noise: Factor = 1.0
+
+    def run(self) -> Sampler:
+        return _choice(self, "er_sde")
+
+
 class BasicScheduler(Node, category=SCHEDULERS):
     """A named schedule over the model's noise levels; denoise below 1 takes the end of a longer
     one.

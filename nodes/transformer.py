@@ -30,12 +30,14 @@ class TransformerEmbed(Node, category="denoise", stage="transformer_embed"):
 
 
 class TransformerBlocks(Node, category="denoise", stage="transformer_blocks"):
-    """A range of a transformer's blocks. Block -1 as the last one means the model's last. Residuals
-    are summed and added to the picture's tokens before each block of the range.
+    """A range of a transformer's blocks, but for those that are passed over (7, 8, 9). Block -1 as
+    the last one means the model's last. Residuals are summed and added to the picture's tokens
+    before each block of the range.
     """
 
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
     last_block: Block = -1
+    passed_over: str = ""
 
     def run(
         self,

@@ -318,6 +318,10 @@ class DeviceModels:
         """Returns the number format that a network computes in."""
         return self._wide() if family_of(network).network.overflows else self.dtype
 
+    def text_dtype_of(self, encoder: Component) -> torch.dtype:
+        """Returns the number format that a text encoder computes in."""
+        return self._wide() if kind_of(encoder).overflows else self.dtype
+
     def _wide(self) -> torch.dtype:
         """Returns the number format of what overflows in float16."""
         if self.dtype != torch.float16:
@@ -333,13 +337,12 @@ class DeviceModels:
         return self.residents.get(self._loadable(part, target))
 
     def _loadable(self, part: Component, target: str) -> Loadable:
+        of_text = target in TEXT_PARTS
+        dtype = self.text_dtype_of(part) if of_text else self.dtype_of(part)
         if not isinstance(part, MergedComponent):
-            if target not in TEXT_PARTS:
-                return self.store.network_of(part, self.device, self.dtype_of(part))
-            dtype = self._wide() if kind_of(part).overflows else self.dtype
-            return self.store.text_encoder_of(part, self.device, dtype)
-        kind = "text encoder" if target in TEXT_PARTS else target
-        dtype = self.dtype if target in TEXT_PARTS else self.dtype_of(part)
+            read = self.store.text_encoder_of if of_text else self.store.network_of
+            return read(part, self.device, dtype)
+        kind = "text encoder" if of_text else target
         made = loadable(
             f"merged {kind}",
             part,

@@ -130,12 +130,16 @@ def make_transformer(kind: Kind, seed: int, blocks: int = 3, **changed: Any) -> 
 
 def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> Any:
     """Makes a ControlNet of a transformer whose weights all count; of FLUX.1 with one single block
-    less than double ones. `changed`: of its configuration.
+    less than double ones, of HunyuanDiT for a transformer of one block more in each half.
+    `changed`: of its configuration.
     """
     values = transformer_config(kind, blocks) | {"num_layers": blocks} | changed
     if kind in ("flux", "schnell"):
         values["num_single_layers"] = changed.get("num_single_layers", blocks - 1)
         model = diffusers.FluxControlNetModel
+    elif kind in ("hunyuan_dit", "hunyuan_dit11"):
+        values["transformer_num_layers"] = 2 * (values.pop("num_layers") + 1)
+        model = diffusers.HunyuanDiT2DControlNetModel
     else:
         dropped = ("sample_size", "dual_attention_layers")
         values = {name: value for name, value in values.items() if name not in dropped}
@@ -174,7 +178,8 @@ def make_pipeline(
     with seeded(seed), quiet(*LIBRARIES):
         make_transformer(kind, seed, blocks, **changed).save_pretrained(folder / "transformer")
         vae = _vae(pipeline)
-        last = vae.encoder.conv_out  # means, and spreads of nothing, so that encoding draws nothing
+        # means, and spreads of nothing, so that encoding draws nothing
+        last = vae.quant_conv or vae.encoder.conv_out
         last.weight.data[len(last.weight) // 2 :] = 0.0
         last.bias.data[len(last.bias) // 2 :] = -100.0
         vae.save_pretrained(folder / "vae")

@@ -139,7 +139,7 @@ def _loaded(asked: Asked, name: str) -> Any:
     kind = getattr(diffusers, name)
     if asked.image is not None:
         kind = getattr(diffusers, f"{name.removesuffix('Pipeline')}ControlNetPipeline")
-        network = PIPELINES[asked.kind][1].removesuffix("Transformer2DModel")
+        network = PIPELINES[asked.kind][1].removesuffix("Transformer2DModel").removesuffix("Model")
         model = getattr(diffusers, f"{network}ControlNetModel")
         parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet")
     pipeline = kind.from_pretrained(asked.folder, **parts)

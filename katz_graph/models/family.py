@@ -7,19 +7,21 @@ Must not know any family. Never imports torch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models import stages
-from katz_graph.models.configuration import config, expect_class, latent_space
+from katz_graph.models.configuration import config, config_value, expect_class, latent_space
 from katz_graph.models.loading.configurations import Shapes
 from katz_graph.models.text.kinds import EncoderKind, pooled_text_width, text_width
+from katz_graph.patches import PassedOver
 from katz_graph.recipe import (
     DEFAULT_LAYOUT,
     ClipRecipe,
@@ -53,9 +55,11 @@ class Control:
     residuals: tuple[Link, ...]
 
 
-Predict = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, Sequence[Control]], Link]
+Predict = Callable[
+    [Nodes, str, ModelRecipe, Link, Conditioning, Sequence[Control], tuple[int, ...]], Link
+]
 """Adds the operations of one prediction to a region, under names that begin with the given one:
-from a step, a text, and ControlNets.
+from a step, a text, and ControlNets, without the blocks of these numbers; of families with chains.
 """
 DrawControl = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, ControlUse], tuple[Link, ...]]
 """Adds the operations of a model's ControlNet to a region, under names that begin with the given
@@ -87,6 +91,9 @@ class Architecture:
         return self.input_channels - self.latent_channels
 
 
+Chain = Literal["double", "single"]
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """Declares the network of a family: its `noun` in messages, its `part` in pipelines and LoRA
@@ -97,8 +104,10 @@ class Network:
     `families.shared.transformer_stack.Stack` has them; `channels` a function that makes the input
     channels beside the latent, from what the conditioning says of them, their number, a latent of
     the same size and its space; `skips` a function from a module to a mapping from the blocks that
-    also read what an earlier block gave to that block, both by number. `overflows`: float16 is too
-    narrow for it. `fills_to`: tokens are filled up to multiples of so many.
+    also read what an earlier block gave to that block, both by number. `chains`: the blocks that
+    may be passed over, in order: double or single, and what a configuration calls their number.
+    `overflows`: float16 is too narrow for it. `fills_to`: tokens are filled up to multiples of so
+    many.
     """
 
     noun: str
@@ -111,6 +120,7 @@ class Network:
     stack: str = ""
     channels: str = ""
     skips: str = ""
+    chains: tuple[tuple[Chain, str], ...] = ()
     overflows: bool = False
     fills_to: int = 1
 
@@ -142,7 +152,8 @@ class Controls:
     """Declares the ControlNets of a family: their classes in diffusers, and their single files.
     `check` raises InputError when one does not fit a model of the family. `draw` adds the
     operations of one to a region. `reads`, of transformers: which of a ControlNet's residuals is
-    added before each block of a network, and before its head.
+    added before each block of a network, or to what that reads of an earlier one, and before its
+    head; `blocks`: how many a ControlNet has.
     """
 
     class_names: tuple[str, ...]
@@ -150,6 +161,7 @@ class Controls:
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
     draw: DrawControl
     reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None
+    blocks: Callable[[Component], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +330,43 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
             f"{ours.title}, the {noun} in {model.network.folder} is of {theirs.title}"
         )
     ours.controls.check(control, model)
+
+
+def block_numbers(text: str) -> tuple[int, ...]:
+    """Reads numbers of blocks, separated by commas, in order and each once. InputError for other
+    text.
+    """
+    if not re.fullmatch(r"[\d\s,]*", text, re.ASCII):
+        raise InputError(f"{text!r}: expected numbers of blocks, separated by commas: 7, 8, 9")
+    return tuple(sorted({int(number) for number in re.findall(r"\d+", text)}))
+
+
+def passed_over(blocks: PassedOver, model: ModelRecipe) -> tuple[int, ...]:
+    """Returns the numbers of the blocks that a patch names among all of the network. InputError
+    where it has no such chain, or fewer blocks.
+    """
+    family, folder = family_of(model.network), model.network.folder
+    asked = {"double": blocks.double, "single": blocks.single}
+    found: list[int] = []
+    first = 0
+    for kind, name in family.network.chains:
+        count = config_value(model.network, name, int)
+        beyond = [number for number in asked[kind] if number >= count]
+        if beyond:
+            raise InputError(
+                f"{folder}: has {kind} blocks 0 to {count - 1}, SkipLayerGuidance is to pass over "
+                f"{', '.join(map(str, beyond))}"
+            )
+        found += [first + number for number in asked[kind]]
+        first += count
+    if not found:
+        kinds = " and ".join(kind for kind, _ in family.network.chains)
+        has = f"has {kinds} blocks alone" if kinds else "has no double or single blocks"
+        raise InputError(
+            f"{folder}: {has}, so that SkipLayerGuidance has nothing to pass over: name some of "
+            "its blocks, or take the patch off"
+        )
+    return tuple(found)
 
 
 def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from katz_graph.adapters.recipes import LoraUse, lora_uses, loras_of
 from katz_graph.ir.program import Program
@@ -44,12 +45,11 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
     operations = [op for variant in program.variants for op in variant.operations]
     for name, model in weight_sets(program).items():
         own = [op for op in operations if op.inputs.get("model") == model]
-        parts = {
-            (op.stage, op.inputs.get("first_block"), op.inputs.get("last_block")): program.work[
-                op.id
-            ].weight_bytes
-            for op in own
-        }
+        parts: dict[tuple[Any, ...], float] = {}
+        for op in own:
+            blocks = op.stage, op.inputs.get("first_block"), op.inputs.get("last_block")
+            held = program.work[op.id].weight_bytes
+            parts[blocks] = max(parts.get(blocks, 0.0), held)  # one may pass over some of them
         size = sum(parts.values())
         found[name] = WeightSwitch(
             f"patch:{size:.0f}", sum(lora.strength != 0 for lora in model.loras), size

@@ -6,6 +6,7 @@ Must not know live models or nodes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,16 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import Step, per_row
-from katz_graph.patches import OpaquePatch, RescaledGuidance, guidance_patch, post_guidance_patches
+from katz_graph.patches import (
+    NormedDifference,
+    NormedGuidance,
+    OpaquePatch,
+    RescaledGuidance,
+    WeakenedGuidance,
+    ZeroStar,
+    guidance_patch,
+    post_guidance_patches,
+)
 from katz_graph.recipe import ModelRecipe
 
 LEAST_SPREAD = 1e-8  # of a prediction, below which it counts as even
@@ -56,6 +66,60 @@ def rescaled(
     return centre - v * (multiplier * ratio + (1 - multiplier)) / scale
 
 
+def normed(denoised: Tensor, cond: Tensor, strength: float) -> Tensor:
+    """Returns a guided prediction whose norm over the channels is at no place more than the
+    conditional one's, times `strength`.
+    """
+    ratio = _norm(cond) / (_norm(denoised) + LEAST_SPREAD)
+    return denoised * ratio.clamp(max=1.0) * strength
+
+
+def normed_difference(
+    cond: Tensor, uncond: Tensor, guidance: float, strength: float, step: Step
+) -> Tensor:
+    """Applies guidance whose x - denoised has at each place, by the share `strength`, the norm over
+    the channels of the conditional one.
+    """
+    difference = step.x - guided(cond, uncond, guidance)
+    wanted, given = _norm(step.x - cond), _norm(difference)
+    ratio = torch.where(given > 0, wanted / given.clamp(min=1e-12), 1.0)
+    return step.x - difference * (strength * ratio + (1 - strength))
+
+
+def zero_star(
+    denoised: Tensor, cond: Tensor, uncond: Tensor, guidance: float, step: Step
+) -> Tensor:
+    """Returns a guided prediction as if the negative one had been scaled by s = <v, u> / |u|², v
+    and u the positive and negative x - denoised of each sample (Fan et al. 2025, "CFG-Zero*",
+    equation 8). As in the ecosystem it is the denoised prediction that is scaled.
+    """
+    v, u = step.x - cond, step.x - uncond
+    axes = tuple(range(1, v.ndim))
+    share = (v * u).sum(dim=axes, keepdim=True) / (
+        u.square().sum(dim=axes, keepdim=True) + LEAST_SPREAD
+    )
+    return denoised + (guidance - 1) * (1 - share) * uncond
+
+
+def away_from(
+    denoised: Tensor, cond: Tensor, weakened: Tensor, scale: float, rescaling: float
+) -> Tensor:
+    """Returns denoised + (cond - weakened) · scale, by the share `rescaling` with each sample's
+    standard deviation of the conditional prediction.
+    """
+    result = denoised + (cond - weakened) * scale
+    if rescaling == 0.0:
+        return result
+    axes = tuple(range(1, result.ndim))
+    spread = result.std(dim=axes, keepdim=True).clamp(min=LEAST_SPREAD)
+    return result * (rescaling * cond.std(dim=axes, keepdim=True) / spread + (1 - rescaling))
+
+
+def _norm(prediction: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(prediction, dim=1, keepdim=True)
+    return norm
+
+
 def patched_guidance(
     model: ModelRecipe,
     step: Step,
@@ -63,9 +127,11 @@ def patched_guidance(
     uncond: Tensor | None,
     guidance: float,
     on_flow: bool = False,
+    weakened: Sequence[Tensor | None] = (),
 ) -> Tensor:
     """Applies guidance as a model's patches have it; without a negative side, takes the conditional
-    prediction, for functions to change.
+    prediction, for patches to change. `weakened`: the predictions without some blocks, one for each
+    patch that guides away from one, None outside of its window.
 
     A pack's cfg function is given both predictions as x - denoised (`cond`, `uncond`) and as they
     are (`cond_denoised`, `uncond_denoised`; zeros without a negative side), with `cond_scale`,
@@ -82,10 +148,21 @@ def patched_guidance(
             )
         case RescaledGuidance(multiplier) if uncond is not None:
             denoised = rescaled(cond, uncond, guidance, multiplier, step, on_flow)
+        case NormedDifference(strength) if uncond is not None:
+            denoised = normed_difference(cond, uncond, guidance, strength, step)
         case _:
             denoised = cond if uncond is None else guided(cond, uncond, guidance)
-    for patch in post_guidance_patches(model.patches):
-        denoised = _called(patch, {"denoised": denoised, **known}, cond)
+    further = iter(weakened)
+    for after in post_guidance_patches(model.patches):
+        match after:
+            case OpaquePatch():
+                denoised = _called(after, {"denoised": denoised, **known}, cond)
+            case NormedGuidance(strength):
+                denoised = normed(denoised, cond, strength)
+            case ZeroStar() if uncond is not None:
+                denoised = zero_star(denoised, cond, uncond, guidance, step)
+            case WeakenedGuidance(_, scale, rescaling) if (one := next(further, None)) is not None:
+                denoised = away_from(denoised, cond, one, scale, rescaling)
     return denoised
 
 

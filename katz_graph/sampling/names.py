@@ -59,6 +59,7 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
         "stochastic:res_multistep", "ancestral", {"eta": 1.0}, divides=True
     ),
     "gradient_estimation": SamplerEntry("multistep:gradient_estimation"),
+    "er_sde": SamplerEntry("stochastic:er_sde", "ancestral", divides=True),
     "ddim": SamplerEntry("single_step:euler", redraws_mask_noise=True),
     "uni_pc": SamplerEntry("multistep:uni_pc", divides=True, discards_penultimate=True),
     "uni_pc_bh2": SamplerEntry(
@@ -87,7 +88,6 @@ NOT_IMPLEMENTED = (
     "res_multistep_cfg_pp",
     "res_multistep_ancestral_cfg_pp",
     "gradient_estimation_cfg_pp",
-    "er_sde",
     "seeds_2",
     "seeds_3",
     "sa_solver",

@@ -70,6 +70,7 @@ def predict(
     step: Link,
     text: Any,
     controls: Any,
+    passed: Any,
 ) -> Link:
     nodes[f"{name}-made"] = NodeCall("MadeUp", {"step": step, "model": model, "conditioning": text})
     return Link(f"{name}-made", 0)

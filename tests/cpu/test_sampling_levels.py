@@ -187,7 +187,12 @@ def test_samplers_with_options() -> None:
         == on_cpu
         == SamplerChoice("dpmpp_sde", (("eta", 1.0), ("s_noise", 1.0), ("r", 0.3)))
     )
-    for name in ("SamplerEulerAncestral", "SamplerDPMPP_2M_SDE", "SamplerDPMPP_3M_SDE"):
+    for name in (
+        "SamplerEulerAncestral",
+        "SamplerDPMPP_2M_SDE",
+        "SamplerDPMPP_3M_SDE",
+        "SamplerER_SDE",
+    ):
         choice = call(name, eta=0.25)
         assert choice.name in SAMPLERS and ("eta", 0.25) in choice.options
         solver_of(choice, (2.0, 1.0), TABLE.path)  # has these options
@@ -197,12 +202,12 @@ def test_samplers_with_options() -> None:
 def test_a_known_sampler_that_is_missing_is_refused_before_the_run_by_its_own_line(
     node: str,
 ) -> None:
-    missing = Graph({"1": NodeCall(node, {"sampler_name": "er_sde"})})
+    missing = Graph({"1": NodeCall(node, {"sampler_name": "sa_solver"})})
     problems = [
         problem for problem in validate(missing, registry()) if problem.input == "sampler_name"
     ]
     assert [problem.message for problem in problems] == [
-        f"sampler 'er_sde' is not implemented; choose one of {', '.join(SAMPLER_NAMES)}",
+        f"sampler 'sa_solver' is not implemented; choose one of {', '.join(SAMPLER_NAMES)}",
     ]
     unknown = Graph({"1": NodeCall(node, {"sampler_name": "eulr"})})
     (problem,) = (

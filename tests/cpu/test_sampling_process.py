@@ -207,8 +207,8 @@ def test_the_next_step_waits_and_the_result_comes_last() -> None:
     process.advance(EMPTY)
     with pytest.raises(RuntimeError, match="done"):
         process.advance(EMPTY)
-    with pytest.raises(InputError, match="er_sde"):
-        start(replace(spec(), sampler="er_sde"))
+    with pytest.raises(InputError, match="sa_solver"):
+        start(replace(spec(), sampler="sa_solver"))
 
 
 def test_a_window_is_open_between_its_two_noise_levels() -> None:

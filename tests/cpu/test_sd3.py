@@ -23,6 +23,7 @@ from katz_graph.bench.random_transformers import (
 from katz_graph.bench.requests import bare_context, local_engine, sample
 from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
+from katz_graph.models.families.shared.vae import decode
 from katz_graph.models.family import check_text, text_sets
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
@@ -34,6 +35,7 @@ from katz_graph.models.loading.sources import (
 )
 from katz_graph.models.text.kinds import pooled_text_width
 from katz_graph.planner.sampling import table_of
+from katz_graph.recipe import Tile
 
 ABSENT = "text_encoder_3", "tokenizer_3", "image_encoder", "feature_extractor"
 
@@ -248,6 +250,18 @@ def test_a_vae_of_16_channels_in_a_file_decodes_as_its_module(tmp_path: Path) ->
         ours = engine.decode_latent(recipe, latent, bare_context(engine))
         wanted = (vae.decode(latent).sample.movedim(1, -1) / 2 + 0.5).clamp(0, 1)
     assert torch.equal(ours, wanted)
+
+
+@torch.no_grad()
+def test_a_vae_of_16_channels_decodes_in_tiles() -> None:
+    """As 2048² pixels have to be: a tile that covers all is the whole, overlaps are blended."""
+    model, draw = vae_of_16_channels(), torch.Generator().manual_seed(1)
+    latent = torch.randn(2, 16, 20, 12, generator=draw)
+    whole = decode(model, latent)
+    assert torch.equal(decode(model, latent, Tile(256, 64)), whole)
+    tiled = decode(model, latent, Tile(96, 32))
+    assert tiled.shape == whole.shape and not torch.equal(tiled, whole)
+    assert (tiled - whole).abs().mean() < 0.5 * (whole - whole.flip(0)).abs().mean()
 
 
 # Bad input

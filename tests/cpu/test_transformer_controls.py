@@ -14,7 +14,7 @@ import torch
 from diffusers import FluxPipeline
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers_made import GUIDANCE, PROMPTS, STEPS, guidance, inputs
+from transformers_made import GUIDANCE, PROMPTS, STEPS, forward, guidance, inputs
 
 from katz_graph.bench.random_transformers import (
     Kind,
@@ -48,8 +48,9 @@ from katz_graph.recipe import (
     Prompt,
 )
 
-EACH: tuple[Kind, ...] = ("sd35", "flux")
+EACH: tuple[Kind, ...] = ("sd35", "flux", "hunyuan_dit")
 SIZE = 64, 96  # of pictures
+BLOCKS = {"sd35": 2, "flux": 3, "hunyuan_dit": 3}  # of the ControlNets in the folders
 
 torch.set_num_threads(1)
 
@@ -59,7 +60,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
     made = {kind: tmp_path_factory.mktemp(kind) for kind in EACH}
     for kind, place in made.items():
         make_pipeline(place, kind, 1, blocks=4, with_t5=kind == "sd35")
-        make_controlnet(kind, 2).save_pretrained(place / "controlnet")
+        blocks = 3 if kind == "hunyuan_dit" else 2  # as many as its transformer has skips
+        make_controlnet(kind, 2, blocks).save_pretrained(place / "controlnet")
     return made
 
 
@@ -100,7 +102,9 @@ def controlled(
             before=len(kinds),
         )[0]
         (context,) = run("transformer_context", module, text=text, kinds=kinds)
-        (pooled,) = run("transformer_pooled", module, text=text, reads_pooled=True)
+        (pooled,) = run(
+            "transformer_pooled", module, text=text, reads_pooled=text.pooled is not None
+        )
         given = {"text": text, "fixed": fixed, "context": context, "pooled": pooled, **more}
         return run(name, module, step=step, **given)[0], fixed
 
@@ -142,7 +146,7 @@ def controlled(
 def test_residuals_one_by_one_give_what_forward_gives(
     kind: Kind, given: int, batch: int, dtype: torch.dtype
 ) -> None:
-    base = make_transformer(kind, 3, blocks=5).to(dtype)
+    base = make_transformer(kind, 3, given + 1 if kind == "hunyuan_dit" else 5).to(dtype)
     control = make_controlnet(kind, 4, blocks=given).to(dtype)
     step, text = inputs(base, batch, dtype)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
@@ -158,6 +162,10 @@ def test_residuals_one_by_one_give_what_forward_gives(
             x, text.hidden, text.pooled, time, block_controlnet_hidden_states=found
         ).sample
         plain = base(x, text.hidden, text.pooled, time).sample
+    elif kind == "hunyuan_dit":
+        found = forward(control, step, text, controlnet_cond=reference, conditioning_scale=0.7)
+        wanted = forward(base, step, text, controlnet_block_samples=list(found))
+        plain = forward(base, step, text)
     else:
         size = (batch, 16, 6, 10)
         packed, hint = (FluxPipeline._pack_latents(one, *size) for one in (x, reference))
@@ -286,6 +294,8 @@ def test_a_picture_is_the_stock_pipeline_s(
     noise = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7))
     # by count there, by noise level here: half of four steps, in which two levels are above it
     told = {"control_guidance_end": window[1]}
+    if kind == "hunyuan_dit":  # whose pipeline has no window
+        told = {}
     asked = Asked(folder, kind, noise, STEPS, PROMPTS, GUIDANCE, pixels(), 0.7, told)
     wanted = stock(asked)()
     if window == (0.0, 1.0) or kind == "sd35":
@@ -320,7 +330,7 @@ def test_a_controlnet_on_another_device_gives_the_same_bits(
         }
         made = engine.cluster.run(program, bare_context(engine)).samples
     assert torch.equal(made, wanted)
-    assert len(sent) == 2 * uses * (2 if kind == "sd35" else 3)  # every residual is sent alone
+    assert len(sent) == 2 * uses * BLOCKS[kind]  # every residual is sent alone
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -425,8 +435,9 @@ def test_a_single_file_is_the_folder_s_controlnet(
     kind: Kind, folders: dict[Kind, Path], tmp_path: Path
 ) -> None:
     heads = {"attention_head_dim": 32, "num_attention_heads": 1}
+    blocks = 3 if kind == "hunyuan_dit" else 2
     module = make_controlnet(
-        kind, 2, **heads, **({"axes_dims_rope": [4, 14, 14]} if kind == "flux" else {})
+        kind, 2, blocks, **heads, **({"axes_dims_rope": [4, 14, 14]} if kind == "flux" else {})
     )
     save_file(dict(module.state_dict()), tmp_path / "control.safetensors")
     ours = controlnet_recipe(tmp_path / "control.safetensors")
@@ -450,6 +461,12 @@ def test_a_controlnet_of_another_family_or_size_is_refused(folders: dict[Kind, P
     wide = make_controlnet("flux", 1, num_attention_heads=3)
     with pytest.raises(InputError, match="its width is 48, the transformer in"):
         check_controlnet(ControlNetRecipe(recipe(wide)), models["flux"])
+    many = make_controlnet("hunyuan_dit", 1, blocks=4)
+    with pytest.raises(InputError, match=r"has 4 blocks, the transformer in .* takes 3$"):
+        check_controlnet(ControlNetRecipe(recipe(many)), models["hunyuan_dit"])
+    older = make_controlnet("hunyuan_dit11", 1, blocks=3)
+    with pytest.raises(InputError, match=r"is told the picture's sizes, .* is not: take one"):
+        check_controlnet(ControlNetRecipe(recipe(older)), models["hunyuan_dit"])
     deep = make_controlnet("sd35", 1, blocks=6)
     with pytest.raises(InputError, match="has 6 blocks, the transformer in"):
         check_controlnet(ControlNetRecipe(recipe(deep)), models["sd35"])
@@ -462,4 +479,14 @@ def test_a_controlnet_that_reads_latents_needs_a_vae(kind: Kind, folders: dict[K
     entry = (ConditioningEntry(Prompt(clip, ""), control=(use,)),)
     begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 12)}}
     with pytest.raises(InputError, match="link the model's VAE to ControlNetApplyAdvanced"):
+        expand_sampling("StepBegin", begin, model, entry, entry, 1.0)
+
+
+def test_a_controlnet_takes_the_vae_of_its_model(folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders["sd35"])
+    other = pipeline_recipes(folders["hunyuan_dit"])[2]
+    use = ControlUse(controlnet_recipe(folders["sd35"] / "controlnet"), Picture.of(pixels()))
+    entry = (ConditioningEntry(Prompt(clip, ""), control=(replace(use, vae=other),)),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 12)}}
+    with pytest.raises(InputError, match=r"gives latents of 4 channels, .* reads 16: link the"):
         expand_sampling("StepBegin", begin, model, entry, entry, 1.0)

@@ -42,7 +42,7 @@ from katz_graph.models.loading.identity import component, file_identity
 from katz_graph.recipe import Lora, ModelRecipe
 
 Tensors = dict[str, Tensor]
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image")  # one of each family
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
 RANK, STRENGTH = 3, 0.7
 QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
 LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
@@ -88,12 +88,26 @@ LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
         "x_embedder": ("all_x_embedder.2-1",),
         "final_layer.adaLN_modulation.1": ("all_final_layer.2-1.adaLN_modulation.1",),
     },
+    "hunyuan_dit": {
+        "blocks.0.attn1.Wqkv": tuple(f"blocks.0.attn1.{x}" for x in QKV),
+        "blocks.4.attn2.kv_proj": ("blocks.4.attn2.to_k", "blocks.4.attn2.to_v"),
+        "blocks.1.attn2.q_proj": ("blocks.1.attn2.to_q",),
+        "blocks.5.attn1.out_proj": ("blocks.5.attn1.to_out.0",),
+        "blocks.3.mlp.fc1": ("blocks.3.ff.net.0.proj",),
+        "blocks.2.default_modulation.1": ("blocks.2.norm1.linear",),
+        "blocks.4.skip_linear": ("blocks.4.skip_linear",),
+        "mlp_t5.2": ("text_embedder.linear_2",),
+        "pooler.c_proj": ("time_extra_emb.pooler.c_proj",),
+        "x_embedder.proj": ("pos_embed.proj",),
+        "final_layer.adaLN_modulation.1": ("norm_out.linear",),
+    },
 }
 """Names layers of small transformers as the original code does -> as diffusers does."""
 SWAPPED = {
     "sd35": ("joint_blocks.2.context_block.adaLN_modulation.1", "final_layer.adaLN_modulation.1"),
     "flux": ("final_layer.adaLN_modulation.1",),
     "z_image": (),
+    "hunyuan_dit": ("final_layer.adaLN_modulation.1",),
 }
 
 torch.set_num_threads(1)
@@ -546,7 +560,12 @@ def refused(kind: Kind, path: Path, tensors: Mapping[str, Tensor], words: str) -
     assert_equal(weights(module), before)
 
 
-TITLES = {"sd35": "Stable Diffusion 3 or 3.5", "flux": "FLUX.1", "z_image": "Z-Image"}
+TITLES = {
+    "sd35": "Stable Diffusion 3 or 3.5",
+    "flux": "FLUX.1",
+    "z_image": "Z-Image",
+    "hunyuan_dit": "HunyuanDiT",
+}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), list(permutations(EACH, 2)))

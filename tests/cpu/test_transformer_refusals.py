@@ -24,14 +24,16 @@ from katz_graph.bench.random_transformers import (
 from katz_graph.bench.requests import bind, local_engine, sample
 from katz_graph.errors import InputError
 from katz_graph.models.family import check_text
-from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes
+from katz_graph.models.loading.sources import clip_recipe, pipeline_recipes
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import (
     ConditioningEntry,
     Joined,
+    Picture,
     Prompt,
+    References,
 )
 
 
@@ -51,6 +53,16 @@ def test_guidance_told_to_another_family_is_refused(kind: Kind, folders: dict[Ki
     told = (ConditioningEntry(Prompt(clip, ""), guidance=3.5),)
     begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
     with pytest.raises(InputError, match="the model is not told any guidance"):
+        expand_sampling("StepBegin", begin, model, told, told, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["sd35", "z_image", "hunyuan_dit"])
+def test_references_for_another_family_are_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders[kind])
+    seen = References((Picture.of(torch.ones(1, 16, 8, 8)),))
+    told = (ConditioningEntry(Prompt(clip, ""), references=seen),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
+    with pytest.raises(InputError, match="reads no references: take ReferenceLatent out"):
         expand_sampling("StepBegin", begin, model, told, told, 1.0)
 
 
@@ -144,10 +156,9 @@ def test_a_tokenizer_that_another_package_reads_is_refused_without_it(
         load_tokenizer(clip.encoders[1])
 
 
-def test_a_single_file_is_refused_by_its_name(tmp_path: Path) -> None:
-    name = "model.diffusion_model.mlp_t5.0.weight"
-    save_file({name: torch.zeros(2, 2)}, tmp_path / "hydit.safetensors")
-    wanted = "this is a HunyuanDiT checkpoint; .* HunyuanDiT from a folder in diffusers' layout$"
-    for read in (pipeline_recipes, network_recipe):
-        with pytest.raises(InputError, match=wanted):
-            read(tmp_path / "hydit.safetensors")
+def test_a_transformer_without_text_encoders_beside_it_is_no_checkpoint(tmp_path: Path) -> None:
+    """ComfyUI's checkpoint of HunyuanDiT has a BERT whose tokenizer it lacks."""
+    names = ("model.blocks.0.attn1.Wqkv.weight", "text_encoders.hydit_clip.transformer.x", "vae.x")
+    save_file({name: torch.zeros(2, 2) for name in names}, tmp_path / "hydit.safetensors")
+    with pytest.raises(InputError, match=r"a checkpoint without .* and text encoders: load its"):
+        pipeline_recipes(tmp_path / "hydit.safetensors")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from node_calls import call
+from transformers import T5EncoderModel
 from transformers_made import (
     EACH,
     in_stages,
@@ -19,11 +21,16 @@ from katz_graph.bench.random_transformers import (
     Kind,
     make_transformer,
 )
-from katz_graph.bench.requests import bare_context, local_engine
+from katz_graph.bench.requests import bare_context, bind, local_engine, sample
+from katz_graph.errors import InputError
+from katz_graph.executor.worker.models import TEXT_PARTS, DeviceModels
+from katz_graph.models.loading.merge import merged_clip
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import (
+    ConditioningEntry,
     Prompt,
     Zeroed,
 )
@@ -118,6 +125,88 @@ def test_what_fills_a_text_up_is_read_by_the_pooler_alone() -> None:
     assert changed(76) == 0.0 and changed(6) > 1e-3  # of BERT's rows
     assert changed(77 + 255) > 1e-4 and changed(77 + 4) > 1e-3  # of mT5's
     assert not torch.equal(in_stages(module, step, replace(text, mask=None), []), wanted)
+
+
+@pytest.mark.parametrize(
+    ("padding", "least", "added"), [(0, 0, 0), (3, 0, 3), (0, 20, None), (3, 20, None), (5, 8, 5)]
+)
+def test_t5_reads_as_many_tokens_as_its_options_say(
+    padding: int, least: int, added: int | None, folders: dict[Kind, Path]
+) -> None:
+    """Padding first, and then up to the least length: what fills a text up is read."""
+    _, clip, _ = pipeline_recipes(folders["flux"])
+    optioned = call("T5TokenizerOptions", clip=clip, min_padding=padding, min_length=least)
+    prompt = Prompt(optioned, "a red circle above sand")
+    ids = load_tokenizer(clip.encoders[1])(prompt.text).input_ids
+    ids += [0] * ((least - len(ids)) if added is None else added)
+    stock = T5EncoderModel.from_pretrained(folders["flux"] / "text_encoder_2")
+    with torch.no_grad():
+        wanted = stock(torch.tensor([ids])).last_hidden_state
+    with local_engine() as engine:
+        hidden = engine.encode_text(prompt, bare_context(engine)).hidden
+    assert prompt_length(prompt) == len(ids)
+    assert torch.equal(hidden, wanted)
+
+
+def test_options_of_t5_are_for_texts_of_any_length(folders: dict[Kind, Path]) -> None:
+    options = {"min_padding": 1, "min_length": 8}
+    qwen, fixed = (pipeline_recipes(folders[kind])[1] for kind in ("z_image", "hunyuan_dit"))
+    assert call("T5TokenizerOptions", clip=qwen, **options) == qwen
+    with pytest.raises(InputError, match="reads texts of 77 and 256 tokens and no others: take"):
+        call("T5TokenizerOptions", clip=fixed, **options)
+
+
+def test_an_empty_text_is_read_as_its_end_and_what_fills_it_up(folders: dict[Kind, Path]) -> None:
+    """It is no zeros: those are ConditioningZeroOut's, whose pooled text is zeros too."""
+    _, clip, _ = pipeline_recipes(folders["flux"])
+    stock = T5EncoderModel.from_pretrained(folders["flux"] / "text_encoder_2")
+    with torch.no_grad():
+        wanted = stock(torch.tensor([[1] + [0] * 255])).last_hidden_state
+    with local_engine() as engine:
+        empty, zeros = (
+            engine.encode_text(one, bare_context(engine))
+            for one in (Prompt(clip, ""), Zeroed(Prompt(clip, "sand")))
+        )
+    assert torch.equal(empty.hidden, wanted) and wanted.abs().min(dim=2).values.max() > 0
+    assert empty.pooled.abs().max() > 0
+    assert not zeros.hidden.any() and not zeros.pooled.any()
+    assert zeros.hidden.shape == empty.hidden.shape and zeros.pooled.shape == empty.pooled.shape
+
+
+def test_each_side_is_told_the_guidance_of_its_own_entry(folders: dict[Kind, Path]) -> None:
+    """In one step to 0 the picture is the combined prediction; 3.5 where an entry says nothing."""
+    model, clip, _ = pipeline_recipes(folders["flux"])
+
+    def picture(*told: float | None, cfg: float = 1.0) -> torch.Tensor:
+        sides = [(ConditioningEntry(Prompt(clip, "sand"), guidance=guidance),) for guidance in told]
+        begin = {"steps": 1, "seed": 7, "latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
+        begin |= {"model": model, "sampler_name": "euler", "scheduler": "simple"}
+        expansion = expand_sampling("StepBegin", begin, model, sides[0], sides[-1], cfg)
+        return sample(engine, bind(expansion.graph, expansion.outputs[0].node))
+
+    with local_engine(batching=False) as engine:
+        strong, usual = picture(7.0), picture(None)
+        assert torch.equal(usual, picture(3.5)) and (strong - usual).abs().max() > 1e-3
+        both = picture(7.0, None, cfg=3.0)
+    assert (both - (usual + 3.0 * (strong - usual))).abs().max() <= 1e-5 * both.abs().max()
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_what_overflows_in_half_precision_is_computed_wider(
+    kind: Kind, folders: dict[Kind, Path]
+) -> None:
+    """Networks of FLUX.1 and Z-Image, T5 in all its forms and language models; merged ones too."""
+    model, clip, _ = pipeline_recipes(folders[kind])
+    models = DeviceModels("cpu", torch.float16)
+    wide = kind in ("flux", "z_image")
+    assert models.dtype_of(model.network) == (torch.float32 if wide else torch.float16)
+    for recipe in (clip, merged_clip(clip, clip, (("", 0.5, 0.5),))):
+        for number, one in enumerate(recipe.encoders):
+            long = kind_of(one.encoder).name in ("t5", "mt5", "qwen3")
+            wanted = torch.float32 if long else torch.float16
+            assert models.text_dtype_of(one.encoder) == wanted
+            live = models._module(one.encoder, TEXT_PARTS[number])
+            assert live.dtype == wanted
 
 
 def test_a_text_zeroed_keeps_its_mask(folders: dict[Kind, Path]) -> None:

@@ -109,8 +109,10 @@ def _inputs_of_two_encoders(
     return Step.of(x.float(), x, 0.4375, 436), text
 
 
-def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
-    """Returns diffusers' raw prediction, as its pipelines call the module."""
+def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
+    """Returns diffusers' raw prediction, or a ControlNet's residuals, as its pipelines call the
+    module. `more`: what HunyuanDiT's are told besides.
+    """
     x, time = step.model_input, step.timestep.float()
     batch, _, height, width = x.shape
     match type(module).__name__:
@@ -123,7 +125,7 @@ def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
             nowhere = torch.zeros(text.hidden.shape[1], 3)
             whole = module(packed, text.hidden, text.pooled, time, ids, nowhere, text.guidance)
             return FluxPipeline._unpack_latents(whole.sample, height * 8, width * 8, 8)
-        case "HunyuanDiT2DModel":
+        case "HunyuanDiT2DModel" | "HunyuanDiT2DControlNetModel" as name:
             config, first = module.config, 77
             assert text.mask is not None and text.sizes is not None
             grid = height // 2, width // 2
@@ -131,15 +133,18 @@ def forward(module: Any, step: Step, text: TextEncoding) -> Tensor:
             whole = module(
                 x,
                 time.to(x.dtype),
-                text.hidden[:, :first, : config.cross_attention_dim],
-                text.mask[:, :first].long(),
-                text.hidden[:, first:, : config.cross_attention_dim_t5].contiguous(),
-                text.mask[:, first:].long(),
-                text.sizes[:, [0, 1, 4, 5, 2, 3]],
-                torch.zeros(batch, dtype=torch.long),
-                get_2d_rotary_pos_embed(config.attention_head_dim, region, grid),
+                encoder_hidden_states=text.hidden[:, :first, : config.cross_attention_dim],
+                text_embedding_mask=text.mask[:, :first].long(),
+                encoder_hidden_states_t5=text.hidden[
+                    :, first:, : config.cross_attention_dim_t5
+                ].contiguous(),
+                text_embedding_mask_t5=text.mask[:, first:].long(),
+                image_meta_size=text.sizes[:, [0, 1, 4, 5, 2, 3]],
+                style=torch.zeros(batch, dtype=torch.long),
+                image_rotary_emb=get_2d_rotary_pos_embed(config.attention_head_dim, region, grid),
+                **more,
             )
-            return whole.sample[:, :4]
+            return whole.sample[:, :4] if name == "HunyuanDiT2DModel" else whole[0]
         case _:
             found = module([*x.unsqueeze(2)], 1 - time, [*text.hidden]).sample
             return -torch.stack(found).squeeze(2)
@@ -153,9 +158,10 @@ def in_stages(
     references: tuple[Tensor, ...] = (),
     placing: str = "offset",
     first: int = 0,
+    passed: str = "",
 ) -> Tensor:
-    """Runs the stages with the blocks, from `first` on, cut behind those numbers. Returns the raw
-    prediction.
+    """Runs the stages with the blocks, from `first` on, cut behind those numbers, those of `passed`
+    left out. Returns the raw prediction.
     """
 
     def run(name: str, **given: Any) -> Any:
@@ -179,7 +185,12 @@ def in_stages(
     )
     for last in [*cuts, -1]:
         tokens = run(
-            "transformer_blocks", features=tokens, fixed=fixed, first_block=first, last_block=last
+            "transformer_blocks",
+            features=tokens,
+            fixed=fixed,
+            first_block=first,
+            last_block=last,
+            passed_over=passed,
         )
         first = last + 1
     raw: Tensor = run("transformer_head", features=tokens, parametrisation="raw")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -38,6 +39,18 @@ def total(works: Sequence[Work]) -> Work:
         activation_bytes=sum(work.activation_bytes for work in works),
         output_bytes=sum(work.output_bytes for work in works),
         kernels=sum(work.kernels for work in works),
+    )
+
+
+def less(whole: Work, parts: Sequence[Work]) -> Work:
+    """Returns a work from which parts are left out that give what they read."""
+    gone = total(parts)
+    return replace(
+        whole,
+        flops=whole.flops - gone.flops,
+        weight_bytes=whole.weight_bytes - gone.weight_bytes,
+        activation_bytes=whole.activation_bytes - gone.activation_bytes,
+        kernels=whole.kernels - gone.kernels,
     )
 
 

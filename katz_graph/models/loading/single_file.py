@@ -72,7 +72,6 @@ STRANGERS = {  # what families are called that none of ours is, by the names of 
     r"(^|\.)double_layers\.": "AuraFlow",
     r"\.time_stack\.": "Stable Video Diffusion",
     r"(^|\.)clip_txt_mapper\.|\.channelwise\.": "Stable Cascade",
-    r"(^|\.)mlp_t5\.": "HunyuanDiT",
     r"(^|\.)head\.modulation$": "Wan",
     r"(^|\.)patchify_proj\.": "LTX-Video",
     r"(^|\.)txt_norm\.": "Qwen-Image",

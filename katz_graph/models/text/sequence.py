@@ -26,7 +26,7 @@ def encode_sequence(
     read too, as the published models were trained.
     """
     tokens = said(tokenizer, text, layout, length)
-    whole = max(len(tokens), layout.least, length)
+    whole = layout.filled(len(tokens), length)
     hidden, mask = _run(module, tokenizer, tokens, whole, layout, bool(length))
     if any(weight != 1.0 for _, weight in tokens):
         empty, _ = _run(module, tokenizer, said(tokenizer, "", layout), whole, layout, bool(length))

@@ -76,7 +76,7 @@ def prompt_length(prompt: Prompt) -> int:
 def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
     """Returns `said`, filled up to `length` or what the layout has, whatever is more."""
     tokens = said(tokenizer, text, layout, length)
-    missing = max(layout.least, length) - len(tokens)
+    missing = layout.filled(len(tokens), length) - len(tokens)
     return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
 
 

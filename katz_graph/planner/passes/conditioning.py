@@ -7,15 +7,24 @@ Runs on recipes before `expand` makes a branch of each entry.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
+from typing import Protocol
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
 from katz_graph.guidance_spec import Guider
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
-from katz_graph.patches import guidance_patch, needs_uncond, opaque_patches, post_guidance_patches
+from katz_graph.patches import (
+    OpaquePatch,
+    PassedOver,
+    guidance_patch,
+    needs_uncond,
+    post_guidance_patches,
+    weakened_guidance,
+    weakened_negative,
+)
 from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ModelRecipe
 
 
@@ -128,8 +137,37 @@ def _controlled(
     return given
 
 
-Side = Callable[[str], Link]
-"""Maps the name of a side to the prediction of its branches, which this call adds to the region."""
+class Side(Protocol):
+    """Adds the branches of a side to the region."""
+
+    def __call__(self, name: str, without: PassedOver | None = None, number: int = 0) -> Link:
+        """Returns the side's prediction; the n-th of those without some blocks."""
+
+
+WHOLE = (0.0, 1.0)
+
+
+def within(
+    nodes: dict[str, NodeCall],
+    name: str,
+    value: Link,
+    window: tuple[float, float],
+    number: int = 0,
+    outside: Link | None = None,
+) -> Link:
+    """Switches `value`, one of several, on inside the window of the schedule, and to `outside`, or
+    off, outside.
+    """
+    if window == WHOLE:
+        return value
+    nodes[name] = NodeCall(
+        "StepWindow",
+        {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]},
+    )
+    switch = f"{name}-switch{number or ''}"
+    other = {} if outside is None else {"on_false": outside}
+    nodes[switch] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value, **other})
+    return Link(switch, 0)
 
 
 def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
@@ -139,52 +177,78 @@ def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
         math.isclose(scale, 1.0) and not everything for scale in (guider.guidance, guider.outer)
     )
     if guider.kind == "nested":
-        negative, middle, positive = side("negative"), side("middle"), side("positive")
-        inner = _patched(nodes, "guidance-inner", guider.model, positive, middle, guider.guidance)
+        negative, middle = side("negative"), side("middle")
+        inner = _patched(
+            nodes, "guidance-inner", guider.model, side, "positive", middle, guider.guidance
+        )
         return _combined(
             nodes, "guidance", {"cond": inner, "uncond": negative, "guidance": guider.outer}
         )
     if guider.kind == "dual" and not (plain and plain_outer):
         outer_uncond = None if plain_outer else side("negative")
         middle, positive = side("middle"), side("positive")
-        outer = _patched(nodes, "guidance-outer", guider.model, middle, outer_uncond, guider.outer)
+        outer = _patched(
+            nodes, "guidance-outer", guider.model, side, "middle", outer_uncond, guider.outer
+        )
         return _combined(
             nodes,
             "guidance",
             {"cond": positive, "uncond": middle, "base": outer, "guidance": guider.guidance},
         )
     alone = guider.kind != "cfg" or plain
-    uncond = None if alone else side("negative")
+    uncond = None if alone else _negative(nodes, guider.model, side)
     return _patched(
         nodes,
         "guidance",
         guider.model,
-        side("positive"),
+        side,
+        "positive",
         uncond,
         1.0 if guider.kind == "basic" else guider.guidance,
     )
+
+
+def _negative(nodes: dict[str, NodeCall], model: ModelRecipe, side: Side) -> Link:
+    """Returns the negative side of plain guidance, within a patch's window without some blocks."""
+    patch = weakened_negative(model.patches)
+    if patch is None:
+        return side("negative")
+    weak, window = side("negative", patch.blocks), _window(patch.blocks)
+    if window == WHOLE:
+        return weak
+    return within(nodes, "weakened-negative", weak, window, outside=side("negative"))
+
+
+def _window(blocks: PassedOver) -> tuple[float, float]:
+    return blocks.start_percent, blocks.end_percent
 
 
 def _patched(
     nodes: dict[str, NodeCall],
     name: str,
     model: ModelRecipe,
-    cond: Link,
+    side: Side,
+    positive: str,
     uncond: Link | None,
     guidance: float,
 ) -> Link:
-    """Combines one prediction with another as the model's patches have it; without patches, a
-    single prediction stays as it is.
+    """Combines the prediction of a side with another as the model's patches have it; without any
+    that acts, a single prediction stays as it is.
     """
-    if uncond is None and not opaque_patches(model.patches):
-        return cond
-    if guidance_patch(model.patches) is None and not post_guidance_patches(model.patches):
+    cond, instead = side(positive), guidance_patch(model.patches)
+    alone = uncond is None and not isinstance(instead, OpaquePatch)
+    if (instead is None or alone) and not post_guidance_patches(model.patches):
         return (
             cond
             if uncond is None
             else _combined(nodes, name, {"cond": cond, "uncond": uncond, "guidance": guidance})
         )
     sides = {"cond": cond} if uncond is None else {"cond": cond, "uncond": uncond}
+    for number, patch in enumerate(weakened_guidance(model.patches), start=1):
+        weak = side(positive, patch.blocks, number)
+        sides[f"weakened_{number}"] = within(
+            nodes, f"{name}-weakened{number}", weak, _window(patch.blocks)
+        )
     nodes[name] = NodeCall(
         "PatchedCFGCombine",
         {"step": Link("begin", 0), "model": model, "guidance": guidance, **sides},

@@ -15,12 +15,11 @@ from katz_graph.errors import InputError
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.guidance_spec import Guider
 from katz_graph.ir.region import CROP, SLOTS
-from katz_graph.models.family import Control, check_controlnet, family_of
-from katz_graph.planner.passes.conditioning import balanced, combine
+from katz_graph.models.family import Control, check_controlnet, family_of, passed_over
+from katz_graph.patches import PassedOver
+from katz_graph.planner.passes.conditioning import WHOLE, balanced, combine, within
 from katz_graph.planner.passes.latent import fit_empty
 from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
-
-WHOLE = (0.0, 1.0)
 
 
 def expand_sampling(
@@ -54,12 +53,28 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     }
     given = {**begin_inputs, "latent_image": latent, "model": model}
     nodes: dict[str, NodeCall] = {"begin": NodeCall(begin, given)}
-    prediction = combine(nodes, guider, lambda side: _side(nodes, side, model, sides[side]))
+
+    def side(name: str, without: PassedOver | None = None, number: int = 0) -> Link:
+        suffix = "" if without is None else f"-weakened{number or ''}"
+        passed = () if without is None else passed_over(without, model)
+        return _side(nodes, name, model, sides[name], passed, suffix)
+
+    prediction = combine(nodes, guider, side)
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction})
     return Expansion(Graph(nodes), (Link("end", 0), Link("end", 1)))
 
 
-def _side(nodes: dict[str, NodeCall], side: str, model: ModelRecipe, entries: Conditioning) -> Link:
+def _side(
+    nodes: dict[str, NodeCall],
+    side: str,
+    model: ModelRecipe,
+    entries: Conditioning,
+    passed: tuple[int, ...],
+    suffix: str,
+) -> Link:
+    """Adds a side whose network passes over some blocks; `suffix` tells it from the one that
+    passes over others. They share their ControlNets.
+    """
     if not entries:
         raise InputError(f"the {side} conditioning is empty; link a CLIPTextEncode")
     names = (
@@ -68,18 +83,20 @@ def _side(nodes: dict[str, NodeCall], side: str, model: ModelRecipe, entries: Co
         else [f"{side}{number}" for number in range(1, len(entries) + 1)]
     )
     branches = [
-        _branch(nodes, name, model, entry) for name, entry in zip(names, entries, strict=True)
+        _branch(nodes, name, model, entry, passed, suffix)
+        for name, entry in zip(names, entries, strict=True)
     ]
+    names = [f"{name}{suffix}" for name in names]
     if len(branches) == 1 and _counts_everywhere(entries[0]):
         return branches[0]
     weighted = [
-        _within(nodes, f"{name}-range", _weighed(nodes, name, branch, entry), _window(entry))
+        within(nodes, f"{name}-range", _weighed(nodes, name, branch, entry), _window(entry))
         for name, branch, entry in zip(names, branches, entries, strict=True)
     ]
     while len(weighted) > SLOTS:  # more than a node takes
-        name = f"{side}-sum{len(weighted)}"
+        name = f"{side}{suffix}-sum{len(weighted)}"
         weighted = [_joined(nodes, name, "SumPredictions", weighted[:SLOTS]), *weighted[SLOTS:]]
-    return _joined(nodes, f"{side}-blend", "BlendPredictions", weighted)
+    return _joined(nodes, f"{side}{suffix}-blend", "BlendPredictions", weighted)
 
 
 def _joined(nodes: dict[str, NodeCall], name: str, kind: str, weighted: Sequence[Link]) -> Link:
@@ -112,7 +129,12 @@ def _weighed(nodes: dict[str, NodeCall], name: str, branch: Link, entry: Conditi
 
 
 def _branch(
-    nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry
+    nodes: dict[str, NodeCall],
+    name: str,
+    model: ModelRecipe,
+    entry: ConditioningEntry,
+    passed: tuple[int, ...],
+    suffix: str,
 ) -> Link:
     """Adds the network of one conditioning entry, with a ControlNet instance per use."""
     text = (
@@ -134,7 +156,8 @@ def _branch(
         _control(nodes, f"{name}-controlnet{number}", model, step, text, use)
         for number, use in enumerate(active, start=1)
     ]
-    return family_of(model.network).network.predict(nodes, name, model, step, text, controls)
+    predict = family_of(model.network).network.predict
+    return predict(nodes, f"{name}{suffix}", model, step, text, controls, passed)
 
 
 def _crop(nodes: dict[str, NodeCall], name: str, area: Area) -> Link:
@@ -160,25 +183,10 @@ def _control(
     return Control(
         use.control_net,
         tuple(
-            _within(nodes, f"{name}-window", link, window, number)
+            within(nodes, f"{name}-window", link, window, number)
             for number, link in enumerate(residuals)
         ),
     )
-
-
-def _within(
-    nodes: dict[str, NodeCall], name: str, value: Link, window: tuple[float, float], number: int = 0
-) -> Link:
-    """Switches `value`, one of several, on inside the window of the schedule, and off outside."""
-    if window == WHOLE:
-        return value
-    nodes[name] = NodeCall(
-        "StepWindow",
-        {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]},
-    )
-    switch = f"{name}-switch{number or ''}"
-    nodes[switch] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value})
-    return Link(switch, 0)
 
 
 def _window(entry: ConditioningEntry) -> tuple[float, float]:

@@ -12,7 +12,12 @@ from katz_graph.ir.region import Operation, Ref
 from katz_graph.models.family import check_controlnet, check_given, check_text, family_of
 from katz_graph.models.stages import stages
 from katz_graph.models.text.recipe import clips, givens
-from katz_graph.patches import guidance_patch, post_guidance_patches, unet_wrapper
+from katz_graph.patches import (
+    guidance_patch,
+    post_guidance_patches,
+    unet_wrapper,
+    weakened_guidance,
+)
 from katz_graph.planner.region import stage_of
 from katz_graph.recipe import ControlNetRecipe
 
@@ -65,6 +70,14 @@ def _check_patches(program: Program, variant: Variant) -> None:
             f"node {program.region.begin.id}: a patch of the model changes guidance; use "
             "PatchedCFGCombine, not CFGCombine"
         )
+    wanted = len(weakened_guidance(patches))
+    for operation in variant.operations:
+        given = sum(name.startswith("weakened_") for name in operation.inputs)
+        if operation.type == "PatchedCFGCombine" and given < wanted:
+            raise InputError(
+                f"node {operation.id} ({operation.type}), weakened_{given + 1}: a patch of the "
+                "model guides away from a prediction without some blocks; link one"
+            )
     parts = {part for one in stages().values() for part in one.stands_for}
     for operation in variant.operations:
         wrapped = unet_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None

@@ -212,5 +212,6 @@ def _module_bytes(
                 operation.inputs.get("first_block"),
                 operation.inputs.get("last_block"),
             )
-            parts[modules[operation.id]][blocks] = program.work[operation.id].weight_bytes
+            known, size = parts[modules[operation.id]], program.work[operation.id].weight_bytes
+            known[blocks] = max(known.get(blocks, 0.0), size)  # one may pass over some of them
     return {module: sum(sizes.values()) for module, sizes in parts.items()}

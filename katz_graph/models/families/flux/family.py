@@ -16,6 +16,7 @@ from katz_graph.models.families.flux.controls import (
     reads,
 )
 from katz_graph.models.families.flux.files import transformer_configuration
+from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
@@ -39,6 +40,7 @@ FAMILY = ModelFamily(
         architecture=transformer_architecture,
         complete=complete,
         stack=f"{FOLDER}.stack",
+        chains=(("double", "num_layers"), ("single", "num_single_layers")),
         channels=f"{FOLDER}.channels:concatenated_channels",
         overflows=True,
     ),
@@ -69,6 +71,7 @@ FAMILY = ModelFamily(
         check_controlnet,
         draw_control,
         reads,
+        numbered_blocks,
     ),
     lora=lora_names(
         roots=(

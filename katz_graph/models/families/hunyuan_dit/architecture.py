@@ -17,6 +17,7 @@ from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe, Sizes
 
 TRANSFORMER = "HunyuanDiT2DModel"
+CONTROLNET = "HunyuanDiT2DControlNetModel"
 LATENT = LatentSpace(channels=4, factor=8, scale=0.13025)
 LENGTHS = 77, 256  # tokens of BERT's text and of mT5's
 ORIGINAL = 1024  # pixels along a side, that the first versions are told where nobody says another
@@ -24,17 +25,20 @@ ORIGINAL = 1024  # pixels along a side, that the first versions are told where n
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer. InputError for another class, and where its numbers do
-    not fit each other.
+    """Returns the shape of a transformer or of a ControlNet. InputError for another class, and
+    where its numbers do not fit each other.
     """
-    expect_class(part, TRANSFORMER)
+    expect_class(part, TRANSFORMER, CONTROLNET)
+    counted = "num_layers", 28
+    if config(part)["_class_name"] == CONTROLNET:
+        counted = "transformer_num_layers", 40
     heads, head_width, width, blocks = (
         config_value(part, name, int, usual)
         for name, usual in (
             ("num_attention_heads", 16),
             ("attention_head_dim", 88),
             ("hidden_size", 1152),
-            ("num_layers", 28),
+            counted,
         )
     )
     if heads * head_width != width or head_width % 4:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from katz_graph.models.families.hunyuan_dit.architecture import (
+    CONTROLNET,
     LATENT,
     LENGTHS,
     TRANSFORMER,
@@ -10,15 +11,22 @@ from katz_graph.models.families.hunyuan_dit.architecture import (
     trained_noise,
     transformer_architecture,
 )
+from katz_graph.models.families.hunyuan_dit.controls import blocks, check_controlnet, reads
+from katz_graph.models.families.hunyuan_dit.files import (
+    FUSED,
+    controlnet_configuration,
+    transformer_configuration,
+)
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
-from katz_graph.models.family import ModelFamily, Training
+from katz_graph.models.families.shared.transformer_region import draw_control
+from katz_graph.models.family import Controls, Files, Layout, ModelFamily, Training
 from katz_graph.recipe import TextLayout
 
 FOLDER = "katz_graph.models.families.hunyuan_dit"
 FAMILY = ModelFamily(
     title="HunyuanDiT",
-    short="HunyuanDiT from a folder in diffusers' layout",
+    short="HunyuanDiT",
     network=transformer(
         class_name=TRANSFORMER,
         architecture=transformer_architecture,
@@ -26,13 +34,49 @@ FAMILY = ModelFamily(
         stack=f"{FOLDER}.stack",
         skips=f"{FOLDER}.stack:skips",
     ),
-    files=None,
+    files=Files(
+        network=Layout(
+            # of checkpoints beside which nothing is read; of a file of its own; of ComfyUI's
+            prefixes=("model.diffusion_model.", "", "model."),
+            names=(FUSED,),
+            configure=transformer_configuration,
+            besides=("before_proj.weight",),
+        ),
+        text_encoders={},
+        convert=f"{FOLDER}.files:converted",
+    ),
     training=Training(
         latent=lambda _: LATENT,
         noise=trained_noise,
     ),
+    controls=Controls(
+        (CONTROLNET,),
+        Layout(
+            prefixes=("",),
+            names=("before_proj.weight", "input_block.weight"),
+            configure=controlnet_configuration,
+        ),
+        check_controlnet,
+        draw_control,
+        reads,
+        blocks,
+    ),
     lora=lora_names(
-        roots=("blocks", "text_embedder", "pos_embed", "time_extra_emb", "norm_out", "proj_out"),
+        roots=(
+            "blocks",
+            "text_embedder",
+            "pos_embed",
+            "time_extra_emb",
+            "norm_out",
+            "proj_out",
+            "x_embedder",
+            "t_embedder",
+            "extra_embedder",
+            "mlp_t5",
+            "pooler",
+            "final_layer",
+        ),
+        originals=f"{FOLDER}.files:RENAMING.originals",
     ),
     text_layout=TextLayout(lengths=LENGTHS),
 )

@@ -82,6 +82,20 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     return (embedders.extra_embedder(torch.cat(told, dim=1)),)
 
 
+def unshifted(values: Mapping[str, Any]) -> bool:
+    return False
+
+
+def hint(module: Any, reference: Tensor) -> Tensor:
+    tokens: Tensor = module.input_block(module.pos_embed(reference))
+    return tokens
+
+
+def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
+    found: Tensor = module.controlnet_blocks[number](hidden)
+    return found
+
+
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
     """Returns the cosines and sines of rotary positions, [1, rows · columns, D] each."""
     base = BASE_CELLS // side(module)
@@ -89,7 +103,7 @@ def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NO
         module.config.attention_head_dim,
         _spread(rows, columns, base),
         (rows, columns),
-        device=module.proj_out.weight.device,
+        device=module.pos_embed.proj.weight.device,
     )
     cosines, sines = found
     return cosines[None], sines[None]

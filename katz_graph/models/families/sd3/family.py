@@ -16,6 +16,7 @@ from katz_graph.models.families.sd3.controls import (
     reads,
 )
 from katz_graph.models.families.sd3.files import transformer_configuration
+from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
@@ -39,6 +40,7 @@ FAMILY = ModelFamily(
         architecture=transformer_architecture,
         complete=complete,
         stack=f"{FOLDER}.stack",
+        chains=(("double", "num_layers"),),
     ),
     files=Files(
         network=Layout(
@@ -67,6 +69,7 @@ FAMILY = ModelFamily(
         check_controlnet,
         draw_control,
         reads,
+        numbered_blocks,
     ),
     lora=lora_names(
         roots=(

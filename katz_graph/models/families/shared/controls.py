@@ -1,4 +1,6 @@
-"""Checks that a transformer's ControlNet is of its sizes. Never imports torch."""
+"""Counts the blocks of a transformer's ControlNet and checks that it is of its sizes. Never imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,11 @@ from katz_graph.errors import InputError
 from katz_graph.models.configuration import config_value
 from katz_graph.models.family import Architecture
 from katz_graph.recipe import Component
+
+
+def numbered_blocks(control: Component) -> int:
+    """Counts the blocks of a ControlNet, of one chain or of two."""
+    return sum(config_value(control, name, int, 0) for name in ("num_layers", "num_single_layers"))
 
 
 def check_sizes(

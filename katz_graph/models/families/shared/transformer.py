@@ -25,7 +25,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     stack_of,
 )
 from katz_graph.models.families.shared.transformer_stages import network_of
-from katz_graph.models.family import architecture, family_of
+from katz_graph.models.family import architecture, block_numbers, family_of
 from katz_graph.models.stages import Loop, Outputs, named
 from katz_graph.picture.batch import repeated
 from katz_graph.recipe import ControlNetRecipe, ModelRecipe, References
@@ -168,14 +168,26 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
             f"TransformerBlocks: blocks {first} to {last} are not there: the model has 0 to "
             f"{count - 1}"
         )
-    numbers = range(first, last + 1)
-    return (run_blocks(module, tokens, numbers, given["fixed"], _residual(given)),)
+    numbers, passed = range(first, last + 1), block_numbers(given.get("passed_over", ""))
+    if beyond := [number for number in passed if number not in numbers]:
+        raise InputError(
+            f"TransformerBlocks: block {beyond[0]} is to be passed over, the range has {first} to "
+            f"{last}"
+        )
+    return (run_blocks(module, tokens, numbers, given["fixed"], _residual(given), passed),)
 
 
 def run_blocks(
-    module: Any, tokens: Tokens, numbers: range, fixed: Fixed, residual: Tensor | None = None
+    module: Any,
+    tokens: Tokens,
+    numbers: range,
+    fixed: Fixed,
+    residual: Tensor | None = None,
+    passed: tuple[int, ...] = (),
 ) -> Tokens:
-    """Runs blocks, a residual added before each, and keeps what later ones read of them."""
+    """Runs blocks but those that are passed over, and keeps what later ones read of them. A
+    residual is added before each, or to what it reads of an earlier one.
+    """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
     if len(before) != len(tokens.skips):
@@ -187,9 +199,15 @@ def run_blocks(
     kept = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
     for number in numbers:
-        hidden = _added(hidden, residual)
-        skip = {"skip": kept[sources[number]]} if number in sources else {}
-        hidden, text = stack.block(module, number, hidden, text, tokens.embedding, fixed, **skip)
+        skip = {}
+        if number in sources:
+            skip["skip"] = _added(kept[sources[number]], residual)
+        else:
+            hidden = _added(hidden, residual)
+        if number not in passed:
+            hidden, text = stack.block(
+                module, number, hidden, text, tokens.embedding, fixed, **skip
+            )
         kept[number] = hidden
     later = tuple(kept[number] for number in after)
     return Tokens(hidden, text, tokens.embedding, tokens.step, later)

@@ -24,10 +24,11 @@ def predict(
     step: Link,
     text: Conditioning,
     controls: Sequence[Control],
+    passed: tuple[int, ...] = (),
 ) -> Link:
-    """Adds the embedding, the blocks and the head of a transformer. Blocks that are given the same
-    residuals of ControlNets are one operation, so that none waits for what it does not read.
-    InputError for patches of a network that has other parts.
+    """Adds the embedding, the blocks but those that are passed over, and the head of a transformer.
+    Blocks that are given the same residuals of ControlNets are one operation, so that none waits
+    for what it does not read. InputError for patches of a network that has other parts.
     """
     for patch, found in (
         ("a pack's function around the network", unet_wrapper(model.patches)),
@@ -43,7 +44,9 @@ def predict(
     *grouped, (_, _, last) = groups if controls else [*groups, (0, 0, {})]
     for number, (first, final, residuals) in enumerate(grouped):
         blocks = f"{name}-blocks{number or ''}"
-        span = {"first_block": first, "last_block": final} if controls else {}
+        span: dict[str, Any] = {"first_block": first, "last_block": final} if controls else {}
+        if own := [one for one in passed if first <= one and (one <= final or final == -1)]:
+            span["passed_over"] = ", ".join(map(str, own))
         nodes[blocks] = NodeCall(
             "TransformerBlocks", {**common, "features": features, **span, **residuals}
         )
@@ -99,7 +102,9 @@ def draw_control(
     inputs: dict[str, Any] = {**common, "step": step, "image": use.image, "vae": vae}
     nodes[name] = NodeCall("TransformerControl", inputs)
     features, residuals = Link(name, 0), []
-    for number in range(control_blocks(control_net.control_net)):
+    family = family_of(model.network).controls
+    assert family is not None and family.blocks is not None  # as the ControlNet was checked
+    for number in range(family.blocks(control_net.control_net)):
         block = f"{name}-block{number}"
         nodes[block] = NodeCall(
             "TransformerControlBlock",
@@ -125,12 +130,6 @@ def check_vae(control_net: Component, vae: VaeRecipe | None, latent: LatentSpace
             f"{vae.vae.folder}: the VAE gives latents of {channels} channels, the ControlNet in "
             f"{control_net.folder} reads {latent.channels}: link the model's own VAE"
         )
-
-
-def control_blocks(part: Any) -> int:
-    """Counts the blocks of a ControlNet."""
-    values = config(part)
-    return int(values.get("num_layers", 0)) + int(values.get("num_single_layers", 0))
 
 
 def reads_latents(part: Any) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
-from katz_graph.models.costs.counts import Counts
+from katz_graph.models.costs.counts import Counts, less
+from katz_graph.models.family import block_numbers
 from katz_graph.models.stages import Extent, Stage, uncounted
 from katz_graph.recipe import Component, ControlNetRecipe
 
@@ -24,17 +25,14 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
         first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
         if "block" in inputs:
             first = last = inputs["block"]
-        return counts.work(
-            config(network_of(inputs)),
-            name,
-            batch,
-            height,
-            width,
-            extent.tokens,
-            first,
-            None if last == -1 else last,
-            extent.value_bytes,
-        )
+        values = config(network_of(inputs))
+
+        def of(first: int, last: int | None) -> Work:
+            sizes = batch, height, width, extent.tokens
+            return counts.work(values, name, *sizes, first, last, extent.value_bytes)
+
+        passed = [of(number, number) for number in block_numbers(inputs.get("passed_over", ""))]
+        return less(of(first, None if last == -1 else last), passed)
 
     return count
 

@@ -66,8 +66,10 @@ def predict(
     step: Link,
     text: Conditioning,
     controls: Sequence[Control],
+    passed: tuple[int, ...] = (),
 ) -> Link:
     """Adds the three parts of a UNet, or the whole one where a patch wraps it."""
+    assert not passed  # as it declares no chains
     residuals = {
         f"residuals_{number}": control.residuals[0]
         for number, control in enumerate(controls, start=1)

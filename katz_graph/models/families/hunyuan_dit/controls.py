@@ -1,0 +1,49 @@
+"""Tells the ControlNets of HunyuanDiT: which of their residuals each block reads, and if they fit.
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from katz_graph.errors import InputError
+from katz_graph.models.configuration import config, config_value
+from katz_graph.models.families.hunyuan_dit.architecture import transformer_architecture
+from katz_graph.models.families.shared.controls import check_sizes
+from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
+
+TOLD = "use_style_cond_and_image_meta_size"
+
+
+def blocks(control: Component) -> int:
+    """Counts the blocks of a ControlNet: one for each of a transformer's that is read by a later
+    one.
+    """
+    count: int = config_value(control, "transformer_num_layers", int, 40)
+    return count // 2 - 1
+
+
+def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
+    """A block of the second half reads the residual of the block whose output it reads too, so the
+    last residual is needed first.
+    """
+    count, given = config_value(model.network, "num_layers", int), blocks(control.control_net)
+    first = count - given
+    return *(None for _ in range(first)), *reversed(range(given)), None
+
+
+def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
+    """Raises InputError for a ControlNet of other sizes, or of another version."""
+    part, network = control.control_net, model.network
+    check_sizes(part, network, transformer_architecture)
+    wanted = config_value(network, "num_layers", int) // 2 - 1
+    if blocks(part) != wanted:
+        raise InputError(
+            f"{part.folder}: the ControlNet has {blocks(part)} blocks, the transformer in "
+            f"{network.folder} takes {wanted}"
+        )
+    ours, theirs = (bool(config(one).get(TOLD, True)) for one in (part, network))
+    if ours != theirs:
+        told = "is" if ours else "is not"
+        raise InputError(
+            f"{part.folder}: the ControlNet {told} told the picture's sizes, the transformer in "
+            f"{network.folder} {'is not' if ours else 'is'}: take one for its version"
+        )

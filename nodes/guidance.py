@@ -1,0 +1,123 @@
+"""Changes how a model's predictions are combined. All of it is recipes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from katz_graph.errors import InputError
+from katz_graph.knobs import Fraction
+from katz_graph.models.family import block_numbers
+from katz_graph.node import Node, Widget
+from katz_graph.patches import (
+    NormedDifference,
+    NormedGuidance,
+    PassedOver,
+    RescaledGuidance,
+    WeakenedGuidance,
+    WeakenedNegative,
+    ZeroStar,
+)
+from katz_graph.wires import Model
+
+GUIDANCE = "advanced/guidance"
+SkipScale = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.1)]
+
+
+class RescaleCFG(Node, category="advanced/model"):
+    """Guidance that keeps the contrast of the conditional prediction, by the share `multiplier`
+    (Lin et al. 2024).
+    """
+
+    multiplier: Fraction = 0.7
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(RescaledGuidance(self.multiplier))
+
+
+class CFGNorm(Node, category=GUIDANCE, names=("patched_model",)):
+    """Guidance that at no place makes the denoised prediction longer over the channels than the
+    conditional one, times `strength`. With `pre_cfg` it is x - denoised that gets the conditional
+    one's length, by the share `strength`.
+    """
+
+    strength: Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)] = 1.0
+    pre_cfg: bool = False
+
+    def run(self, model: Model) -> Model:
+        kind = NormedDifference if self.pre_cfg else NormedGuidance
+        return model.with_patch(kind(self.strength))
+
+
+class CFGZeroStar(Node, category=GUIDANCE, names=("patched_model",)):
+    """Guidance against what of the negative prediction lies along the positive one (Fan et al.
+    2025).
+    """
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(ZeroStar())
+
+
+class SkipLayerGuidanceDiT(Node, category=GUIDANCE):
+    """Guidance away from what a transformer predicts without some of its double and single blocks,
+    within a window of the schedule; that is a further prediction a step. A chain of blocks that the
+    model has not is not looked at.
+    """
+
+    double_layers: str = "7, 8, 9"
+    single_layers: str = "7, 8, 9"
+    scale: SkipScale = 3.0
+    start_percent: Fraction = 0.01
+    end_percent: Fraction = 0.15
+    rescaling_scale: Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)] = 0.0
+
+    def run(self, model: Model) -> Model:
+        blocks = _blocks(self, self.double_layers, self.single_layers)
+        return _weakened(model, blocks, self.scale, self.rescaling_scale)
+
+
+class SkipLayerGuidanceSD3(Node, category=GUIDANCE):
+    """SkipLayerGuidanceDiT for models whose blocks are all double ones."""
+
+    layers: str = "7, 8, 9"
+    scale: SkipScale = 3.0
+    start_percent: Fraction = 0.01
+    end_percent: Fraction = 0.15
+
+    def run(self, model: Model) -> Model:
+        return _weakened(model, _blocks(self, self.layers, ""), self.scale, 0.0)
+
+
+class SkipLayerGuidanceDiTSimple(Node, category=GUIDANCE):
+    """A negative side that a transformer predicts without some of its double and single blocks,
+    within a window of the schedule: no further prediction, and none without a negative side.
+    """
+
+    double_layers: str = "7, 8, 9"
+    single_layers: str = "7, 8, 9"
+    start_percent: Fraction = 0.0
+    end_percent: Fraction = 1.0
+
+    def run(self, model: Model) -> Model:
+        blocks = _blocks(self, self.double_layers, self.single_layers)
+        return model if blocks is None else model.with_patch(WeakenedNegative(blocks))
+
+
+def _blocks(
+    node: SkipLayerGuidanceDiT | SkipLayerGuidanceSD3 | SkipLayerGuidanceDiTSimple,
+    double: str,
+    single: str,
+) -> PassedOver | None:
+    """Returns the blocks that a node names, None where it names none."""
+    try:
+        numbers = block_numbers(double), block_numbers(single)
+    except InputError as error:
+        raise InputError(f"{type(node).__name__}, layers: {error}") from None
+    return PassedOver(*numbers, node.start_percent, node.end_percent) if any(numbers) else None
+
+
+def _weakened(model: Model, blocks: PassedOver | None, scale: float, rescaling: float) -> Model:
+    if blocks is None or scale == 0.0:
+        return model
+    return model.with_patch(WeakenedGuidance(blocks, scale, rescaling))

@@ -1,0 +1,147 @@
+"""Files of HunyuanDiT's transformers and ControlNets in the layout of their original code, written
+here name by name, are the modules that they were made of.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from katz_graph.bench.random_transformers import Kind, make_controlnet, make_transformer
+from katz_graph.errors import InputError
+from katz_graph.models.family import check_controlnet
+from katz_graph.models.loading.sources import controlnet_recipe, network_recipe
+from katz_graph.models.loading.store import ModelStore
+
+KINDS: tuple[Kind, ...] = ("hunyuan_dit", "hunyuan_dit11")
+torch.set_num_threads(1)
+
+
+def linear(into: dict[str, Tensor], name: str, *layers: nn.Module) -> None:
+    """Writes layers as one, whose rows are theirs, in order."""
+    for parameter in ("weight", "bias"):
+        parts = [getattr(layer, parameter) for layer in layers if hasattr(layer, parameter)]
+        into[f"{name}.{parameter}"] = torch.cat([part.detach() for part in parts])
+
+
+def original(module: Any) -> dict[str, Tensor]:
+    """Names the weights as Tencent's code has its modules: what the authors' own classes call them
+    (hydit/modules/models.py, controlnet.py, poolers.py).
+    """
+    found: dict[str, Tensor] = {}
+    for number, block in enumerate(module.blocks):
+        here = f"blocks.{number}"
+        first, second = block.attn1, block.attn2
+        linear(found, f"{here}.attn1.Wqkv", first.to_q, first.to_k, first.to_v)
+        linear(found, f"{here}.attn2.kv_proj", second.to_k, second.to_v)
+        linear(found, f"{here}.attn2.q_proj", second.to_q)
+        for name, attention in (("attn1", first), ("attn2", second)):
+            linear(found, f"{here}.{name}.q_norm", attention.norm_q)
+            linear(found, f"{here}.{name}.k_norm", attention.norm_k)
+            linear(found, f"{here}.{name}.out_proj", attention.to_out[0])
+        linear(found, f"{here}.norm1", block.norm1.norm)
+        linear(found, f"{here}.default_modulation.1", block.norm1.linear)
+        linear(found, f"{here}.norm3", block.norm2)  # before the attention to the text
+        linear(found, f"{here}.norm2", block.norm3)  # before the MLP
+        linear(found, f"{here}.mlp.fc1", block.ff.net[0].proj)
+        linear(found, f"{here}.mlp.fc2", block.ff.net[2])
+        if block.skip_linear is not None:
+            linear(found, f"{here}.skip_norm", block.skip_norm)
+            linear(found, f"{here}.skip_linear", block.skip_linear)
+    told = module.time_extra_emb
+    for name, layer in (
+        ("x_embedder.proj", module.pos_embed.proj),
+        ("t_embedder.mlp.0", told.timestep_embedder.linear_1),
+        ("t_embedder.mlp.2", told.timestep_embedder.linear_2),
+        ("extra_embedder.0", told.extra_embedder.linear_1),
+        ("extra_embedder.2", told.extra_embedder.linear_2),
+        ("mlp_t5.0", module.text_embedder.linear_1),
+        ("mlp_t5.2", module.text_embedder.linear_2),
+        ("pooler.q_proj", told.pooler.q_proj),
+        ("pooler.k_proj", told.pooler.k_proj),
+        ("pooler.v_proj", told.pooler.v_proj),
+        ("pooler.c_proj", told.pooler.c_proj),
+    ):
+        linear(found, name, layer)
+    found["pooler.positional_embedding"] = told.pooler.positional_embedding.detach()
+    found["text_embedding_padding"] = module.text_embedding_padding.detach()
+    if hasattr(told, "style_embedder"):
+        found["style_embedder.weight"] = told.style_embedder.weight.detach()
+    if hasattr(module, "controlnet_blocks"):
+        linear(found, "before_proj", module.input_block)
+        for number, layer in enumerate(module.controlnet_blocks):
+            linear(found, f"after_proj_list.{number}", layer)
+    else:
+        linear(found, "final_layer.linear", module.proj_out)
+        for parameter in ("weight", "bias"):  # shift and scale are the other way round
+            scale, shift = getattr(module.norm_out.linear, parameter).detach().chunk(2)
+            found[f"final_layer.adaLN_modulation.1.{parameter}"] = torch.cat([shift, scale])
+    assert len(found) + fused(module) == len(list(module.parameters()))
+    return {name: tensor.contiguous() for name, tensor in found.items()}
+
+
+def fused(module: Any) -> int:
+    """Counts the parameters that are rows of another: of each block's q, k, v and k, v."""
+    return len(module.blocks) * 2 * (2 + 1)
+
+
+def assert_same(live: Any, module: nn.Module) -> None:
+    assert all(
+        torch.equal(live.state_dict()[name], one) for name, one in module.state_dict().items()
+    )
+    assert live.state_dict().keys() == module.state_dict().keys()
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "model.diffusion_model."])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transformer_in_the_original_layout_is_the_module(
+    kind: Kind, prefix: str, tmp_path: Path
+) -> None:
+    module = make_transformer(kind, 3)
+    tensors = {f"{prefix}{name}": one for name, one in original(module).items()}
+    save_file(tensors, tmp_path / "dit.safetensors")
+    model = network_recipe(tmp_path / "dit.safetensors")
+    values = json.loads(model.network.configuration or "")
+    assert {name: module.config.get(name, value) for name, value in values.items()} == values
+    assert_same(ModelStore().network(model.network, "cpu", torch.float32), module)
+    table = json.loads(model.scheduler.configuration or "")
+    assert table["beta_end"] == (0.018 if kind == "hunyuan_dit" else 0.03)
+    assert model.latent.channels == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_controlnet_in_the_original_layout_is_the_module(kind: Kind, tmp_path: Path) -> None:
+    module = make_controlnet(kind, 2)
+    save_file(original(module), tmp_path / "control.safetensors")
+    ours = controlnet_recipe(tmp_path / "control.safetensors")
+    values = json.loads(ours.control_net.configuration or "")
+    assert {name: module.config.get(name, value) for name, value in values.items()} == values
+    assert_same(ModelStore().controlnet(ours.control_net, "cpu", torch.float32), module)
+    save_file(original(make_transformer(kind, 3)), tmp_path / "dit.safetensors")
+    check_controlnet(ours, network_recipe(tmp_path / "dit.safetensors"))
+    with pytest.raises(InputError, match=r"control\.safetensors"):
+        network_recipe(tmp_path / "control.safetensors")
+
+
+def test_the_published_width_of_the_mlp_is_kept(tmp_path: Path) -> None:
+    """Of the published models: 4.3637 times 1408 is 6144 after the fraction is cut off."""
+    module = make_transformer("hunyuan_dit", 3, hidden_size=32, mlp_ratio=4.3637)
+    rows = module.blocks[0].ff.net[0].proj.out_features
+    assert rows == 139
+    save_file(original(module), tmp_path / "dit.safetensors")
+    model = network_recipe(tmp_path / "dit.safetensors")
+    assert_same(ModelStore().network(model.network, "cpu", torch.float32), module)
+
+
+def test_a_file_that_lacks_a_layer_is_told_so(tmp_path: Path) -> None:
+    tensors = original(make_transformer("hunyuan_dit", 3))
+    short = {name: one for name, one in tensors.items() if not name.startswith("mlp_t5.0")}
+    save_file(short, tmp_path / "dit.safetensors")
+    with pytest.raises(InputError, match=r"dit\.safetensors: incomplete: .* is missing: download"):
+        network_recipe(tmp_path / "dit.safetensors")
