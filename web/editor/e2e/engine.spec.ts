@@ -1,0 +1,179 @@
+/** The page beside the engine: the same pictures as `katz run`, and a server that is killed. */
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Browser, expect, type Page } from "@playwright/test";
+import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
+
+const KATZ = process.env.KATZ ?? "katz"; // told by e2e/serve.sh
+
+/** The pixels of a picture, as the browser decodes them, and its size. */
+async function pixels(page: Page, picture: Buffer): Promise<string> {
+  return page.evaluate(async (encoded) => {
+    const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
+    const bitmap = await createImageBitmap(new Blob([bytes]));
+    const context = new OffscreenCanvas(bitmap.width, bitmap.height).getContext("2d");
+    context?.drawImage(bitmap, 0, 0);
+    const data = context?.getImageData(0, 0, bitmap.width, bitmap.height).data ?? new Uint8Array();
+    const digest = await crypto.subtle.digest("SHA-256", data);
+    return `${bitmap.width} ${bitmap.height} ${[...new Uint8Array(digest)].join(" ")}`;
+  }, picture.toString("base64"));
+}
+
+/** The picture that the node shows, as it was stored. */
+async function shown(page: Page, id: string): Promise<Buffer> {
+  const address = await node(page, id).locator(".result img").first().getAttribute("src");
+  const stored = new URL(address ?? "", page.url());
+  stored.searchParams.delete("width");
+  return (await page.request.get(stored.href)).body();
+}
+
+async function setSeed(page: Page, seed: number): Promise<void> {
+  const field = node(page, "5").getByLabel("seed", { exact: true });
+  await field.fill(String(seed));
+  await field.press("Enter");
+}
+
+test("P0.14 P0.28 the editor's picture is that of katz run, and gives itself again when it is dropped", async ({
+  page,
+}) => {
+  test.setTimeout(120_000);
+  const folder = mkdtempSync(join(tmpdir(), "same-"));
+  await openTemplate(page, "Text to image");
+  await setSeed(page, 20_261_125);
+  await runToEnd(page);
+  const made = await shown(page, "91");
+  const file = join(folder, "saved.json");
+  writeFileSync(file, JSON.stringify(await downloaded(page)));
+  execFileSync(KATZ, ["run", file, "--output", join(folder, "out")], { stdio: "pipe" });
+  const [own = ""] = readdirSync(join(folder, "out")).filter((name) => name.endsWith(".png"));
+  const wanted = await pixels(page, made);
+  expect(await pixels(page, readFileSync(join(folder, "out", own)))).toBe(wanted);
+
+  const carried = await page.evaluateHandle((encoded) => {
+    const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([bytes], "dropped.png", { type: "image/png" }));
+    return transfer;
+  }, made.toString("base64"));
+  await page.locator("main.canvas").dispatchEvent("drop", { dataTransfer: carried });
+  await expect(page.locator(".tab.active")).toContainText("dropped");
+  await runToEnd(page);
+  expect(await pixels(page, await shown(page, "91"))).toBe(wanted);
+  rmSync(folder, { recursive: true });
+});
+
+/** A server of the test's own, which it may kill. */
+class Server {
+  private process: ChildProcess | null = null;
+
+  constructor(
+    private readonly folder: string,
+    readonly port: number,
+  ) {}
+
+  async start(): Promise<void> {
+    const folders = ["data", "input", "output"].flatMap((one) => [
+      `--${one}`,
+      join(this.folder, one),
+    ]);
+    this.process = spawn(KATZ, ["serve", "--port", String(this.port), ...folders], {
+      stdio: "ignore",
+      detached: true,
+      env: { ...process.env, KATZ_TOKEN: "token-of-the-tests" },
+    });
+    await expect(async () => {
+      expect((await fetch(`http://127.0.0.1:${this.port}/readyz`)).ok).toBe(true);
+    }).toPass({ timeout: 120_000 });
+  }
+
+  signal(name: NodeJS.Signals): void {
+    const { pid, exitCode, signalCode } = this.process ?? {};
+    const lives = exitCode === null && signalCode === null;
+    if (pid !== undefined && lives) process.kill(-pid, name); // the runner, too
+  }
+}
+
+async function visit(browser: Browser, server: Server): Promise<Page> {
+  const page = await browser.newPage({ baseURL: `http://127.0.0.1:${server.port}` });
+  await page.goto("/");
+  await expect(page.getByText("connected", { exact: true })).toBeVisible();
+  return page;
+}
+
+test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes on, each gets its own result", async ({
+  browser,
+}) => {
+  test.setTimeout(240_000);
+  const folder = mkdtempSync(join(tmpdir(), "struck-"));
+  const server = new Server(folder, 9_000 + (process.pid % 900));
+  await server.start();
+  try {
+    const page = await visit(browser, server);
+    const tab = (number: number) => page.locator(".tab").nth(number).locator("button").first();
+    const run = page.getByRole("button", { name: "Run", exact: true });
+    const seeds = [11, 22];
+    for (const seed of seeds) {
+      await page.keyboard.press("Alt+n");
+      await openTemplate(page, "Text to image");
+      await setSeed(page, seed);
+      await run.click();
+    }
+    await expect(page.locator(".tab")).toHaveCount(2);
+    server.signal("SIGKILL");
+    await expect(page.getByText("line lost, trying again")).toBeVisible({ timeout: 40_000 });
+    const prompt = node(page, "2").locator("textarea");
+    await prompt.fill("typed while nobody listens");
+    await server.start();
+    await expect(page.getByText("connected", { exact: true })).toBeVisible({ timeout: 20_000 });
+    await expect(prompt).toHaveValue("typed while nobody listens");
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Control+s");
+    await page.getByRole("textbox", { name: /^Name/ }).fill("kept");
+    await page.keyboard.press("Enter");
+    await expect(page.getByRole("alert")).toContainText("saved as kept.json");
+    await page.reload();
+    for (const [number, seed] of seeds.entries()) {
+      await tab(number).click();
+      await expect(page.locator(".toolbar .state")).toContainText("completed in", {
+        timeout: 60_000,
+      });
+      const picture = await shown(page, "91");
+      expect(picture.toString("latin1")).toContain(`"seed": ${seed},`);
+    }
+  } finally {
+    server.signal("SIGKILL");
+    rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+  }
+});
+
+test("P0.32 a line that is silent for half a minute comes back with the job's end", async ({
+  browser,
+}) => {
+  test.skip(process.env.KATZ_ALL === undefined, "takes a minute: KATZ_ALL=1");
+  test.setTimeout(240_000);
+  const folder = mkdtempSync(join(tmpdir(), "silent-"));
+  const server = new Server(folder, 9_000 + (process.pid % 900));
+  await server.start();
+  try {
+    const page = await visit(browser, server);
+    await openTemplate(page, "Text to image");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await expect(node(page, "5").locator(".badge")).toBeVisible({ timeout: 20_000 });
+    server.signal("SIGSTOP");
+    await expect(page.getByText("line lost, trying again")).toBeVisible({ timeout: 60_000 });
+    await setSeed(page, 33);
+    await page.waitForTimeout(5_000);
+    server.signal("SIGCONT");
+    await expect(page.getByText("connected", { exact: true })).toBeVisible({ timeout: 30_000 });
+    await expect(page.locator(".toolbar .state")).toContainText("completed in", {
+      timeout: 60_000,
+    });
+    await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("33");
+    expect((await shown(page, "91")).toString("latin1")).not.toContain('"seed": 33,');
+  } finally {
+    server.signal("SIGKILL");
+    rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+  }
+});
