@@ -10,6 +10,7 @@ import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
 import { LinkTypes } from "./LinkTypes";
 import { Picker } from "./Picker";
+import { RenameSubgraph } from "./RenameSubgraph";
 import { Replace } from "./Replace";
 import { Shortcuts } from "./Shortcuts";
 import { SwapInputs } from "./SwapInputs";
@@ -35,6 +36,7 @@ export function Dialogs() {
       {dialog === "find" && <Find />}
       {dialog === "replace" && <Replace onClose={close} />}
       {dialog === "bookmarks" && <Bookmarks onClose={close} />}
+      {dialog === "rename-subgraph" && <RenameSubgraph onClose={close} />}
       {dialog === "link-types" && <LinkTypes onClose={close} />}
       {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "save-as" && <SaveAs />}

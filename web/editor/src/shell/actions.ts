@@ -7,7 +7,7 @@ import { saveGraph, saveTimeline, saveTrace } from "../export/exporting";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
-import { BOOKMARKS, LINKING, PLACING } from "./edits/actions";
+import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import * as editing from "./edits/editing";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
@@ -312,6 +312,7 @@ export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
   Running: RUNNING,
   Editing: EDITING,
   Links: LINKING,
+  Subgraphs: SUBGRAPHS,
   Places: PLACING,
   Looking: LOOKING,
   Bookmarks: BOOKMARKS,

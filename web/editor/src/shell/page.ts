@@ -12,6 +12,7 @@ export type Dialog =
   | "save-as"
   | "replace"
   | "swap"
+  | "rename-subgraph"
   | "link-types"
   | "bookmarks";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps";
