@@ -4,7 +4,7 @@ import { ACTIONS } from "../shell/actions";
 import { keyText, useKeys } from "../shell/keys";
 import { useCanvas } from "./state";
 
-const ON_FIELD = ["copy-value", "promote"];
+const ON_FIELD = ["copy-value", "promote", "sweep"];
 const ON_NODES = [
   "help",
   "rename",

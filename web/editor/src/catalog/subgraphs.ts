@@ -1,5 +1,5 @@
 /** Makes and unpacks subgraphs of a document with the values of widgets, and shows widgets outside. */
-import { changeNode, setValue } from "../document/commands";
+import { changeNode } from "../document/commands";
 import { made } from "../document/subgraphs/making";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
 import { renamedProxies } from "../document/subgraphs/proxies";
@@ -14,7 +14,7 @@ import {
 import { unpacked } from "../document/subgraphs/unpacking";
 import { type Json, textOf } from "../json";
 import type { Catalog } from "./catalog";
-import { setChoice } from "./dynamic";
+import { setWidget } from "./dynamic";
 import { givenBy, shownPlaced, withoutProxy, withProxy } from "./promoted";
 
 /** What a document became, and the nodes that are new in it. */
@@ -89,9 +89,7 @@ function withShown(doc: Doc, graph: Doc, catalog: Catalog, target: Target): Doc 
   const there = nodesOf(graph).find(({ id }) => id === node);
   const placed = there && shownBy(doc, catalog, there).find((one) => one.widget.name === widget);
   if (placed === undefined || placed.value === value) return graph;
-  return Object.keys(placed.widget.further).length > 0
-    ? setChoice(graph, catalog, node, widget, value)
-    : setValue(graph, node, placed.key, value, widget);
+  return setWidget(graph, catalog, node, placed, value);
 }
 
 function withProxyAt(doc: Doc, graph: Doc, id: string, { node, widget, value }: Target): Doc {

@@ -13,6 +13,7 @@ import { Picker } from "./Picker";
 import { RenameSubgraph } from "./RenameSubgraph";
 import { Replace } from "./Replace";
 import { Shortcuts } from "./Shortcuts";
+import { SweepDialog } from "../sweep/SweepDialog";
 import { SwapInputs } from "./SwapInputs";
 import { usePage } from "../shell/page";
 import { openTemplate } from "../shell/running";
@@ -39,6 +40,7 @@ export function Dialogs() {
       {dialog === "rename-subgraph" && <RenameSubgraph onClose={close} />}
       {dialog === "link-types" && <LinkTypes onClose={close} />}
       {dialog === "swap" && <SwapInputs onClose={close} />}
+      {dialog === "sweep" && <SweepDialog onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}

@@ -16,6 +16,7 @@ import { plansOf } from "./planning";
 import { toggleRerunning } from "./rerunning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
+import { askForSweep } from "./sweeping";
 import { enterNode, follow, showHelp, walk } from "./walking";
 import { THEMES, useSettings } from "./settings";
 
@@ -70,6 +71,13 @@ const RUNNING: readonly Action[] = [
     title: "Run after each change, with the newest only",
     keys: ["Alt+r"],
     act: toggleRerunning,
+  },
+  {
+    id: "sweep",
+    title: "Sweep: run with several values of fields, side by side",
+    keys: ["Alt+g"],
+    act: askForSweep,
+    anywhere: true,
   },
   { id: "stop", title: "Stop", keys: ["Mod+Alt+Enter"], act: () => void stop(), anywhere: true },
 ];

@@ -12,6 +12,7 @@ export type Dialog =
   | "save-as"
   | "replace"
   | "swap"
+  | "sweep"
   | "rename-subgraph"
   | "link-types"
   | "bookmarks";
