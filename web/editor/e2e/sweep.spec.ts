@@ -27,5 +27,6 @@ test("P1.10 lists of values for fields become a grid of runs, whose number is to
   await expect(sweep.getByRole("rowheader")).toHaveText(["1"]);
   await expect(sweep.locator("td img")).toHaveCount(2, { timeout: 45_000 });
   await page.keyboard.press("Escape");
+  await expect(sweep).toHaveCount(0);
   expect(await downloaded(page)).toEqual(before);
 });

@@ -23,6 +23,7 @@ const ON_NODES = [
   "downstream",
   "arrange",
   "run-to",
+  "peek",
   "replace",
   "swap",
   "link-selected",

@@ -9,6 +9,7 @@ import { keyText, useKeys } from "../shell/keys";
 import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
 import { LinkTypes } from "./LinkTypes";
+import { PeekAt } from "./PeekAt";
 import { Picker } from "./Picker";
 import { RenameSubgraph } from "./RenameSubgraph";
 import { Replace } from "./Replace";
@@ -41,6 +42,7 @@ export function Dialogs() {
       {dialog === "link-types" && <LinkTypes onClose={close} />}
       {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "sweep" && <SweepDialog onClose={close} />}
+      {dialog === "peek" && <PeekAt onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}

@@ -9,6 +9,7 @@ import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
 import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import * as editing from "./edits/editing";
+import { peek } from "./edits/peeking";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
@@ -71,6 +72,12 @@ const RUNNING: readonly Action[] = [
     title: "Run after each change, with the newest only",
     keys: ["Alt+r"],
     act: toggleRerunning,
+  },
+  {
+    id: "peek",
+    title: "Show what an output of the node gives: run to there",
+    keys: ["Alt+p"],
+    act: peek,
   },
   {
     id: "sweep",

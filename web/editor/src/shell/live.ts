@@ -66,7 +66,10 @@ export async function refreshCatalog(): Promise<void> {
 export function noteSent(job: string): void {
   const { sessions, closed } = useDocuments.getState();
   const swept = useSweep.getState().started?.runs ?? [];
-  const shown = new Set([...sessions, ...closed, ...swept].flatMap((one) => one.job ?? []));
+  const peeked = [...sessions, ...closed].flatMap(({ peeks }) => Object.values(peeks));
+  const shown = new Set(
+    [...sessions, ...closed, ...swept, ...peeked].flatMap((one) => one.job ?? []),
+  );
   useLive.setState(({ jobs }) => ({
     jobs: trimmed(sent(jobs, job, Date.now() / 1000), shown),
   }));

@@ -12,6 +12,7 @@ export type Dialog =
   | "save-as"
   | "replace"
   | "swap"
+  | "peek"
   | "sweep"
   | "rename-subgraph"
   | "link-types"
