@@ -18,7 +18,7 @@ import { handleOf, type Input, inputsOf } from "../catalog/ends";
 import { type CardNode, handlesOf } from "./layout";
 import { NodeHeat } from "../plan/HeatLook";
 import { DeviceBar, NodePlan } from "../plan/NodePlan";
-import { Results } from "./Results";
+import { Peeked, Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
 import { useCanvas } from "./state";
 import { modeName, Title } from "./Title";
@@ -59,6 +59,8 @@ export const Card = memo(function Card({
   const job = useFront((session) => session.job ?? "", "");
   const key = useFront(({ path }) => [...path, id].join(":"), id);
   const subgraph = useFront((session) => subgraphOf(docOf(session), node.type), undefined);
+  const session = useFront(({ id: front }) => front, "");
+  const peek = useFront(({ peeks }) => peeks[key], undefined);
   const failed = useFront(({ checked }) => checked?.failing.has(key) === true, false);
   const run = useLive(({ jobs }) => {
     const runs = jobs.byId[job]?.nodes ?? {};
@@ -110,6 +112,7 @@ export const Card = memo(function Card({
           {subgraph !== undefined && <Enter node={id} />}
           <NodePlan job={job} node={key} />
           <Results job={job} node={key} />
+          {peek && <Peeked session={session} node={key} peek={peek} />}
           <NodeResizeControl
             className="resize"
             minWidth={LEAST.width}

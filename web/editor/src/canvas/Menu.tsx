@@ -4,7 +4,7 @@ import { ACTIONS } from "../shell/actions";
 import { keyText, useKeys } from "../shell/keys";
 import { useCanvas } from "./state";
 
-const ON_FIELD = ["copy-value"];
+const ON_FIELD = ["copy-value", "promote", "sweep"];
 const ON_NODES = [
   "help",
   "rename",
@@ -17,10 +17,13 @@ const ON_NODES = [
   "pin",
   "colour",
   "group",
+  "make-subgraph",
+  "unpack",
   "upstream",
   "downstream",
   "arrange",
   "run-to",
+  "peek",
   "replace",
   "swap",
   "link-selected",

@@ -3,6 +3,8 @@ import { useEffect, useState } from "react";
 import { isIn, outputsInside } from "../jobs/inside";
 import type { Picture } from "../jobs/job";
 import { addressOf, picturesOf } from "../server/client";
+import type { Peek } from "../shell/documents";
+import { putAway } from "../shell/edits/peeking";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 
@@ -15,10 +17,38 @@ export function Results({ job, node }: { readonly job: string; readonly node: st
     const known = jobs.byId[job];
     return known?.outputs[node] ?? (known && outputsInside(known, node));
   });
-  if (preview !== null) return <Preview picture={preview} />;
-  const pictures = picturesOf(made ?? {});
+  return preview === null ? <Made made={made ?? {}} /> : <Preview picture={preview} />;
+}
+
+/** What an output of a node gives, where it was peeked at. */
+export function Peeked({ session, node, peek }: PeekedAt) {
+  const job = useLive(({ jobs }) => jobs.byId[peek.job]);
+  const made = job?.outputs[peek.node];
+  const state = job?.error?.message ?? job?.status ?? "no longer known";
+  return (
+    <section className="peek nodrag" aria-label={`peek at ${peek.label}`}>
+      <p>
+        {peek.label}
+        {made === undefined && <small>{state}</small>}
+        <button type="button" onClick={() => putAway(session, node)}>
+          Put away
+        </button>
+      </p>
+      <Made made={made ?? {}} />
+    </section>
+  );
+}
+
+interface PeekedAt {
+  readonly session: string;
+  readonly node: string;
+  readonly peek: Peek;
+}
+
+function Made({ made }: { readonly made: Readonly<Record<string, readonly unknown[]>> }) {
+  const pictures = picturesOf(made);
   const addresses = pictures.map((picture) => addressOf(picture));
-  const texts = ((made?.text ?? []) as readonly unknown[]).map(String);
+  const texts = (made.text ?? []).map(String);
   return (
     <>
       {pictures.map((picture, at) => (

@@ -1,9 +1,22 @@
-/** Sets a choice that brings further inputs: what it showed goes, what it shows now comes. */
-import { changeNode } from "../document/commands";
+/** Sets widgets. A choice may bring further inputs: what it showed goes, what it shows now comes. */
+import { changeNode, setValue } from "../document/commands";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
 import { isObject, type Json } from "../json";
 import type { Catalog } from "./catalog";
-import { chosenValues, placedWidgets } from "./placed";
+import { chosenValues, type Placed, placedWidgets } from "./placed";
+
+/** Sets a widget of a node. */
+export function setWidget(
+  graph: Doc,
+  catalog: Catalog,
+  id: string,
+  { widget, key }: Placed,
+  value: Json,
+): Doc {
+  return Object.keys(widget.further).length > 0
+    ? setChoice(graph, catalog, id, widget.name, value)
+    : setValue(graph, id, key, value, widget.name);
+}
 
 /**
  * Sets the choice `name` of a node. Its inputs stay as the file lists them, since links count them;

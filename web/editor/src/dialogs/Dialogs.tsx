@@ -9,9 +9,12 @@ import { keyText, useKeys } from "../shell/keys";
 import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
 import { LinkTypes } from "./LinkTypes";
+import { PeekAt } from "./PeekAt";
 import { Picker } from "./Picker";
+import { RenameSubgraph } from "./RenameSubgraph";
 import { Replace } from "./Replace";
 import { Shortcuts } from "./Shortcuts";
+import { SweepDialog } from "../sweep/SweepDialog";
 import { SwapInputs } from "./SwapInputs";
 import { usePage } from "../shell/page";
 import { openTemplate } from "../shell/running";
@@ -35,8 +38,11 @@ export function Dialogs() {
       {dialog === "find" && <Find />}
       {dialog === "replace" && <Replace onClose={close} />}
       {dialog === "bookmarks" && <Bookmarks onClose={close} />}
+      {dialog === "rename-subgraph" && <RenameSubgraph onClose={close} />}
       {dialog === "link-types" && <LinkTypes onClose={close} />}
       {dialog === "swap" && <SwapInputs onClose={close} />}
+      {dialog === "sweep" && <SweepDialog onClose={close} />}
+      {dialog === "peek" && <PeekAt onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}

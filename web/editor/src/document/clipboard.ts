@@ -1,8 +1,15 @@
 /** Copies nodes with the links between them as text, and pastes such text under new ids. */
-import { isObject, type Json, type JsonObject, listOf, parseJson, printJson } from "../json";
-import { addNode } from "./commands";
-import { connect } from "./links";
-import { type Doc, idOf, linksOf, nodeOf, nodesOf } from "./model";
+import {
+  isObject,
+  type Json,
+  type JsonObject,
+  listOf,
+  numberFrom,
+  parseJson,
+  printJson,
+} from "../json";
+import { type Doc, type DocLink, idOf, linksOf, nodeOf } from "./model";
+import { cornerOf, withPart } from "./parts";
 
 const KIND = "katz-graph/nodes";
 
@@ -30,38 +37,18 @@ export function pasted(
   }
   if (!isObject(data) || data.kind !== KIND) return null;
   const raws = listOf(data.nodes).filter(isObject);
-  const places = raws.map(nodeOf);
-  const [left, top] = [
-    Math.min(...places.map((node) => node.x)),
-    Math.min(...places.map((node) => node.y)),
-  ];
-  let next = doc;
-  const ids = new Map<string, string>();
-  raws.forEach((raw, number) => {
-    const place = places[number];
-    if (place === undefined) return;
-    next = addNode(next, { ...unlinked(raw), pos: [place.x - left + x, place.y - top + y] });
-    ids.set(place.id, nodesOf(next).at(-1)?.id ?? "");
-  });
-  for (const link of listOf(data.links).filter(isObject)) {
-    const [from, to] = [ids.get(idOf(link.from)), ids.get(idOf(link.to))];
-    if (from !== undefined && to !== undefined)
-      next = connect(
-        next,
-        { node: from, slot: Number(link.fromSlot) },
-        { node: to, slot: Number(link.toSlot) },
-        String(link.type),
-      );
-  }
-  return { doc: next, ids: [...ids.values()] };
+  const links = listOf(data.links).filter(isObject).map(readLink);
+  const { x: left, y: top } = cornerOf(raws.map(nodeOf));
+  const part = withPart(doc, raws, links, { x: x - left, y: y - top });
+  return { doc: part.graph, ids: [...part.nodes.values()] };
 }
 
-function unlinked(raw: JsonObject): JsonObject {
-  const inputs = listOf(raw.inputs).map((slot) =>
-    isObject(slot) ? { ...slot, link: null } : slot,
-  );
-  const outputs = listOf(raw.outputs).map((slot) =>
-    isObject(slot) ? { ...slot, links: [] } : slot,
-  );
-  return { ...raw, inputs, outputs };
+function readLink({ id, from, fromSlot, to, toSlot, type }: JsonObject): DocLink {
+  const ends = {
+    from: idOf(from),
+    fromSlot: Number(fromSlot),
+    to: idOf(to),
+    toSlot: Number(toSlot),
+  };
+  return { id: numberFrom(id), ...ends, type: String(type) };
 }

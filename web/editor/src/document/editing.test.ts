@@ -8,7 +8,8 @@ import { addInput, removeNodes, setColour, setFlag, setTitle } from "./commands"
 import { addGroup, moveGroup, removeGroup } from "./groups";
 import { connect, moveLinks, removeLinks } from "./links";
 import { type Doc, groupsOf, linksOf, nodesOf } from "./model";
-import { boundariesOf, changeAt, graphAt, graphsOf, type Path } from "./scope";
+import { expectAgreement } from "./testing";
+import { changeAt, graphAt, graphsOf, type Path } from "./scope";
 
 const SHIPPED = new URL("../../../../workflows/hires_inpaint_ui.json", import.meta.url);
 const OFFICIAL = new URL(
@@ -81,34 +82,6 @@ const NESTED: Doc = {
     ],
   },
 };
-
-/** What each end says of its links has to be what the links say. */
-function expectAgreement(graph: Doc): void {
-  const links = linksOf(graph);
-  const boundaries = new Map(boundariesOf(graph).map(({ id, side }) => [id, side]));
-  for (const raw of listOf(graph.nodes).filter(isObject)) {
-    const id = String(raw.id);
-    listOf(raw.inputs).forEach((slot, number) => {
-      const link = links.find(({ to, toSlot }) => to === id && toSlot === number);
-      expect((slot as JsonObject).link ?? null).toBe(link?.id ?? null);
-    });
-    listOf(raw.outputs).forEach((slot, number) => {
-      const given = links.filter(({ from, fromSlot }) => from === id && fromSlot === number);
-      const told = listOf((slot as JsonObject).links).map(Number);
-      expect(told.sort()).toEqual(given.map((link) => link.id).sort());
-    });
-  }
-  for (const [id, side] of boundaries)
-    listOf(graph[side]).forEach((slot, number) => {
-      const given = links.filter((link) =>
-        side === "inputs"
-          ? link.from === id && link.fromSlot === number
-          : link.to === id && link.toSlot === number,
-      );
-      const told = listOf((slot as JsonObject).linkIds).map(Number);
-      expect(told.sort()).toEqual(given.map((link) => link.id).sort());
-    });
-}
 
 describe("links", () => {
   test("P0.12 a subgraph's own slots and reroutes are told of links, too", () => {

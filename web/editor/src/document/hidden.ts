@@ -55,6 +55,14 @@ export function showLinks(graph: Doc, links: ReadonlySet<number>): Doc {
   return withHidden(graph, { ...before, names });
 }
 
+/** Hides links as those of another graph are that they continue. */
+export function withNamesOf(other: Doc, continued: ReadonlyMap<number, number>, graph: Doc): Doc {
+  return [...hiddenOf(other).names].reduce((next, [link, name]) => {
+    const id = continued.get(link);
+    return id === undefined ? next : hideLinks(next, new Set([id]), name);
+  }, graph);
+}
+
 /** What stands at the ends of a link that is not drawn. */
 export interface LinkBadge {
   readonly name: string;

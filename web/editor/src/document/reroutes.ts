@@ -36,6 +36,46 @@ export function throughOf(graph: Doc): ReadonlyMap<number, readonly number[]> {
   return found;
 }
 
+/** The points of each link with their places, by the link's id, from the output on. */
+export function waysOf(graph: Doc): ReadonlyMap<number, readonly Reroute[]> {
+  const points = new Map(reroutesOf(graph).map((one) => [one.id, one]));
+  const way = (ids: readonly number[]) => ids.flatMap((id) => points.get(id) ?? []);
+  return new Map([...throughOf(graph)].map(([link, ids]) => [link, way(ids)]));
+}
+
+/**
+ * Leads every link anew, those without a way straight. Ways may be of another graph: links that
+ * began by the same points do so here.
+ */
+export function withWays(graph: Doc, ways: ReadonlyMap<number, readonly Reroute[]>): Doc {
+  const before = waysOf(graph);
+  const made: { id: number; parent: number | null; at: Reroute; links: number[] }[] = [];
+  const lasts = new Map<number, number | null>([...before.keys()].map((link) => [link, null]));
+  let free = Math.max(0, ...reroutesOf(graph).map(({ id }) => id));
+  for (const [link, way] of ways) {
+    let parent: number | null = null;
+    for (const at of way) {
+      let point = made.find((one) => one.at === at && one.parent === parent);
+      if (point === undefined) made.push((point = { id: ++free, parent, at, links: [] }));
+      point.links.push(link);
+      parent = point.id;
+    }
+    if (parent !== null) lasts.set(link, parent);
+  }
+  if (lasts.size === 0) return graph;
+  const gone = new Set([...before.values()].flat().map(({ id }) => id));
+  const led = withHolder(graph, (holder) => ({
+    ...holder,
+    reroutes: [
+      ...listOf(holder.reroutes).filter((raw) => !(isObject(raw) && gone.has(numberFrom(raw.id)))),
+      ...made.map(({ id, parent, at, links }) =>
+        relinked({ id, pos: [at.x, at.y], linkIds: links }, parent),
+      ),
+    ],
+  }));
+  return [...lasts].reduce((next, [link, last]) => withLast(next, link, last), led);
+}
+
 /**
  * Leads a link through a new point, behind so many of those that it has. Links that share the next
  * point are led through it, too.

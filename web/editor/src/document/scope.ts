@@ -1,5 +1,5 @@
 /** Finds and changes one graph of a document: the root, or the inside of a subgraph. */
-import { isObject, type JsonObject, listOf, textOf } from "../json";
+import { fieldsOf, isObject, type JsonObject, listOf, textOf } from "../json";
 import { type Doc, idOf, nodesOf } from "./model";
 
 /** The nodes that were entered, outermost first; empty for the root. */
@@ -62,6 +62,32 @@ export function trail(doc: Doc, path: Path): readonly string[] {
     const inside = node && subgraphOf(doc, node.type);
     return node?.title || textOf(inside?.name) || id;
   });
+}
+
+/** Adds the inside of a subgraph, for nodes of its type. */
+export function addSubgraph(doc: Doc, inside: JsonObject): Doc {
+  const before = fieldsOf(doc.definitions);
+  return {
+    ...doc,
+    definitions: { ...before, subgraphs: [...listOf(before.subgraphs), inside] },
+  };
+}
+
+/** Removes a subgraph of whose type no node is left. */
+export function withoutUnused(doc: Doc, type: string): Doc {
+  const used = [doc, ...definitions(doc)].some((graph) =>
+    nodesOf(graph).some((node) => node.type === type),
+  );
+  if (used || !isObject(doc.definitions)) return doc;
+  const subgraphs = listOf(doc.definitions.subgraphs).filter(
+    (raw) => !(isObject(raw) && raw.id === type),
+  );
+  return { ...doc, definitions: { ...doc.definitions, subgraphs } };
+}
+
+export function renameSubgraph(doc: Doc, type: string, name: string): Doc {
+  const inside = subgraphOf(doc, type);
+  return inside === undefined ? doc : withSubgraph(doc, inside, { ...inside, name });
 }
 
 function withSubgraph(doc: Doc, before: JsonObject, after: JsonObject): Doc {

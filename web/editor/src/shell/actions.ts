@@ -7,8 +7,9 @@ import { saveGraph, saveTimeline, saveTrace } from "../export/exporting";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
-import { BOOKMARKS, LINKING, PLACING } from "./edits/actions";
+import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import * as editing from "./edits/editing";
+import { peek } from "./edits/peeking";
 import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
@@ -16,6 +17,7 @@ import { plansOf } from "./planning";
 import { toggleRerunning } from "./rerunning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
+import { askForSweep } from "./sweeping";
 import { enterNode, follow, showHelp, walk } from "./walking";
 import { THEMES, useSettings } from "./settings";
 
@@ -70,6 +72,19 @@ const RUNNING: readonly Action[] = [
     title: "Run after each change, with the newest only",
     keys: ["Alt+r"],
     act: toggleRerunning,
+  },
+  {
+    id: "peek",
+    title: "Show what an output of the node gives: run to there",
+    keys: ["Alt+p"],
+    act: peek,
+  },
+  {
+    id: "sweep",
+    title: "Sweep: run with several values of fields, side by side",
+    keys: ["Alt+g"],
+    act: askForSweep,
+    anywhere: true,
   },
   { id: "stop", title: "Stop", keys: ["Mod+Alt+Enter"], act: () => void stop(), anywhere: true },
 ];
@@ -312,6 +327,7 @@ export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
   Running: RUNNING,
   Editing: EDITING,
   Links: LINKING,
+  Subgraphs: SUBGRAPHS,
   Places: PLACING,
   Looking: LOOKING,
   Bookmarks: BOOKMARKS,

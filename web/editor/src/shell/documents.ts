@@ -24,6 +24,14 @@ export interface Sent {
   readonly work: string;
 }
 
+/** What an output gives, as it is shown at its node. */
+export interface Peek {
+  readonly job: string;
+  /** The node of the job that shows it. */
+  readonly node: string;
+  readonly label: string;
+}
+
 export interface Session {
   readonly id: string;
   /** What pictures say they were run from: the id in the file, else one that is kept beside it. */
@@ -42,6 +50,8 @@ export interface Session {
   readonly saved: Doc;
   /** The job whose marks and pictures are shown. */
   readonly job: string | null;
+  /** What was peeked at, by the node that gives it. */
+  readonly peeks: Readonly<Record<string, Peek>>;
   /** Whether the next run repeats what is there, seeds included, as for one that was just opened. */
   readonly repeats: boolean;
   /** What was sent last of a document that runs after each change; null for one that does not. */
@@ -88,6 +98,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     path: [],
     saved: doc,
     job: null,
+    peeks: {},
     repeats: true,
     reruns: null,
     notes,

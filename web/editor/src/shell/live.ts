@@ -6,6 +6,7 @@ import { reduce, reported, sent, trimmed } from "../jobs/reducer";
 import { Channel, type ChannelState } from "../server/channel";
 import { asked, objectInfo, Refused } from "../server/client";
 import { report } from "../server/jobs";
+import { useSweep } from "../sweep/state";
 import { activeSession, useDocuments } from "./documents";
 
 interface Live {
@@ -64,7 +65,11 @@ export async function refreshCatalog(): Promise<void> {
 /** Takes in a job that was just sent; old ones that no document shows are forgotten. */
 export function noteSent(job: string): void {
   const { sessions, closed } = useDocuments.getState();
-  const shown = new Set([...sessions, ...closed].flatMap((one) => one.job ?? []));
+  const swept = useSweep.getState().started?.runs ?? [];
+  const peeked = [...sessions, ...closed].flatMap(({ peeks }) => Object.values(peeks));
+  const shown = new Set(
+    [...sessions, ...closed, ...swept, ...peeked].flatMap((one) => one.job ?? []),
+  );
   useLive.setState(({ jobs }) => ({
     jobs: trimmed(sent(jobs, job, Date.now() / 1000), shown),
   }));

@@ -12,6 +12,9 @@ export type Dialog =
   | "save-as"
   | "replace"
   | "swap"
+  | "peek"
+  | "sweep"
+  | "rename-subgraph"
   | "link-types"
   | "bookmarks";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps";

@@ -2,7 +2,7 @@
 import { useCanvas } from "../canvas/state";
 import { withChosenPrompts } from "../catalog/prompts";
 import { withNextSeeds } from "../catalog/seeds";
-import { nodesOf } from "../document/model";
+import { type Doc, nodesOf } from "../document/model";
 import { changeAll } from "../document/scope";
 import { isObject } from "../json";
 import {
@@ -14,7 +14,7 @@ import {
   Refused,
   template,
 } from "../server/client";
-import { activeSession, docOf, graphOf, useDocuments } from "./documents";
+import { activeSession, docOf, graphOf, type Session, useDocuments } from "./documents";
 import { useSettings } from "./settings";
 import { clientId, forgetJob, noteSent, tell, useLive } from "./live";
 
@@ -54,19 +54,33 @@ export async function run(options: RunOptions = {}): Promise<void> {
   const job = crypto.randomUUID();
   const before = session.job;
   update(session.id, { job, repeats: false });
-  noteSent(job);
   try {
-    const { catalog } = useLive.getState();
-    const sent = changeAll(docOf(sending), (graph) => withChosenPrompts(graph, catalog));
-    useSettings.getState().name(sending.workflow, sending.name);
-    await queue({ ...sent, id: sending.workflow }, job, clientId, options);
+    await send(sending, docOf(sending), job, options);
   } catch (error) {
-    forgetJob(job);
     update(session.id, { job: before });
     const answer = error instanceof Refused ? error.answer : {};
     const told = isObject(answer.error) ? answer.error : null;
     if (told !== null) update(session.id, { checked: checkedOf(answer) });
     tell(error);
+  }
+}
+
+/** Sends a document as a job, with what its prompts choose among. Throws where it is refused. */
+export async function send(
+  { workflow, name }: Session,
+  doc: Doc,
+  job: string,
+  options: RunOptions = {},
+): Promise<void> {
+  const { catalog } = useLive.getState();
+  const sent = changeAll(doc, (graph) => withChosenPrompts(graph, catalog));
+  useSettings.getState().name(workflow, name);
+  noteSent(job);
+  try {
+    await queue({ ...sent, id: workflow }, job, clientId, options);
+  } catch (error) {
+    forgetJob(job);
+    throw error;
   }
 }
 

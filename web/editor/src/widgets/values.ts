@@ -1,6 +1,6 @@
 /** Finds the field that is meant, sets and copies its value, and carries it to another field. */
 import { useCanvas } from "../canvas/state";
-import { setChoice } from "../catalog/dynamic";
+import { setWidget } from "../catalog/dynamic";
 import type { Widget } from "../catalog/catalog";
 import type { Placed } from "../catalog/placed";
 import { shownPlaced } from "../catalog/promoted";
@@ -47,9 +47,12 @@ function placedAt(name: FieldName): Placed | undefined {
 /** Sets a widget of the document in front; `place` is another one than its own for what follows it. */
 export function setPlaced(
   node: string,
-  { widget, key }: Placed,
+  placed: Placed,
   next: Json,
-  { gesture = "", place = key }: { readonly gesture?: string; readonly place?: Placed["key"] } = {},
+  {
+    gesture = "",
+    place = placed.key,
+  }: { readonly gesture?: string; readonly place?: Placed["key"] } = {},
 ): void {
   const session = activeSession();
   if (session === null) return;
@@ -57,11 +60,11 @@ export function setPlaced(
     .getState()
     .change(
       session.id,
-      `set ${widget.name}`,
+      `set ${placed.widget.name}`,
       (graph) =>
-        place === key && Object.keys(widget.further).length > 0
-          ? setChoice(graph, useLive.getState().catalog, node, widget.name, next)
-          : setValue(graph, node, place, next, place === key ? widget.name : ""),
+        place === placed.key
+          ? setWidget(graph, useLive.getState().catalog, node, placed, next)
+          : setValue(graph, node, place, next),
       gesture,
     );
 }

@@ -1,4 +1,4 @@
-/** Lists the actions on links and on places of the graph. */
+/** Lists the actions on links, on subgraphs and on places of the graph. */
 import type { Action } from "../actions";
 import { type Dialog, usePage } from "../page";
 import { NUMBERS } from "../../document/bookmarks";
@@ -7,6 +7,7 @@ import * as hiding from "./hiding";
 import * as linking from "./linking";
 import * as placing from "./placing";
 import { onNodes } from "./selection";
+import * as subgraphs from "./subgraphs";
 
 /** Opens a dialog about the selected nodes, where there are some. */
 const onSelection = (dialog: Dialog) => () => onNodes(() => usePage.setState({ dialog }));
@@ -55,6 +56,29 @@ export const LINKING: readonly Action[] = [
     title: "Hide all links, or show them",
     keys: ["Alt+Shift+L"],
     act: hiding.toggleAll,
+  },
+];
+
+export const SUBGRAPHS: readonly Action[] = [
+  {
+    id: "make-subgraph",
+    title: "Make a subgraph of the selected nodes",
+    keys: ["Mod+Shift+E"],
+    act: subgraphs.make,
+  },
+  {
+    id: "unpack",
+    title: "Unpack the subgraph into the graph around",
+    keys: ["Alt+Shift+E"],
+    act: subgraphs.unpack,
+  },
+  { id: "rename-subgraph", title: "Rename the subgraph", keys: [], act: subgraphs.askForName },
+  {
+    id: "promote",
+    title: "Show the field on the subgraph's node, or take it back",
+    keys: ["Alt+o"],
+    act: subgraphs.promote,
+    anywhere: true,
   },
 ];
 

@@ -1,0 +1,21 @@
+/** What lies between the beginning and the end of a graph, against a real `katz serve`. */
+import { expect } from "@playwright/test";
+import { downloaded, node, openTemplate, test } from "./steps";
+
+test("P1.06 what a node gives is shown at the node, run only to there, and the document stays", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const before = await downloaded(page);
+  await node(page, "1").locator(".card-title").click();
+  await page.keyboard.press("Alt+p");
+  await expect(page.getByRole("alert")).toContainText("no output of the selected node");
+  await node(page, "5").locator(".card-title").click();
+  await page.keyboard.press("Alt+p");
+  const peek = node(page, "5").getByRole("region", { name: "peek at LATENT" });
+  await expect(peek.locator("img")).toHaveCount(1, { timeout: 45_000 });
+  await expect(page.locator(".result")).toHaveCount(1); // what is behind it did not run
+  expect(await downloaded(page)).toEqual(before);
+  await peek.getByRole("button", { name: "Put away" }).click();
+  await expect(peek).toHaveCount(0);
+});

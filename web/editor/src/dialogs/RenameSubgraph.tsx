@@ -1,0 +1,34 @@
+/** Asks for another name of a subgraph. */
+import { useState } from "react";
+import { rename, subgraphMeant } from "../shell/edits/subgraphs";
+import { Modal } from "./Modal";
+
+export function RenameSubgraph({ onClose }: { readonly onClose: () => void }) {
+  const [meant] = useState(subgraphMeant);
+  const [name, setName] = useState(meant?.name ?? "");
+  return (
+    <Modal label="Rename the subgraph" onClose={onClose}>
+      <form
+        className="save"
+        onSubmit={(event) => {
+          event.preventDefault();
+          onClose();
+          if (meant !== null && name.trim() !== "") rename(meant.type, name.trim());
+        }}
+      >
+        <label>
+          Name, of all its nodes without a title
+          <input
+            autoFocus
+            value={name}
+            onFocus={(event) => event.target.select()}
+            onChange={(event) => setName(event.target.value)}
+          />
+        </label>
+        <button type="submit" className="prominent">
+          Rename
+        </button>
+      </form>
+    </Modal>
+  );
+}

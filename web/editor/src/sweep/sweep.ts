@@ -1,0 +1,81 @@
+/** Reads the values of a sweep as they are typed, and lays its runs out as a grid. Pure. */
+import type { Widget } from "../catalog/catalog";
+import type { Json } from "../json";
+import { parsedNumber } from "../widgets/numbers";
+
+/** How many runs a sweep may be, and of how many fields. */
+export const MOST_RUNS = 48;
+export const MOST_AXES = 3;
+
+/** A field that is swept, and its values as they are typed: one a line. */
+export interface Axis {
+  readonly node: string;
+  readonly widget: string;
+  readonly text: string;
+}
+
+export interface Typed {
+  readonly values: readonly Json[];
+  /** The lines that are none of the field's values. */
+  readonly wrong: readonly string[];
+}
+
+export function typedValues(widget: Widget, text: string): Typed {
+  const lines = text.split("\n").map((line) => line.trim());
+  const read = lines.filter((line) => line !== "").map((line) => [line, valueOf(widget, line)]);
+  const values = read.flatMap(([, value]) => value ?? []);
+  return {
+    values: [...new Set(values as Json[])],
+    wrong: read.flatMap(([line, value]) => (value === null ? [String(line)] : [])),
+  };
+}
+
+/** The value that a line means; null for none of the widget's. */
+function valueOf(widget: Widget, line: string): Json {
+  switch (widget.kind) {
+    case "number":
+      return parsedNumber(line, widget);
+    case "choice":
+      return widget.choices.find((one) => String(one) === line) ?? null;
+    case "switch":
+      return line === "true" ? true : line === "false" ? false : null;
+    case "text":
+    case "colour":
+      return line;
+  }
+}
+
+/** Every combination of one value of each list; the values of the last list follow each other. */
+export function combinations(lists: readonly (readonly Json[])[]): readonly (readonly Json[])[] {
+  return lists.reduce<readonly (readonly Json[])[]>(
+    (found, list) => found.flatMap((values) => list.map((value) => [...values, value])),
+    [[]],
+  );
+}
+
+export function countOf(lists: readonly (readonly Json[])[]): number {
+  return lists.length === 0 ? 0 : lists.reduce((count, { length }) => count * length, 1);
+}
+
+export interface Run {
+  /** Its value of each axis. */
+  readonly values: readonly Json[];
+  readonly job: string;
+}
+
+/** A row of runs: the last axis goes from left to right, the others from row to row. */
+export interface Row {
+  readonly heading: readonly Json[];
+  readonly runs: readonly Run[];
+}
+
+export function rowsOf(runs: readonly Run[]): readonly Row[] {
+  const rows: { heading: readonly Json[]; runs: Run[] }[] = [];
+  for (const run of runs) {
+    const heading = run.values.slice(0, -1);
+    const last = rows.at(-1);
+    if (last?.heading.every((value, at) => value === heading[at])) last.runs.push(run);
+    else rows.push({ heading, runs: [run] });
+  }
+  return rows;
+}
