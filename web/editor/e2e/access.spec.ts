@@ -106,6 +106,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
     ["Control+k", "palette"],
     ["Control+f", "find"],
     ["Control+Shift+S", "save as"],
+    ["Alt+g", "sweep"],
     ["Shift+A", "search"],
   ] as const) {
     await press(key);

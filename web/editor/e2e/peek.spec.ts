@@ -16,6 +16,10 @@ test("P1.06 what a node gives is shown at the node, run only to there, and the d
   await expect(peek.locator("img")).toHaveCount(1, { timeout: 45_000 });
   await expect(page.locator(".result")).toHaveCount(1); // what is behind it did not run
   expect(await downloaded(page)).toEqual(before);
+  const steps = node(page, "5").getByLabel("steps");
+  await steps.fill("3");
+  await steps.press("Enter");
+  await expect(peek).toContainText("of an earlier graph");
   await peek.getByRole("button", { name: "Put away" }).click();
   await expect(peek).toHaveCount(0);
 });

@@ -1,12 +1,13 @@
 /** Shows what a node made: its unfinished picture while it works, then pictures and texts. */
-import { useEffect, useState } from "react";
+import { useEffect, useMemo, useState } from "react";
 import { isIn, outputsInside } from "../jobs/inside";
 import type { Picture } from "../jobs/job";
 import { addressOf, picturesOf } from "../server/client";
-import type { Peek } from "../shell/documents";
+import { docOf, type Peek, useDocuments } from "../shell/documents";
 import { putAway } from "../shell/edits/peeking";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
+import { workOf } from "../shell/planning";
 
 export function Results({ job, node }: { readonly job: string; readonly node: string }) {
   const preview = useLive(({ jobs }) => {
@@ -24,17 +25,24 @@ export function Results({ job, node }: { readonly job: string; readonly node: st
 export function Peeked({ session, node, peek }: PeekedAt) {
   const job = useLive(({ jobs }) => jobs.byId[peek.job]);
   const made = job?.outputs[peek.node];
+  const doc = useDocuments(({ sessions }) => {
+    const front = sessions.find(({ id }) => id === session);
+    return front === undefined ? null : docOf(front);
+  });
+  const isOld = useMemo(() => doc !== null && workOf(doc) !== peek.work, [doc, peek]);
   const state = job?.error?.message ?? job?.status ?? "no longer known";
   return (
     <section className="peek nodrag" aria-label={`peek at ${peek.label}`}>
       <p>
         {peek.label}
-        {made === undefined && <small>{state}</small>}
+        <small>{made === undefined ? state : isOld ? "of an earlier graph" : ""}</small>
         <button type="button" onClick={() => putAway(session, node)}>
           Put away
         </button>
       </p>
-      <Made made={made ?? {}} />
+      <div className={isOld ? "old" : ""}>
+        <Made made={made ?? {}} />
+      </div>
     </section>
   );
 }

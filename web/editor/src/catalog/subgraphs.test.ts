@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { NESTED } from "../../e2e/graphs";
-import { changeNode, setValue } from "../document/commands";
+import { changeNode, removeNodes, setValue } from "../document/commands";
 import { hiddenOf, hideLinks } from "../document/hidden";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { addReroute, waysOf } from "../document/reroutes";
@@ -185,6 +185,17 @@ describe("making and unpacking", () => {
       { numRuns: 60 },
     );
   });
+});
+
+test("P1.03 a subgraph without nodes is unpacked to its groups, in their places", () => {
+  const empty = changeAt(NESTED as Doc, ["2"], (graph) => ({
+    ...removeNodes(graph, new Set(["9"])),
+    groups: [{ title: "left", bounding: [10, 20, 30, 40] }],
+  }));
+  const doc = unpack(empty, [], "2");
+  expect(nodesOf(doc).map(({ id }) => id)).toEqual(["1"]);
+  expect(linksOf(doc)).toEqual([]);
+  expect(doc.groups).toEqual([{ title: "left", bounding: [350, 20, 30, 40] }]);
 });
 
 test("P1.03 a subgraph has another name in all that stands for it", () => {

@@ -36,8 +36,9 @@ export function withPart(
   return { graph: next, nodes, links: made };
 }
 
-/** The upper left corner of nodes. */
+/** The upper left corner of nodes; the origin without any. */
 export function cornerOf(places: readonly Place[]): Place {
+  if (places.length === 0) return { x: 0, y: 0 };
   return { x: Math.min(...places.map(({ x }) => x)), y: Math.min(...places.map(({ y }) => y)) };
 }
 

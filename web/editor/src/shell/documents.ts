@@ -30,6 +30,8 @@ export interface Peek {
   /** The node of the job that shows it. */
   readonly node: string;
   readonly label: string;
+  /** What a run depended on when it was peeked at. */
+  readonly work: string;
 }
 
 export interface Session {

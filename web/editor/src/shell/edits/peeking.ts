@@ -5,6 +5,7 @@ import { changeAt } from "../../document/scope";
 import { activeSession, docOf, graphOf, type Peek, useDocuments } from "../documents";
 import { tell, useLive } from "../live";
 import { usePage } from "../page";
+import { workOf } from "../planning";
 import { send } from "../running";
 import { selection } from "./selection";
 
@@ -32,7 +33,8 @@ export async function show(output: Shown): Promise<void> {
   const job = crypto.randomUUID();
   const target = [...path, made.node].join(":");
   const key = [...path, output.node].join(":");
-  keep(session.id, key, { job, node: target, label: output.label });
+  const work = workOf(docOf(session));
+  keep(session.id, key, { job, node: target, label: output.label, work });
   const copy = changeAt(docOf(session), path, () => made.graph);
   await send(session, copy, job, { targets: [target] }).catch((error) => {
     putAway(session.id, key);
