@@ -92,6 +92,9 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   await look("large picture");
   await press("Escape");
   await page.route("**/katz/open", (route) => route.fulfill({ json: { document: {}, notes: [] } })); // uploads have no workflow
+  const buffer = await (await page.request.get("/templates/txt2img-1.webp")).body();
+  const image = { name: "uploaded.webp", mimeType: "image/webp", buffer };
+  await page.request.post("/upload/image", { multipart: { image } });
   await page.getByRole("button", { name: "Compare two" }).click();
   await page.locator(".gallery li button").first().click();
   await page.getByRole("button", { name: "Uploads" }).click();

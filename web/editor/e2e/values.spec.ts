@@ -38,7 +38,6 @@ test("P1.17 numbers are computed; a value is copied, and dragged onto another fi
   };
   await carry(cfg, steps);
   await expect(node(page, "5").locator(".receives")).toHaveAttribute("data-widget", "steps");
-  await page.screenshot({ path: "test-results/carrying.png" });
   await drop();
   await expect(steps).toHaveValue("2");
   await page.getByRole("main").press("Control+z");
@@ -68,7 +67,6 @@ test("P1.19 names of embeddings and LoRAs are completed in a prompt; comments st
   await text.fill("");
   await text.pressSequentially("a star, embedding:gl");
   await expect(names.getByRole("option")).toHaveText(["glass", "my_glass"]);
-  await page.screenshot({ path: "test-results/completing.png" });
   await text.press("ArrowDown");
   await text.press("Enter");
   await expect(text).toHaveValue("a star, embedding:my_glass");
