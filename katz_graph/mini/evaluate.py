@@ -14,6 +14,7 @@ from katz_graph.mini.judge import Judge, Verdict, judge, overlap
 from katz_graph.mini.world import STYLES, Scene, caption, sample_scene
 
 BATCH = 10
+HINTS = "silhouette", "edges"  # what ControlNets read
 BOUNDS = {
     "one_shape": (">=", 0.95),
     "one_colour": (">=", 0.95),
@@ -163,20 +164,22 @@ def with_hints(
     return {f"{kind}_overlap": total / count}
 
 
-def in_styles(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
+def in_styles(
+    paint: Paint, model: Judge, count: int, steps: int, styles: Sequence[str] = STYLES
+) -> dict[str, float]:
     """Returns the share of pictures in which a style is recognised at strength 1, and both of two
     styles; and of shape and colour that survive a style.
     """
     scenes = held_out_scenes(count, 1, 4)
     figures: dict[str, float] = {}
-    for style in STYLES:
+    for style in styles:
         verdicts = painted(paint, model, scenes, steps, [(style, 1.0)])
         pairs = list(zip(verdicts, scenes, strict=True))
         figures[f"style_{style}"] = sum(style in v.styles for v in verdicts) / count
         for name in ("shape", "colour"):
             same = sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs)
             figures[f"style_{style}_{name}"] = same / count
-    for first, second in combinations(STYLES, 2):
+    for first, second in combinations(styles, 2):
         verdicts = painted(paint, model, scenes, steps, [(first, 1.0), (second, 1.0)])
         figures[f"both_{first}_{second}"] = (
             sum({first, second} <= v.styles for v in verdicts) / count
@@ -192,16 +195,17 @@ def evaluate(
     n_hints: int = 50,
     n_styles: int = 50,
     steps: int = 20,
+    hints: Sequence[str] = HINTS,
+    styles: Sequence[str] = STYLES,
 ) -> dict[str, float]:
-    """Measures all figures; `BOUNDS` says which of them must be how large."""
+    """Measures all figures, with the ControlNets for these hints and the LoRAs of these styles;
+    `BOUNDS` says which of them must be how large.
+    """
     figures = one_thing(paint, model, n_one, steps)
     figures |= two_things(paint, model, n_two, steps)
-    if n_hints:
-        figures |= with_hints(paint, model, n_hints, steps, "silhouette") | with_hints(
-            paint, model, n_hints, steps, "edges"
-        )
-    if n_styles:
-        figures |= in_styles(paint, model, n_styles, steps)
+    for kind in hints:
+        figures |= with_hints(paint, model, n_hints, steps, kind)
+    figures |= in_styles(paint, model, n_styles, steps, styles)
     return {name: round(value, 4) for name, value in figures.items()}
 
 

@@ -60,7 +60,7 @@ STEPS = {
     "lora": 3000,
     "flow-vae": 3000,
     "flow": 8000,
-    "flow-silhouette": 2500,
+    "flow-silhouette": 1200,
     "flow-lora": 1500,
 }
 # measured: trained this shortly they are faint (seen in 70 and 87 % of pictures)

@@ -12,14 +12,14 @@ from katz_graph.mini.corpus import Bucket, encode
 from katz_graph.mini.train_controlnet import save_controlnet
 from katz_graph.mini.train_transformer import FlowPainter, flow_error
 from katz_graph.mini.train_unet import batch_captions, pick
-from katz_graph.mini.training import Budget, Descent
+from katz_graph.mini.training import Budget, Descent, hidden_weights
 
 BLOCKS = 3
 
 
 def train_transformer_controlnet(
     painter: FlowPainter, vae: AutoencoderKL, bucket: Bucket, output: Path, budget: Budget,
-    pictures: int = 4000, seed: int = 0, batch: int = 16, peak: float = 1e-3,
+    pictures: int = 4000, seed: int = 0, batch: int = 16, peak: float = 6e-4,
 ) -> None:  # fmt: skip
     """Trains on captions that lose many of their words, so that the hint has something to say. It
     is a picture of the silhouette, encoded by the VAE.
@@ -50,5 +50,6 @@ def train_transformer_controlnet(
         return flow_error(painter, shown.latents[chosen], captions, progress, control)
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    descent = Descent("transformer's silhouette", parameters, budget, peak, average=0.998)
+    hidden = hidden_weights(model)
+    descent = Descent("transformer's silhouette", parameters, budget, peak, 0.998, hidden=hidden)
     descent.run(loss, lambda: save_controlnet(model, output))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
 
-from katz_graph.bench.mini import EnginePaint
+from katz_graph.bench.mini import EnginePaint, Miniature, flow_miniature, unet_miniature
 from katz_graph.bench.requests import local_engine
 from katz_graph.files.folders import MINI
 from katz_graph.mini.draw import draw
@@ -36,14 +37,15 @@ def judge() -> Judge:
     return load_judge(MINI / "judge")
 
 
-@pytest.fixture(scope="module")
-def paint(costs: Path) -> EnginePaint:
+@pytest.fixture(scope="module", params=[unet_miniature, flow_miniature], ids=["unet", "flow"])
+def paint(request: pytest.FixtureRequest, costs: Path) -> EnginePaint:
+    miniature: Callable[[], Miniature] = request.param
     with local_engine(cache=costs) as engine:
-        yield EnginePaint(engine)
+        yield EnginePaint(engine, miniature())
 
 
 def test_the_whole_family_takes_little_room() -> None:
-    assert sum(file.stat().st_size for file in MINI.rglob("*") if file.is_file()) <= 30e6
+    assert sum(file.stat().st_size for file in MINI.rglob("*") if file.is_file()) <= 48e6
     assert all(file.suffix != ".bin" for file in MINI.rglob("*"))
 
 
@@ -127,7 +129,7 @@ def test_a_silhouette_is_followed(paint: EnginePaint, judge: Judge) -> None:
 
 
 def test_styles_are_seen_when_asked_for(paint: EnginePaint, judge: Judge) -> None:
-    figures = in_styles(paint, judge, 2, 12)
+    figures = in_styles(paint, judge, 2, 12, paint.miniature.styles)
     assert all(value == 1 for name, value in figures.items() if name.count("_") == 1), figures
 
 
