@@ -87,12 +87,13 @@ class Average:
 
 def hidden_weights(*models: torch.nn.Module) -> list[torch.nn.Parameter]:
     """Returns the matrices of the linear layers in the blocks of transformers."""
-    return [
-        module.weight
+    layers = (
+        module
         for model in models
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and "block" in name
-    ]
+    )
+    return [parameter for layer in layers for parameter in layer.parameters() if parameter.ndim > 1]
 
 
 class Descent:
