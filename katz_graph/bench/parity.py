@@ -117,14 +117,14 @@ def random_models(folder: Path, family: Family, layers: int = LAYERS_PER_BLOCK) 
 
 
 def mini_models() -> Models:
-    """Returns the miniature family."""
-    controls = tuple(sorted(path for path in (MINI / "controlnet").iterdir() if path.is_dir()))
+    """Returns the miniature UNet, with what was trained for it."""
+    controls = tuple(MINI / "controlnet" / name for name in ("edges", "silhouette"))
     return Models(
         "mini",
         MINI / "pipeline",
         True,
         (*controls, *controls)[:3],
-        tuple(sorted((MINI / "loras").glob("*.safetensors")))[:2],
+        tuple(MINI / "loras" / f"{name}.safetensors" for name in ("dusk", "sticker")),
     )
 
 

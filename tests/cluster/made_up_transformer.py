@@ -10,7 +10,7 @@ import torch
 
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config_value
-from katz_graph.models.families.shared.controls import check_sizes
+from katz_graph.models.families.shared.controls import check_sizes, numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
@@ -52,6 +52,7 @@ FAMILY = ModelFamily(
         lambda control, model: check_sizes(control.control_net, model.network, architecture),
         draw_control,
         reads,
+        numbered_blocks,
     ),
     lora=lora_names(roots=("transformer_blocks",)),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -144,7 +145,14 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
     breaking = sampler_region(
         Case("breaking", models.pipeline, True, "euler", STEPS, latent=larger)
     )
-    break_at(monkeypatch, lambda shape: shape == larger.shape)
+
+    def breaks(shape: tuple[int, ...]) -> bool:
+        if shape == larger.shape:
+            return True
+        time.sleep(0.05)  # so that the other one computes until this has failed
+        return False
+
+    break_at(monkeypatch, breaks)
     program, other = engine.plan(region), engine.plan(breaking)
     begun, context = threading.Event(), bare_context(engine)
     context.listener = lambda event: begun.set()

@@ -28,7 +28,7 @@ from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
 
 CHECKPOINT = "katz-mini"
-LORA = min((MINI / "loras").glob("*.safetensors"))
+LORA = MINI / "loras" / "dusk.safetensors"
 
 
 @pytest.fixture
