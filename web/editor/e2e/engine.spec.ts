@@ -119,6 +119,7 @@ test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes o
       await openTemplate(page, "Text to image");
       await setSeed(page, seed);
       await run.click();
+      await expect(page.locator(".toolbar .state")).toContainText(/waiting|running|completed/);
     }
     await expect(page.locator(".tab")).toHaveCount(2);
     server.signal("SIGKILL");
