@@ -1,5 +1,7 @@
 /** Plans over the graph, against a real `katz serve`. */
+import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { expect, type Page, type Response } from "@playwright/test";
 import { node, openTemplate, runToEnd, test } from "./steps";
 
@@ -24,26 +26,58 @@ async function openStep(page: Page): Promise<void> {
   await expect(page.getByRole("region", { name: "opened step" })).toBeVisible();
 }
 
-const SOME = ["ControlNet and LoRA", "Denoising loop", "Deep blocks every other step"];
-const TITLES = process.env.KATZ_ALL === undefined ? SOME : titles();
-
-/** Of all templates, in the index that the server serves. */
-function titles(): readonly string[] {
-  const index = new URL("../../../workflows/templates/index.json", import.meta.url);
-  const groups: readonly { templates: readonly { title: string }[] }[] = JSON.parse(
-    readFileSync(index, "utf8"),
-  );
-  return groups.flatMap(({ templates }) => templates.map(({ title }) => title));
+interface Template {
+  readonly name: string;
+  readonly title: string;
 }
 
-for (const title of TITLES)
-  test(`P0.34 P0.35 P0.37 ${title}: planned before a run, and each part of it is drawn once`, async ({
+const WORKFLOWS = new URL("../../../workflows/", import.meta.url);
+const SOME = ["ControlNet and LoRA", "Denoising loop", "Deep blocks every other step"];
+
+/** Those of the index that the server serves. */
+function templates(): readonly Template[] {
+  const index = readFileSync(new URL("templates/index.json", WORKFLOWS), "utf8");
+  const groups: readonly { readonly templates: readonly Template[] }[] = JSON.parse(index);
+  return groups.flatMap((group) => group.templates);
+}
+
+const TEMPLATES = templates().filter(
+  ({ title }) => process.env.KATZ_ALL !== undefined || SOME.includes(title),
+);
+
+/** The bars of what a job's report measured: two evaluations, as left edges and widths of 1,000. */
+async function measuredBars(page: Page, job: string): Promise<readonly (readonly number[])[]> {
+  const client = await page.evaluate(() => localStorage.getItem("katz.client"));
+  const answer = await page.request.get(`/katz/jobs/${job}/report?client_id=${client}`);
+  const { plans, timeline } = await answer.json();
+  const { first, seconds } = (Object.values(plans)[0] as any).timeline;
+  const spans = timeline
+    .flatMap(({ segments }: any) => segments)
+    .filter(({ evaluation }: any) => evaluation === first || evaluation === first + 1);
+  const begin = Math.min(...spans.map(({ start }: any) => start));
+  const ends = spans.map((span: any) => span.start - begin + span.seconds);
+  const scale = 1000 / Math.max(seconds, ...ends);
+  return spans.map((span: any) => [(span.start - begin) * scale, span.seconds * scale]);
+}
+
+/** What `katz plan` says of a file, on devices as the server has them. */
+function planOf(file: string): unknown {
+  const options = process.env.KATZ_OPTIONS?.split(" ") ?? [];
+  const told = execFileSync(process.env.KATZ ?? "katz", ["plan", file, "--json", ...options]);
+  const plans: unknown = JSON.parse(told.toString());
+  return Array.isArray(plans) ? plans : [plans];
+}
+
+for (const { name, title } of TEMPLATES)
+  test(`P0.34 P0.35 P0.37 ${title}: planned as by katz plan, and each part of it is drawn once`, async ({
     page,
   }) => {
+    test.setTimeout(120_000);
     const told = watchPlan(page);
     await openTemplate(page, title);
     await expect(page.locator(".card .strip").first()).toBeVisible();
     const plans = await told.all();
+    expect(plans).toEqual(planOf(fileURLToPath(new URL(`${name}.json`, WORKFLOWS))));
     await expect(page.locator(".card .strip")).toHaveCount(plans.length);
     for (const plan of plans) {
       const [sampler = ""] = plan.sampler.split(".");
@@ -113,13 +147,23 @@ test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a
   await openTemplate(page, "Text to image");
   await node(page, "5").getByLabel("seed", { exact: true }).fill("987654"); // not in the cache
   await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
+  const sent = page.waitForRequest((request) => request.url().endsWith("/prompt"));
   await runToEnd(page);
+  const reported = await measuredBars(page, (await sent).postDataJSON().prompt_id);
+  expect(reported.length).toBeGreaterThan(1);
   await page.keyboard.press("Escape");
   await page.keyboard.press("Shift+E");
   const panel = page.getByRole("complementary", { name: "plan" });
   const check = async () => {
     await expect(panel.getByRole("img", { name: /predicted and measured/ })).toBeVisible();
-    expect(await panel.locator(".span.measured").count()).toBeGreaterThan(1);
+    const drawn = panel.locator(".span.measured");
+    await expect(drawn).toHaveCount(reported.length);
+    for (const [number, [left = 0, width = 0]] of reported.entries()) {
+      const bar = drawn.nth(number);
+      expect(Number(await bar.getAttribute("x"))).toBeCloseTo(left, 1);
+      const least = 1.5; // so narrow that it would not be seen
+      expect(Number(await bar.getAttribute("width"))).toBeCloseTo(Math.max(width, least), 1);
+    }
     await expect(panel.locator(".segments tr").first()).toContainText(/\d ms.*\d ms/);
   };
   await check();
