@@ -1,5 +1,5 @@
 """`katz bench planning`: measures how soon a server plans a workflow anew after an edit, and what
-that costs a job that runs meanwhile.
+that costs a job that runs meanwhile; and compares its plans with those that `katz plan` prints.
 
 Each edit changes what a person changes: a number of steps, guidance, a text, a size, a strength, a
 seed. Planning must neither wait for jobs nor slow them, so the second part compares jobs beside
@@ -29,6 +29,7 @@ from katz_graph.packs import load_registry
 
 LATE_BOUND = 1.0  # seconds, 95th percentile
 SLOWED_BOUND = 0.01
+KEYS = "one_device", "two_devices"
 AT_ONCE = 8  # edits of one client while none is answered
 WORDS = ("a", "large", "small", "red", "blue", "star", "circle", "on", "grass", "at", "the", "left")
 EDITS: Mapping[str, Any] = {
@@ -59,35 +60,36 @@ def run(scale: Scale | None = None, seed: int = 0) -> BenchResult:
     workflows = dict(_workflows())
     rows: list[list[Any]] = []
     metrics: dict[str, Any] = {}
-    for name, options in (("one device", ()), ("two devices", ("--devices", "cpu*2"))):
+    for key, options in zip(KEYS, ((), ("--devices", "cpu*2")), strict=True):
         with (
             tempfile.TemporaryDirectory() as folder,
             serving(Path(folder), "--threads", "1", *options) as server,
         ):
             first, later = [], []
+            same = _as_printed(server, "--threads", "1", *options)
             for workflow, prompt in workflows.items():
                 unknown, *known = [
                     _planned(server, _edited(prompt, draw)) for _ in range(scale.edits + 1)
                 ]
-                rows.append([f"{workflow}, {name}", unknown, median(known), max(known)])
+                rows.append([f"{workflow}, {key}", unknown, median(known), max(known)])
                 first.append(unknown)
                 later += known
-            key = name.replace(" ", "_")
             metrics[f"{key}_p50"] = median(later)
             metrics[f"{key}_p95"] = sorted(later)[int(0.95 * len(later))]
             metrics[f"{key}_first_most"] = max(first)
+            metrics[f"{key}_same"] = same
             metrics[f"{key}_newest"] = _newest_wins(server, workflows["controlnet_lora"])
             if not options:
                 slowed = list(_slowed(server, workflows["controlnet_lora"], scale, draw))
     metrics["slowed"] = median(slowed)
     late = max(metrics["one_device_p95"], metrics["two_devices_p95"])
-    newest = metrics["one_device_newest"] and metrics["two_devices_newest"]
+    right = all(metrics[f"{key}_{name}"] for key in KEYS for name in ("newest", "same"))
     bounds = {
         "one_device_p95": f"<= {LATE_BOUND}",
         "two_devices_p95": f"<= {LATE_BOUND}",
         "slowed": f"<= {SLOWED_BOUND}",
     }
-    ok = late <= LATE_BOUND and newest and metrics["slowed"] <= SLOWED_BOUND
+    ok = late <= LATE_BOUND and right and metrics["slowed"] <= SLOWED_BOUND
     columns = ("workflow", "first s", "median s", "most s")
     return BenchResult("planning", ok, metrics, bounds, columns, rows)
 
@@ -98,6 +100,17 @@ def _workflows() -> Iterator[tuple[str, dict[str, Any]]]:
     for file in sorted(FOLDER.glob("*.json")):
         document = json.loads(file.read_text("utf-8"))
         yield file.stem, dict(to_api(parse_workflow(document, registry).graph))
+
+
+def _as_printed(server: Served, *options: str) -> bool:
+    """Tells whether the server's plans of all shipped workflows are those of `katz plan --json`."""
+    for file in sorted(FOLDER.glob("*.json")):
+        printed = json.loads(server.beside("plan", str(file), "--json", *options))
+        document = json.loads(file.read_text("utf-8"))
+        told = server.post("/katz/plan", {"prompt": document}).data["plans"]
+        if told != (printed if isinstance(printed, list) else [printed]):
+            return False
+    return True
 
 
 def _edited(prompt: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:

@@ -74,14 +74,13 @@ class Served:
         ]
         for name, place in places.items():
             command += [f"--{name}", str(place)]
-        environment = {**os.environ, "KATZ_CACHE": str(self._cache)}
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=self._environment,
                 cwd=self.folder,
             )
         if wait:
@@ -91,6 +90,19 @@ class Served:
                 self.kill()
                 raise
         return self
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return {**os.environ, "KATZ_CACHE": str(self._cache)}
+
+    def beside(self, *arguments: str) -> str:
+        """Runs `katz` with the server's measurements; returns what it prints. CalledProcessError
+        when it fails.
+        """
+        command = [sys.executable, "-m", "katz_graph.cli.main", *arguments]
+        return subprocess.run(
+            command, env=self._environment, check=True, capture_output=True, text=True
+        ).stdout
 
     @property
     def pid(self) -> int:

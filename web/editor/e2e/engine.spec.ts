@@ -1,9 +1,10 @@
 /** The page beside the engine: the same pictures as `katz run`, and a server that is killed. */
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { execFileSync } from "node:child_process";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Browser, expect, type Page } from "@playwright/test";
+import { expect, type Page } from "@playwright/test";
+import { Server, visit } from "./server";
 import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
 
 const KATZ = process.env.KATZ ?? "katz"; // told by e2e/serve.sh
@@ -64,50 +65,11 @@ test("P0.14 P0.28 the editor's picture is that of katz run, and gives itself aga
   rmSync(folder, { recursive: true });
 });
 
-/** A server of the test's own, which it may kill. */
-class Server {
-  private process: ChildProcess | null = null;
-
-  constructor(
-    private readonly folder: string,
-    readonly port: number,
-  ) {}
-
-  async start(): Promise<void> {
-    const folders = ["data", "input", "output"].flatMap((one) => [
-      `--${one}`,
-      join(this.folder, one),
-    ]);
-    this.process = spawn(KATZ, ["serve", "--port", String(this.port), ...folders], {
-      stdio: "ignore",
-      detached: true,
-      env: { ...process.env, KATZ_TOKEN: "token-of-the-tests" },
-    });
-    await expect(async () => {
-      expect((await fetch(`http://127.0.0.1:${this.port}/readyz`)).ok).toBe(true);
-    }).toPass({ timeout: 120_000 });
-  }
-
-  signal(name: NodeJS.Signals): void {
-    const { pid, exitCode, signalCode } = this.process ?? {};
-    const lives = exitCode === null && signalCode === null;
-    if (pid !== undefined && lives) process.kill(-pid, name); // the runner, too
-  }
-}
-
-async function visit(browser: Browser, server: Server): Promise<Page> {
-  const page = await browser.newPage({ baseURL: `http://127.0.0.1:${server.port}` });
-  await page.goto("/");
-  await expect(page.getByText("connected", { exact: true })).toBeVisible();
-  return page;
-}
-
 test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes on, each gets its own result", async ({
   browser,
 }) => {
   test.setTimeout(240_000);
-  const folder = mkdtempSync(join(tmpdir(), "struck-"));
-  const server = new Server(folder, 9_000 + (process.pid % 900));
+  const server = new Server();
   await server.start();
   try {
     const page = await visit(browser, server);
@@ -145,8 +107,7 @@ test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes o
       expect(picture.toString("latin1")).toContain(`"seed": ${seed},`);
     }
   } finally {
-    server.signal("SIGKILL");
-    rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+    server.end();
   }
 });
 
@@ -155,8 +116,7 @@ test("P0.32 a line that is silent for half a minute comes back with the job's en
 }) => {
   test.skip(process.env.KATZ_ALL === undefined, "takes a minute: KATZ_ALL=1");
   test.setTimeout(240_000);
-  const folder = mkdtempSync(join(tmpdir(), "silent-"));
-  const server = new Server(folder, 9_000 + (process.pid % 900));
+  const server = new Server();
   await server.start();
   try {
     const page = await visit(browser, server);
@@ -175,7 +135,6 @@ test("P0.32 a line that is silent for half a minute comes back with the job's en
     await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("33");
     expect((await shown(page, "91")).toString("latin1")).not.toContain('"seed": 33,');
   } finally {
-    server.signal("SIGKILL");
-    rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+    server.end();
   }
 });

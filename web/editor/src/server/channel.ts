@@ -7,15 +7,16 @@ import { decode, encode } from "@msgpack/msgpack";
 export type ChannelState = "connecting" | "connected" | "lost";
 
 const PROTOCOL = "katz.msgpack";
-const PING = 15_000;
-const SILENCE = 25_000;
+const PING = 10_000;
+/** Pings in a row after which nothing was heard: no clock, which may be set, is asked. */
+const UNHEARD = 2;
 const SHORTEST_WAIT = 200;
 const LONGEST_WAIT = 5_000;
 
 export class Channel {
   private socket: WebSocket | null = null;
   private wait = SHORTEST_WAIT;
-  private heard = 0;
+  private unheard = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private pinging: ReturnType<typeof setInterval> | undefined;
   private closed = false;
@@ -55,19 +56,20 @@ export class Channel {
     const socket = new WebSocket(address, PROTOCOL);
     socket.binaryType = "arraybuffer";
     this.socket = socket;
-    this.heard = Date.now();
+    this.unheard = 0;
     socket.onopen = () => {
       this.wait = SHORTEST_WAIT;
       this.onState("connected");
     };
     socket.onmessage = (message: MessageEvent<unknown>) => {
-      this.heard = Date.now();
+      this.unheard = 0;
       if (message.data instanceof ArrayBuffer) this.onFrame(decode(message.data));
     };
     socket.onclose = () => this.lost(socket);
     this.pinging = setInterval(() => {
-      if (Date.now() - this.heard > SILENCE) this.lost(socket);
-      else if (socket.readyState === WebSocket.OPEN) socket.send(encode({ type: "ping" }));
+      if (this.unheard >= UNHEARD) return this.lost(socket);
+      this.unheard += 1;
+      if (socket.readyState === WebSocket.OPEN) socket.send(encode({ type: "ping" }));
     }, PING);
   }
 

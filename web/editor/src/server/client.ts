@@ -67,8 +67,11 @@ export async function answered(
   } catch {
     if (response.ok) throw new Refused("the server's answer is no JSON", response.status);
   }
-  if (!response.ok)
-    throw new Refused(refusal(answer, response.status), response.status, fieldsOf(answer));
+  if (!response.ok) {
+    const wait = response.headers.get("Retry-After");
+    const line = refusal(answer, response.status) + (wait ? `; try again in ${wait} s` : "");
+    throw new Refused(line, response.status, fieldsOf(answer));
+  }
   return { answer, headers: response.headers };
 }
 

@@ -127,8 +127,14 @@ function allow(event: DragEvent): void {
 
 function onDrop(event: DragEvent): void {
   event.preventDefault();
-  const files = [...(event.dataTransfer?.files ?? [])];
+  const items = [...(event.dataTransfer?.items ?? [])];
+  const folders = items
+    .flatMap((item) => item.webkitGetAsEntry())
+    .filter((one) => one?.isDirectory);
+  const names = new Set(folders.map((folder) => folder?.name));
+  const files = [...(event.dataTransfer?.files ?? [])].filter(({ name }) => !names.has(name));
   if (files.length > 0) void openFiles(files);
+  if (names.size > 0) tell(`${[...names].join(", ")}: a folder; drop the files that are in it`);
 }
 
 function Line() {

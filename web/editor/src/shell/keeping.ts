@@ -92,6 +92,11 @@ async function windows(): Promise<ReadonlySet<string>> {
   );
 }
 
+/** Rejects, and does not throw, in a browser that has no store. */
+async function stored(kept: Kept): Promise<void> {
+  await set(KEY + own, kept);
+}
+
 /** Writes what changed at most every WAIT: who never pauses must lose no more than that. */
 export function keepOpen(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -117,7 +122,7 @@ export function keepOpen(): () => void {
     if (same && active === written) return;
     [parts, written] = [now, active];
     const kept: Kept = { active: sessions.findIndex(({ id }) => id === active), documents };
-    set(KEY + own, kept).catch(() => {
+    stored(kept).catch(() => {
       if (!warned) tell("the browser keeps nothing here: download what is to stay");
       warned = true;
     });

@@ -3,9 +3,12 @@ import { create } from "zustand";
 import { type Catalog, catalogOf } from "../catalog/catalog";
 import { type Job, type Jobs, NO_JOBS } from "../jobs/job";
 import { reduce, reported, sent, trimmed } from "../jobs/reducer";
+import { fieldsOf, textOf } from "../json";
 import { Channel, type ChannelState } from "../server/channel";
 import { asked, objectInfo, Refused } from "../server/client";
+import type { SnapshotFrame } from "../server/generated/messages";
 import { report } from "../server/jobs";
+import { told } from "../server/told";
 import { useSweep } from "../sweep/state";
 import { activeSession, useDocuments } from "./documents";
 
@@ -14,6 +17,8 @@ interface Live {
   readonly jobs: Jobs;
   readonly line: ChannelState;
   readonly notice: string;
+  /** The server's, as it said last. */
+  readonly version: string;
   /** Whether the server asks for a token that this browser has not given. */
   readonly locked: boolean;
 }
@@ -23,6 +28,7 @@ export const useLive = create<Live>(() => ({
   jobs: NO_JOBS,
   line: "connecting",
   notice: "",
+  version: "",
   locked: false,
 }));
 
@@ -44,13 +50,27 @@ export const clientId = (() => {
 export function connect(): Channel {
   return new Channel(
     clientId,
-    (frame) => useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) })),
+    (frame) => {
+      useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) }));
+      compareVersion(frame);
+    },
     (line) => {
       useLive.setState({ line });
       if (line === "connected") void refreshCatalog();
       if (line === "lost") void checkToken();
     },
   );
+}
+
+/** Tells once where the server is another version than the one that this page came from. */
+function compareVersion(frame: unknown): void {
+  const { type, server } = told<SnapshotFrame>(frame);
+  if (type !== "snapshot") return;
+  const { version: before } = useLive.getState();
+  const version = textOf(fieldsOf(server).version);
+  if (before !== "" && version !== before)
+    tell(`the server is version ${version} now, this page is ${before}: reload it`);
+  useLive.setState({ version });
 }
 
 /** Asks again which node types, models and pictures there are. */

@@ -89,15 +89,17 @@ export async function stop(): Promise<void> {
   if (job) await cancel(job).catch(tell);
 }
 
-/** Opens each file in a tab of its own. What cannot be opened leaves a line, and all else alone. */
+/** Opens each file in a tab of its own. What cannot be opened is told of, and leaves all else alone. */
 export async function openFiles(files: Iterable<File>): Promise<void> {
+  const lines: string[] = [];
   for (const file of files)
     try {
       const { document, notes } = await openFile(file);
       useDocuments.getState().open(nameOf(file.name), document, notes);
     } catch (error) {
-      tell(`${file.name}: ${error instanceof Error ? error.message : String(error)}`);
+      lines.push(`${file.name}: ${error instanceof Error ? error.message : String(error)}`);
     }
+  if (lines.length > 0) tell(lines.join("; "));
 }
 
 export async function openTemplate(name: string): Promise<void> {
