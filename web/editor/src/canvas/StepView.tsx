@@ -7,6 +7,8 @@ import {
   Position,
   ReactFlow,
   ReactFlowProvider,
+  useReactFlow,
+  useStore,
 } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { type Critical, criticalOf } from "../plan/critical";
@@ -71,6 +73,7 @@ export function StepView({
 }) {
   const [evaluation, setEvaluation] = useState(plan.timeline?.first ?? 0);
   const [over, setOver] = useState<string | null>(null);
+  const [moved, setMoved] = useState(false);
   const number = variantAt(plan, evaluation);
   const step = useMemo(() => stepOf(plan, number), [plan, number]);
   const critical = useMemo(() => criticalOf(plan, number), [plan, number]);
@@ -154,11 +157,25 @@ export function StepView({
           disableKeyboardA11y
           onNodeMouseEnter={(_, { id }) => point(id)}
           onNodeMouseLeave={() => point(null)}
+          onMoveStart={(event) => event && setMoved(true)}
           proOptions={{ hideAttribution: true }}
-        />
+        >
+          {!moved && <Fitted />}
+        </ReactFlow>
       </ReactFlowProvider>
     </section>
   );
+}
+
+/** Shows all again when there is more or less room than before, as when a panel opens. */
+function Fitted() {
+  const { fitView } = useReactFlow();
+  const width = useStore((flow) => flow.width);
+  const height = useStore((flow) => flow.height);
+  useEffect(() => {
+    if (width > 0 && height > 0) void fitView(FIT);
+  }, [fitView, width, height]);
+  return null;
 }
 
 function part(id: string, box: Box, zIndex: number, shown: Shown): Part {
