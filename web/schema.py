@@ -14,6 +14,7 @@ from katz_graph.web.http.answers import (
     CheckedWorkflow,
     FilePage,
     OpenedWorkflow,
+    PackList,
     PlannedWorkflow,
 )
 from katz_graph.web.http.bodies import (
@@ -48,6 +49,7 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
     "CheckedWorkflow": TypeAdapter(CheckedWorkflow),
     "PlannedWorkflow": TypeAdapter(PlannedWorkflow),
     "FilePage": TypeAdapter(FilePage),
+    "PackList": TypeAdapter(PackList),
     "Templates": TypeAdapter(list[Template]),
     "JobReport": REPORT,
     "ServerFrame": SERVER_FRAME,

@@ -40,6 +40,25 @@ class PlannedWorkflow:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ListedPack:
+    """A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
+    are not run, and why it, or a node of it, was left out.
+    """
+
+    name: str
+    nodes: int
+    scripts: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackList:
+    """Answers `/katz/packs`: what was found at the start, and those that failed."""
+
+    packs: tuple[ListedPack, ...]
+
+
 def as_data(answer: OpenedWorkflow | CheckedWorkflow | PlannedWorkflow) -> dict[str, Any]:
     """Returns an answer's fields. Their data, which may be large, is not copied."""
     return {field.name: getattr(answer, field.name) for field in fields(answer)}

@@ -73,6 +73,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   await expect(page.getByRole("region", { name: "opened step" })).toHaveCount(0);
   for (const [key, name] of [
     ["n", "library"],
+    ["Shift+N", "packs"],
     ["w", "saved workflows"],
     ["q", "queue"],
     ["u", "steps"],

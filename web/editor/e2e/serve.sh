@@ -1,7 +1,7 @@
 #!/bin/sh
 # Serves the miniature models while a command runs, each server from a folder of its own:
 # serve.sh KATZ COMMAND... (which finds it in $KATZ), with KATZ_SERVERS servers from KATZ_PORT on.
-# Two devices and a plan that is one evaluation behind, so that there is something to draw.
+# A pack that does not import. Two devices and a plan that is one evaluation behind, so that there is something to draw.
 options=${KATZ_OPTIONS---devices cpu*2 --allow stale-controlnet --link 1}
 katz=$1
 shift
@@ -11,8 +11,9 @@ trap 'kill $servers; wait $servers 2> /dev/null; rm -rf "$folder"' EXIT
 ports=$(seq "$KATZ_PORT" $((KATZ_PORT + ${KATZ_SERVERS:-1} - 1)))
 for port in $ports; do
   own=$folder/$port
-  mkdir "$own"
-  KATZ_TOKEN=token-of-the-tests "$katz" serve --port "$port" $options --data "$own/data" --input "$own/in" --output "$own/out" > "$own/log" 2>&1 &
+  mkdir -p "$own/packs"
+  echo 'import a_module_that_nobody_has' > "$own/packs/broken.py"
+  KATZ_TOKEN=token-of-the-tests "$katz" serve --port "$port" $options --packs "$own/packs" --data "$own/data" --input "$own/in" --output "$own/out" > "$own/log" 2>&1 &
   servers="$servers $!"
 done
 for port in $ports; do

@@ -23,6 +23,7 @@ import { usePage } from "./page";
 import { plansOf, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { watchChanges } from "./rerunning";
+import { lazily } from "./lazily";
 import { loadSettings } from "./settings";
 import { StepsPanel } from "../panels/StepsPanel";
 import { Token } from "../panels/Token";
@@ -30,6 +31,8 @@ import { Start } from "../panels/Start";
 import { Tabs } from "./Tabs";
 import { Trail } from "./Trail";
 import { Toolbar } from "./Toolbar";
+
+const PacksPanel = lazily(() => import("../panels/PacksPanel").then((part) => part.PacksPanel));
 
 export function App() {
   const session = useActive();
@@ -102,6 +105,7 @@ export function App() {
         </div>
         {side === "files" && <FilesPanel />}
         {side === "nodes" && <NodeLibrary />}
+        {side === "packs" && <PacksPanel />}
         {side === "gallery" && <Gallery />}
         {side === "steps" && session !== null && <StepsPanel session={session} />}
         {side === "jobs" && <JobsPanel />}

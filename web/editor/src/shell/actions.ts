@@ -205,6 +205,12 @@ const LOOKING: readonly Action[] = [
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
   { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
   {
+    id: "packs",
+    title: "Packs: what they bring, and what was left out",
+    keys: ["Shift+N"],
+    act: aside("packs"),
+  },
+  {
     id: "help",
     title: "Help of the selected node, or of the field",
     keys: ["F1"],

@@ -17,7 +17,7 @@ export type Dialog =
   | "rename-subgraph"
   | "link-types"
   | "bookmarks";
-export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps";
+export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs";
 
 /** Pictures of which one is shown large. */
 export interface Pictures {

@@ -16,6 +16,7 @@ export interface Messages {
   CheckedWorkflow: CheckedWorkflow;
   PlannedWorkflow: PlannedWorkflow;
   FilePage: FilePage;
+  PackList: PackList;
   Templates: Template[];
   JobReport: JobReport;
   ServerFrame: SnapshotFrame | QueueFrame | EventFrame | JobFrame | PongFrame;
@@ -443,6 +444,22 @@ export interface ListedFile {
   job: string | null;
   workflow: string | null;
   node: string | null;
+}
+/**
+ * Answers `/katz/packs`: the packs that were found at the start, those that failed among them.
+ */
+export interface PackList {
+  packs: ListedPack[];
+}
+/**
+ * A pack of nodes: how many types it brings, whether it has scripts for ComfyUI's front end, which
+ * are not run, and why it, or a node of it, was left out.
+ */
+export interface ListedPack {
+  name: string;
+  nodes: number;
+  scripts: boolean;
+  problems: string[];
 }
 /**
  * A shipped workflow. `picture`: its address below the server's own; `description`: one line
