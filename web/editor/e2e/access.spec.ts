@@ -111,6 +111,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
     ["Control+f", "find"],
     ["Control+Shift+S", "save as"],
     ["Alt+g", "sweep"],
+    ["Shift+T", "appearance"],
     ["Shift+A", "search"],
   ] as const) {
     await press(key);

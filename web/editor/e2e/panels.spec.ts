@@ -1,6 +1,6 @@
 /** Panels beside the graph, against a real `katz serve`. */
 import { expect } from "@playwright/test";
-import { act, test } from "./steps";
+import { act, handle, node, openTemplate, test } from "./steps";
 
 test("P1.24 packs tell what they bring and why one was left out; a node tells where it is from", async ({
   page,
@@ -20,4 +20,47 @@ test("P1.24 packs tell what they bring and why one was left out; a node tells wh
   );
   await page.getByRole("button", { name: "Packs", exact: true }).click();
   await expect(packs).toBeVisible();
+});
+
+test("P1.26 colours are set by variables, texts of nodes are larger, and both stay in another browser", async ({
+  page,
+  browser,
+}) => {
+  await page.emulateMedia({ colorScheme: "dark" });
+  await openTemplate(page, "Text to image");
+  const before = (await node(page, "5").boundingBox())?.height ?? 0;
+  await page.keyboard.press("Shift+T");
+  const look = page.getByRole("dialog", { name: "Appearance" });
+  await look.getByLabel("lesser texts, dark").fill("#23262c");
+  await expect(look.getByRole("status")).toContainText("lesser texts (dim) on nodes and panels");
+  const text = look.getByLabel("As a text");
+  await expect(text).toHaveValue("--dark-dim: #23262c;");
+  await text.fill("--dark-panel: #203040;\n--dark-panel: url(//far.example)\n");
+  await look.getByRole("button", { name: "Use these" }).click();
+  await expect(look.getByRole("status")).toHaveText(/not understood: .*far.example/);
+  await look.getByLabel("Texts in nodes").fill("18");
+  const kept = page.waitForResponse(/settings\/katz.look/);
+  await page.keyboard.press("Escape");
+  await kept;
+  await expect(node(page, "5")).toHaveCSS("font-size", "18px");
+  await expect(node(page, "5")).toHaveCSS("background-color", "rgb(32, 48, 64)");
+  expect((await node(page, "5").boundingBox())?.height).toBeGreaterThan(before);
+  // links end where the inputs are now
+  const box = await page.locator(handle("5", "in:1")).boundingBox();
+  const end = await page
+    .locator('.react-flow__edge[data-id="4"] .react-flow__edge-path')
+    .evaluate((path: SVGPathElement) => {
+      const last = path.getPointAtLength(path.getTotalLength());
+      return last.matrixTransform(path.getScreenCTM() ?? undefined).y;
+    });
+  expect(Math.abs(end - (box?.y ?? 0) - (box?.height ?? 0) / 2)).toBeLessThan(1);
+  const other = await browser.newPage({ storageState: await page.context().storageState() });
+  await other.goto("/");
+  await expect(other.locator("html")).toHaveAttribute("style", /--node-text: 18px/);
+  await other.close();
+  await page.keyboard.press("Shift+T");
+  const reset = page.waitForResponse(/settings\/katz.look/);
+  await look.getByRole("button", { name: "All as usual" }).click();
+  await reset;
+  await expect(page.locator("html")).not.toHaveAttribute("style", /--/);
 });

@@ -30,6 +30,7 @@ import { Menu } from "./Menu";
 import { Point } from "./Point";
 import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
+import { useTextSize } from "./useTextSize";
 import { Cutting } from "./gestures/Cutting";
 import { useConnecting } from "./gestures/useConnecting";
 import { insertedInto, linkAt } from "./gestures/useInserting";
@@ -119,6 +120,7 @@ function Flow({
   }, []);
 
   const flow = useReactFlow();
+  useTextSize();
   const far = useStore((store) => store.transform[2] < FAR) && nodes.length > MANY;
   useEffect(() => useCanvas.setState({ far }), [far]);
   const opens = nodes.length > MANY ? FAR : LEAST_ZOOM;

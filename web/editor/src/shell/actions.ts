@@ -255,6 +255,12 @@ const LOOKING: readonly Action[] = [
     act: dialog("palette"),
     anywhere: true,
   },
+  {
+    id: "appearance",
+    title: "Appearance: colours, and the size of texts in nodes",
+    keys: ["Shift+T"],
+    act: dialog("appearance"),
+  },
   ...THEMES.map((theme) => ({
     id: `theme-${theme}`,
     title: `Theme: ${theme === "system" ? "as the system" : theme}`,

@@ -16,7 +16,8 @@ export type Dialog =
   | "sweep"
   | "rename-subgraph"
   | "link-types"
-  | "bookmarks";
+  | "bookmarks"
+  | "appearance";
 export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs";
 
 /** Pictures of which one is shown large. */

@@ -3,6 +3,7 @@ import { create } from "zustand";
 import { fieldsOf, textOf, textsOf } from "../json";
 import { setSetting, setting } from "../server/settings";
 import { tell } from "./live";
+import { type Look, lookOf, propertiesOf, USUAL } from "./look";
 
 /** Keys by action; an action that is not named has those of its own. */
 export type OwnKeys = Readonly<Record<string, readonly string[]>>;
@@ -11,9 +12,12 @@ const FAVOURITES = "katz.favourites";
 const KEYS = "katz.keys";
 const THEME = "katz.theme";
 const USED = "katz.used";
+const LOOK = "katz.look";
 const NAMES = "katz.names";
 const MOST_NAMES = 200;
 const USES = 60; // that count
+/** Milliseconds that a slider or a colour stands still before it is kept. */
+const SETTLED = 400;
 export const THEMES = ["system", "dark", "light"] as const;
 export type Theme = (typeof THEMES)[number];
 
@@ -21,6 +25,7 @@ interface Settings {
   readonly favourites: readonly string[];
   readonly keys: OwnKeys;
   readonly theme: Theme;
+  readonly look: Look;
   /** Node types that were placed, the last first. */
   readonly used: readonly string[];
   /** What workflows that were run are called, by their ids; the last one last. */
@@ -28,6 +33,7 @@ interface Settings {
   readonly toggle: (name: string) => void;
   readonly setKeys: (keys: OwnKeys) => void;
   readonly setTheme: (theme: Theme) => void;
+  readonly setLook: (look: Look) => void;
   readonly use: (name: string) => void;
   readonly name: (workflow: string, name: string) => void;
 }
@@ -36,6 +42,7 @@ export const useSettings = create<Settings>((set, get) => ({
   favourites: [],
   keys: {},
   theme: "system",
+  look: USUAL,
   used: [],
   names: {},
   toggle: (name) => {
@@ -50,8 +57,14 @@ export const useSettings = create<Settings>((set, get) => ({
   },
   setTheme: (theme) => {
     set({ theme });
-    show(theme);
+    show(get());
     setSetting(THEME, theme).catch(tell);
+  },
+  setLook: (look) => {
+    set({ look });
+    show(get());
+    clearTimeout(settling);
+    settling = setTimeout(() => setSetting(LOOK, { ...look }).catch(tell), SETTLED);
   },
   use: (name) => {
     const used = [name, ...get().used].slice(0, USES);
@@ -68,14 +81,18 @@ export const useSettings = create<Settings>((set, get) => ({
   },
 }));
 
-function show(theme: Theme): void {
-  document.documentElement.style.colorScheme = theme === "system" ? "" : theme;
+let settling: ReturnType<typeof setTimeout> | undefined;
+
+function show({ theme, look }: Pick<Settings, "theme" | "look">): void {
+  const { style } = document.documentElement;
+  style.colorScheme = theme === "system" ? "" : theme;
+  for (const [name, value] of propertiesOf(look)) style.setProperty(name, value);
 }
 
 export async function loadSettings(): Promise<void> {
   try {
-    const [favourites, keys, kept, used, names] = await Promise.all(
-      [FAVOURITES, KEYS, THEME, USED, NAMES].map(setting),
+    const [favourites, keys, kept, used, names, look] = await Promise.all(
+      [FAVOURITES, KEYS, THEME, USED, NAMES, LOOK].map(setting),
     );
     const theme = THEMES.find((one) => one === kept) ?? "system";
     const own = Object.entries(fieldsOf(keys)).map(([id, all]) => [id, textsOf(all)] as const);
@@ -83,12 +100,13 @@ export async function loadSettings(): Promise<void> {
       favourites: textsOf(favourites),
       keys: Object.fromEntries(own),
       theme,
+      look: lookOf(look ?? null),
       used: textsOf(used),
       names: Object.fromEntries(
         Object.entries(fieldsOf(names)).map(([id, name]) => [id, textOf(name)]),
       ),
     });
-    show(theme);
+    show(useSettings.getState());
   } catch (error) {
     tell(error);
   }

@@ -446,13 +446,13 @@ export interface ListedFile {
   node: string | null;
 }
 /**
- * Answers `/katz/packs`: the packs that were found at the start, those that failed among them.
+ * Answers `/katz/packs`: what was found at the start, and those that failed.
  */
 export interface PackList {
   packs: ListedPack[];
 }
 /**
- * A pack of nodes: how many types it brings, whether it has scripts for ComfyUI's front end, which
+ * A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
  * are not run, and why it, or a node of it, was left out.
  */
 export interface ListedPack {
