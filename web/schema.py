@@ -13,12 +13,14 @@ from katz_graph.web.events import JOB_EVENT
 from katz_graph.web.http.answers import (
     CheckedWorkflow,
     FilePage,
+    MovedFiles,
     OpenedWorkflow,
     PackList,
     PlannedWorkflow,
 )
 from katz_graph.web.http.bodies import (
     CancelBody,
+    FilesBody,
     ForgetBody,
     FreeBody,
     InterruptBody,
@@ -41,6 +43,7 @@ READ: dict[str, TypeAdapter[Any]] = {
         InterruptBody,
         FreeBody,
         CancelBody,
+        FilesBody,
         MoveBody,
     )
 } | {"ClientFrame": REQUEST}
@@ -49,6 +52,7 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
     "CheckedWorkflow": TypeAdapter(CheckedWorkflow),
     "PlannedWorkflow": TypeAdapter(PlannedWorkflow),
     "FilePage": TypeAdapter(FilePage),
+    "MovedFiles": TypeAdapter(MovedFiles),
     "PackList": TypeAdapter(PackList),
     "Templates": TypeAdapter(list[Template]),
     "JobReport": REPORT,

@@ -41,6 +41,21 @@ class PlannedWorkflow:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedFile:
+    """A file that was moved: its name before, and the one that it has now."""
+
+    name: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFiles:
+    """Answers `/katz/files/trash` and `/katz/files/restore`. What was not there is not named."""
+
+    files: tuple[MovedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ListedPack:
     """A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
     are not run, and why it, or a node of it, was left out.

@@ -15,7 +15,8 @@ import {
 } from "@xyflow/react";
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { NODE_TYPE, place, withNode } from "../shell/adding";
+import { loadPictures, NODE_TYPE, place, withNode } from "../shell/adding";
+import { PICTURES } from "../shell/carrying";
 import { type Doc, nodesOf } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
 import "./light.css";
@@ -46,6 +47,13 @@ const MANY = 150;
 const FAR = 0.3;
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
+
+/** The node that is seen at a place of the page. */
+function nodesAt(x: number, y: number): ReadonlySet<string> {
+  const cards = document.elementsFromPoint(x, y).map((one) => one.closest("[data-node]"));
+  const id = cards.find((card) => card !== null)?.getAttribute("data-node");
+  return new Set(id ? [id] : []);
+}
 
 /** `covered`: whether something stands over all of it; what cannot be seen takes no focus then. */
 export function Canvas({
@@ -139,13 +147,19 @@ function Flow({
       }}
       onContextMenu={onContextMenu}
       onDragOver={(event) => {
-        if (event.dataTransfer.types.includes(NODE_TYPE)) event.preventDefault();
+        const { types } = event.dataTransfer;
+        if (types.includes(NODE_TYPE) || types.includes(PICTURES)) event.preventDefault();
       }}
       onDrop={(event) => {
         const name = event.dataTransfer.getData(NODE_TYPE);
+        const pictures = event.dataTransfer.getData(PICTURES);
+        const { clientX: x, clientY: y } = event;
+        if (pictures !== "") {
+          event.preventDefault();
+          loadPictures(pictures.split("\n"), nodesAt(x, y), flow.screenToFlowPosition({ x, y }));
+        }
         if (name === "") return;
         event.preventDefault();
-        const { clientX: x, clientY: y } = event;
         const link = linkAt(x, y);
         place(name, flow.screenToFlowPosition({ x, y }), (now, type, at) => {
           const added = withNode(now, type, at);

@@ -219,6 +219,12 @@ const LOOKING: readonly Action[] = [
   },
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
   {
+    id: "starred",
+    title: "Pictures with a star",
+    keys: [],
+    act: () => page({ side: "gallery", starred: true }),
+  },
+  {
     id: "compare",
     title: "Compare two pictures",
     keys: ["Shift+G"],

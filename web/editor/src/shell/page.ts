@@ -55,6 +55,8 @@ interface Page {
   readonly pointed: Pointed | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
+  /** Whether the gallery shows only what has a star. */
+  readonly starred: boolean;
   /** Pictures of the gallery that were picked to be compared; null while none is to be picked. */
   readonly picking: readonly string[] | null;
   /** Two pictures that are compared, by their addresses. */
@@ -73,6 +75,7 @@ export const usePage = create<Page>(() => ({
   pointed: null,
   masking: null,
   pictures: null,
+  starred: false,
   picking: null,
   compared: null,
   conflict: null,

@@ -14,7 +14,9 @@ const THEME = "katz.theme";
 const USED = "katz.used";
 const LOOK = "katz.look";
 const NAMES = "katz.names";
+const STARS = "katz.stars";
 const MOST_NAMES = 200;
+const MOST_STARS = 5_000;
 const USES = 60; // that count
 /** Milliseconds that a slider or a colour stands still before it is kept. */
 const SETTLED = 400;
@@ -30,7 +32,10 @@ interface Settings {
   readonly used: readonly string[];
   /** What workflows that were run are called, by their ids; the last one last. */
   readonly names: Readonly<Record<string, string>>;
+  /** The addresses of pictures that have a star, the last one last. */
+  readonly stars: readonly string[];
   readonly toggle: (name: string) => void;
+  readonly star: (addresses: readonly string[], on: boolean) => void;
   readonly setKeys: (keys: OwnKeys) => void;
   readonly setTheme: (theme: Theme) => void;
   readonly setLook: (look: Look) => void;
@@ -45,11 +50,18 @@ export const useSettings = create<Settings>((set, get) => ({
   look: USUAL,
   used: [],
   names: {},
+  stars: [],
   toggle: (name) => {
     const { favourites: names } = get();
     const next = names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
     set({ favourites: next });
     setSetting(FAVOURITES, next).catch(tell);
+  },
+  star: (addresses, on) => {
+    const others = get().stars.filter((one) => !addresses.includes(one));
+    const stars = on ? [...others, ...addresses].slice(-MOST_STARS) : others;
+    set({ stars });
+    setSetting(STARS, stars).catch(tell);
   },
   setKeys: (keys) => {
     set({ keys });
@@ -91,8 +103,8 @@ function show({ theme, look }: Pick<Settings, "theme" | "look">): void {
 
 export async function loadSettings(): Promise<void> {
   try {
-    const [favourites, keys, kept, used, names, look] = await Promise.all(
-      [FAVOURITES, KEYS, THEME, USED, NAMES, LOOK].map(setting),
+    const [favourites, keys, kept, used, names, look, stars] = await Promise.all(
+      [FAVOURITES, KEYS, THEME, USED, NAMES, LOOK, STARS].map(setting),
     );
     const theme = THEMES.find((one) => one === kept) ?? "system";
     const own = Object.entries(fieldsOf(keys)).map(([id, all]) => [id, textsOf(all)] as const);
@@ -102,6 +114,7 @@ export async function loadSettings(): Promise<void> {
       theme,
       look: lookOf(look ?? null),
       used: textsOf(used),
+      stars: textsOf(stars),
       names: Object.fromEntries(
         Object.entries(fieldsOf(names)).map(([id, name]) => [id, textOf(name)]),
       ),

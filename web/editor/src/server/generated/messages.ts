@@ -10,12 +10,14 @@ export interface Messages {
   InterruptBody: InterruptBody;
   FreeBody: FreeBody;
   CancelBody: CancelBody;
+  FilesBody: FilesBody;
   MoveBody: MoveBody;
   ClientFrame: Ping | Watch;
   OpenedWorkflow: OpenedWorkflow;
   CheckedWorkflow: CheckedWorkflow;
   PlannedWorkflow: PlannedWorkflow;
   FilePage: FilePage;
+  MovedFiles: MovedFiles;
   PackList: PackList;
   Templates: Template[];
   JobReport: JobReport;
@@ -198,6 +200,16 @@ export interface CancelBody {
    * @maxItems 10000
    */
   job_ids: string[];
+}
+/**
+ * `POST /katz/files/trash` and `/katz/files/restore`.
+ */
+export interface FilesBody {
+  /**
+   * @maxItems 1000
+   */
+  names: string[];
+  type?: "input" | "output";
 }
 /**
  * `POST /katz/jobs/{id}/move`: exactly one of these.
@@ -444,6 +456,19 @@ export interface ListedFile {
   job: string | null;
   workflow: string | null;
   node: string | null;
+}
+/**
+ * Answers `/katz/files/trash` and `/katz/files/restore`. What was not there is not named.
+ */
+export interface MovedFiles {
+  files: MovedFile[];
+}
+/**
+ * A file that was moved: its name before, and the one that it has now.
+ */
+export interface MovedFile {
+  name: string;
+  now: string;
 }
 /**
  * Answers `/katz/packs`: what was found at the start, and those that failed.
