@@ -74,6 +74,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   for (const [key, name] of [
     ["n", "library"],
     ["Shift+N", "packs"],
+    ["m", "models"],
     ["w", "saved workflows"],
     ["q", "queue"],
     ["u", "steps"],

@@ -64,3 +64,32 @@ test("P1.26 colours are set by variables, texts of nodes are larger, and both st
   await reset;
   await expect(page.locator("html")).not.toHaveAttribute("style", /--/);
 });
+
+test("P1.18 models stand with pictures and notes, become loaders, and put triggers into a prompt", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.locator("main.canvas").press("m");
+  const models = page.getByRole("complementary", { name: "models" });
+  await models.getByLabel("kind").selectOption("loras");
+  await models.getByLabel("filter models").fill("inked");
+  const inked = models.getByRole("button", { name: "inked.safetensors", exact: true });
+  await expect(inked.locator("img")).toHaveJSProperty("complete", true);
+  expect(await inked.locator("img").evaluate((img: HTMLImageElement) => img.naturalWidth)).toBe(
+    128,
+  );
+  await node(page, "2").locator(".card-title").click();
+  await models.getByRole("button", { name: "notes of inked.safetensors" }).click();
+  await models.getByRole("button", { name: "on paper", exact: true }).click();
+  await expect(node(page, "2").getByRole("textbox").first()).toHaveValue(/, on paper$/);
+  const cards = await page.locator(".card").count();
+  await inked.dragTo(page.locator("main.canvas"), { targetPosition: { x: 250, y: 620 } });
+  await expect(page.locator(".card")).toHaveCount(cards + 1);
+  const added = page.locator(".card", { hasText: "inked.safetensors" });
+  await expect(added.locator(".name")).toHaveText("LoraLoaderModelOnly");
+  await page
+    .getByRole("region", { name: "notes of" })
+    .getByRole("button", { name: "Load LoRA", exact: true })
+    .click();
+  await expect(page.locator(".card")).toHaveCount(cards + 2);
+});

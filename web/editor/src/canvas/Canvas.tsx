@@ -15,7 +15,7 @@ import {
 } from "@xyflow/react";
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { loadPictures, NODE_TYPE, place, withNode } from "../shell/adding";
+import { CHOICE, loadPictures, NODE_TYPE, placeChosen, withNode } from "../shell/adding";
 import { PICTURES } from "../shell/carrying";
 import { type Doc, nodesOf } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
@@ -161,8 +161,9 @@ function Flow({
         if (name === "") return;
         event.preventDefault();
         const link = linkAt(x, y);
-        place(name, flow.screenToFlowPosition({ x, y }), (now, type, at) => {
-          const added = withNode(now, type, at);
+        const at = flow.screenToFlowPosition({ x, y });
+        placeChosen(name, event.dataTransfer.getData(CHOICE), at, (now, type, where) => {
+          const added = withNode(now, type, where);
           return insertedInto(added, nodesOf(added).at(-1)?.id ?? "", link);
         });
       }}

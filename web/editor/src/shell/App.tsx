@@ -32,6 +32,7 @@ import { Tabs } from "./Tabs";
 import { Trail } from "./Trail";
 import { Toolbar } from "./Toolbar";
 
+const ModelsPanel = lazily(() => import("../panels/ModelsPanel").then((part) => part.ModelsPanel));
 const PacksPanel = lazily(() => import("../panels/PacksPanel").then((part) => part.PacksPanel));
 
 export function App() {
@@ -105,6 +106,7 @@ export function App() {
         </div>
         {side === "files" && <FilesPanel />}
         {side === "nodes" && <NodeLibrary />}
+        {side === "models" && <ModelsPanel />}
         {side === "packs" && <PacksPanel />}
         {side === "gallery" && <Gallery />}
         {side === "steps" && session !== null && <StepsPanel session={session} />}

@@ -204,6 +204,7 @@ const LOOKING: readonly Action[] = [
   { id: "templates", title: "Templates", keys: ["t"], act: dialog("templates") },
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
   { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
+  { id: "models", title: "Models", keys: ["m"], act: aside("models") },
   {
     id: "packs",
     title: "Packs: what they bring, and what was left out",

@@ -32,6 +32,22 @@ export function withNode(graph: Doc, type: NodeType, { x, y }: Place): Doc {
   return addNode(graph, newNode(type, free.x, free.y));
 }
 
+/** What a dragged node type is to have chosen. */
+export const CHOICE = "application/x-katz-choice";
+
+/** Adds a node of a type with this value in the first choice that has it. */
+export function placeChosen(name: string, value: string, at?: Place, put = withNode): void {
+  place(name, at, (graph, type, where) => {
+    const added = put(graph, type, where);
+    const node = nodesOf(added).at(-1);
+    const placed =
+      node && placedWidgets(node, type).find(({ widget }) => widget.choices.includes(value));
+    return node === undefined || placed === undefined
+      ? added
+      : setValue(added, node.id, placed.key, value, placed.widget.name);
+  });
+}
+
 const LOADER = "LoadImage";
 
 /** Has the selected node load a picture of the server's; without one, a new node. */

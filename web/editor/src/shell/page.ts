@@ -18,7 +18,7 @@ export type Dialog =
   | "link-types"
   | "bookmarks"
   | "appearance";
-export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs";
+export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs" | "models";
 
 /** Pictures of which one is shown large. */
 export interface Pictures {
