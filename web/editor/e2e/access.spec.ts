@@ -75,6 +75,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
     ["n", "library"],
     ["Shift+N", "packs"],
     ["m", "models"],
+    ["d", "devices"],
     ["w", "saved workflows"],
     ["q", "queue"],
     ["u", "steps"],

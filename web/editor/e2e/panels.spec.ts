@@ -93,3 +93,29 @@ test("P1.18 models stand with pictures and notes, become loaders, and put trigge
     .click();
   await expect(page.locator(".card")).toHaveCount(cards + 2);
 });
+
+test("P1.16 while a job samples, devices show their load, their work and their memory", async ({
+  page,
+}) => {
+  await openTemplate(page, "ControlNet and LoRA");
+  const steps = node(page, "5").getByLabel("steps");
+  await steps.fill("400");
+  await steps.press("Enter");
+  await page.locator("main.canvas").press("d");
+  const devices = page.getByRole("complementary", { name: "devices" });
+  const first = devices.getByRole("listitem", { name: "cpu:0" });
+  await expect(first).toContainText(/memory.*\d of \d.* GB/);
+  await expect(first).toContainText("0 %");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(first).toContainText(/[1-9]\d? %/, { timeout: 30_000 });
+  const seen = await first.locator("rect").count();
+  expect(seen).toBeGreaterThan(0);
+  await expect.poll(() => first.locator("rect").count()).not.toBe(seen); // it goes along
+  await page.keyboard.press("Shift+E");
+  const timeline = page.getByRole("complementary", { name: "plan" });
+  await expect(timeline.locator(".span").first()).toBeVisible();
+  await page.getByRole("button", { name: "Stop", exact: true }).click();
+  await expect(page.locator(".toolbar .state")).toContainText("cancelled");
+  await page.locator("main.canvas").press("d");
+  await expect(first).toContainText("0 %");
+});

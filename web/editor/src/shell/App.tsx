@@ -32,6 +32,9 @@ import { Tabs } from "./Tabs";
 import { Trail } from "./Trail";
 import { Toolbar } from "./Toolbar";
 
+const DevicesPanel = lazily(() =>
+  import("../panels/DevicesPanel").then((part) => part.DevicesPanel),
+);
 const ModelsPanel = lazily(() => import("../panels/ModelsPanel").then((part) => part.ModelsPanel));
 const PacksPanel = lazily(() => import("../panels/PacksPanel").then((part) => part.PacksPanel));
 
@@ -107,6 +110,7 @@ export function App() {
         {side === "files" && <FilesPanel />}
         {side === "nodes" && <NodeLibrary />}
         {side === "models" && <ModelsPanel />}
+        {side === "devices" && <DevicesPanel />}
         {side === "packs" && <PacksPanel />}
         {side === "gallery" && <Gallery />}
         {side === "steps" && session !== null && <StepsPanel session={session} />}

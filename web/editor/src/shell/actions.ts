@@ -204,6 +204,12 @@ const LOOKING: readonly Action[] = [
   { id: "templates", title: "Templates", keys: ["t"], act: dialog("templates") },
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
   { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
+  {
+    id: "devices",
+    title: "Devices: memory, load, and what they do now",
+    keys: ["d"],
+    act: aside("devices"),
+  },
   { id: "models", title: "Models", keys: ["m"], act: aside("models") },
   {
     id: "packs",

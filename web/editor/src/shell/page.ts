@@ -18,7 +18,8 @@ export type Dialog =
   | "link-types"
   | "bookmarks"
   | "appearance";
-export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs" | "models";
+export type Side =
+  "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs" | "models" | "devices";
 
 /** Pictures of which one is shown large. */
 export interface Pictures {
