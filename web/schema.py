@@ -15,6 +15,7 @@ from katz_graph.web.http.answers import (
     FilePage,
     MovedFiles,
     OpenedWorkflow,
+    OthersThere,
     PackList,
     PlannedWorkflow,
 )
@@ -26,6 +27,7 @@ from katz_graph.web.http.bodies import (
     InterruptBody,
     MoveBody,
     PlanBody,
+    PresenceBody,
     PromptBody,
 )
 from katz_graph.web.live.frames import SERVER_FRAME
@@ -45,6 +47,7 @@ READ: dict[str, TypeAdapter[Any]] = {
         CancelBody,
         FilesBody,
         MoveBody,
+        PresenceBody,
     )
 } | {"ClientFrame": REQUEST}
 WRITTEN: dict[str, TypeAdapter[Any]] = {
@@ -54,6 +57,7 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
     "FilePage": TypeAdapter(FilePage),
     "MovedFiles": TypeAdapter(MovedFiles),
     "PackList": TypeAdapter(PackList),
+    "OthersThere": TypeAdapter(OthersThere),
     "Templates": TypeAdapter(list[Template]),
     "JobReport": REPORT,
     "ServerFrame": SERVER_FRAME,

@@ -56,6 +56,13 @@ class MovedFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class OthersThere:
+    """Answers `/katz/presence`: what the people are called who have a file open, too."""
+
+    files: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class ListedPack:
     """A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
     are not run, and why it, or a node of it, was left out.

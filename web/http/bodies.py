@@ -11,7 +11,7 @@ import io
 import json
 import re
 import uuid
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from starlette.datastructures import UploadFile
@@ -98,6 +98,14 @@ class FilesBody(Body):
 
     names: list[str] = Field(max_length=MOST_FILES)
     type: Literal["input", "output"] = "output"
+
+
+class PresenceBody(Body):
+    """`POST /katz/presence`: a page, by an id that it made, with the files that it has open."""
+
+    page: str = Field(min_length=1, max_length=200)
+    name: str = Field("", max_length=60, description="what the person is called")
+    files: list[Annotated[str, Field(max_length=1024)]] = Field(max_length=100)
 
 
 class MoveBody(Body):

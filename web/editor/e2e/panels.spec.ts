@@ -119,3 +119,33 @@ test("P1.16 while a job samples, devices show their load, their work and their m
   await page.locator("main.canvas").press("d");
   await expect(first).toContainText("0 %");
 });
+
+test("P1.23 who has the same file open is seen in its tab, by name, until they leave", async ({
+  page,
+  browser,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.keyboard.press("Control+s");
+  await page.getByRole("dialog").getByRole("textbox").fill("together");
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("navigation", { name: "documents" })).toContainText("together");
+  const others = page.getByRole("img", { name: /^also open/ });
+  await expect(others).toHaveCount(0);
+  const other = await browser.newPage({ storageState: await page.context().storageState() });
+  await other.goto("/");
+  await expect(other.locator("main.canvas")).toBeVisible();
+  other.on("dialog", (dialog) => void dialog.accept("Ann"));
+  await act(other, "Your name");
+  await other.locator("main.canvas").press("w");
+  await other.getByRole("button", { name: /^together/ }).click();
+  await expect(other.getByRole("img", { name: "also open: another page" })).toBeVisible();
+  const look = () => page.evaluate(() => window.dispatchEvent(new Event("focus"))); // else in 15 s
+  await look();
+  await expect(page.getByRole("img", { name: "also open: Ann" })).toBeVisible();
+  await other.close({ runBeforeUnload: true });
+  await expect(async () => {
+    await look();
+    await expect(others).toHaveCount(0, { timeout: 1_000 });
+  }).toPass();
+  await page.request.delete("/userdata/workflows%2Ftogether.json");
+});

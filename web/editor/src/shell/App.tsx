@@ -20,6 +20,7 @@ import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
+import { watchPresence } from "./presence";
 import { plansOf, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { watchChanges } from "./rerunning";
@@ -55,6 +56,7 @@ export function App() {
       watchPlans(),
       watchReports(),
       watchChanges(),
+      watchPresence(),
       () => channel.close(),
     ];
     void restore().then((count) => {

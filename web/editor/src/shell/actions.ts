@@ -14,6 +14,7 @@ import { chooseFiles, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
 import { plansOf } from "./planning";
+import { askForName } from "./presence";
 import { toggleRerunning } from "./rerunning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
@@ -313,6 +314,12 @@ const DOCUMENTS: readonly Action[] = [
     title: "Save a trace of the run, for Perfetto or Chrome",
     keys: [],
     act: saveTrace,
+  },
+  {
+    id: "name",
+    title: "Your name, for others who have the same file open",
+    keys: [],
+    act: askForName,
   },
   { id: "files", title: "Saved workflows", keys: ["w"], act: aside("files") },
   {

@@ -12,6 +12,7 @@ export interface Messages {
   CancelBody: CancelBody;
   FilesBody: FilesBody;
   MoveBody: MoveBody;
+  PresenceBody: PresenceBody;
   ClientFrame: Ping | Watch;
   OpenedWorkflow: OpenedWorkflow;
   CheckedWorkflow: CheckedWorkflow;
@@ -19,6 +20,7 @@ export interface Messages {
   FilePage: FilePage;
   MovedFiles: MovedFiles;
   PackList: PackList;
+  OthersThere: OthersThere;
   Templates: Template[];
   JobReport: JobReport;
   ServerFrame: SnapshotFrame | QueueFrame | EventFrame | JobFrame | PongFrame;
@@ -218,6 +220,20 @@ export interface MoveBody {
   front?: boolean;
   before?: string | null;
   number?: number | null;
+}
+/**
+ * `POST /katz/presence`: a page, by an id that it made, with the files that it has open.
+ */
+export interface PresenceBody {
+  page: string;
+  /**
+   * what the person is called
+   */
+  name?: string;
+  /**
+   * @maxItems 100
+   */
+  files: string[];
 }
 export interface Ping {
   type: "ping";
@@ -485,6 +501,14 @@ export interface ListedPack {
   nodes: number;
   scripts: boolean;
   problems: string[];
+}
+/**
+ * Answers `/katz/presence`: what the people are called who have a file open, too.
+ */
+export interface OthersThere {
+  files: {
+    [k: string]: string[];
+  };
 }
 /**
  * A shipped workflow. `picture`: its address below the server's own; `description`: one line
