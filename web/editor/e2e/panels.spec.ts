@@ -149,3 +149,39 @@ test("P1.23 who has the same file open is seen in its tab, by name, until they l
   }).toPass();
   await page.request.delete("/userdata/workflows%2Ftogether.json");
 });
+
+test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken over from its file", async ({
+  page,
+}) => {
+  const settings = {
+    "Comfy.Keybinding.NewBindings": [
+      { commandId: "Workspace.ToggleSidebarTab.node-library", combo: { key: "F8" } },
+      { commandId: "SomePack.Command", combo: { key: "x" } },
+    ],
+    "Comfy.NodeLibrary.Bookmarks.V2": ["sampling/KSampler"],
+    "Comfy.ColorPalette": "light",
+  };
+  await page.emulateMedia({ colorScheme: "dark" });
+  const chooser = page.waitForEvent("filechooser");
+  await act(page, "Take over settings");
+  const buffer = Buffer.from(JSON.stringify(settings));
+  const file = { name: "comfy.settings.json", mimeType: "application/json", buffer };
+  await (await chooser).setFiles(file);
+  const told = page.getByRole("alert");
+  await expect(told).toContainText("1 shortcut, 1 favourite, 0 colours, the light theme");
+  await expect(told).toContainText("not known here: SomePack.Command");
+  await expect(page.locator("body")).toHaveCSS("background-color", "rgb(243, 244, 246)");
+  await page.locator("main.canvas").press("F8");
+  const library = page.getByRole("complementary", { name: "node types" });
+  const favourite = library
+    .getByRole("button", { name: "favourite KSampler", exact: true })
+    .first();
+  await expect(favourite).toHaveAttribute("aria-pressed", "true");
+  await favourite.click();
+  await page.keyboard.press("?");
+  await page.getByRole("button", { name: "Reset all" }).click();
+  await page.keyboard.press("Escape");
+  const kept = page.waitForResponse(/settings\/katz.theme/);
+  await act(page, "Theme: as the system");
+  await kept;
+});

@@ -10,7 +10,7 @@ import { activeSession, useDocuments } from "./documents";
 import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import * as editing from "./edits/editing";
 import { peek } from "./edits/peeking";
-import { chooseFiles, download } from "./files";
+import { chooseFiles, chooseSettings, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
 import { plansOf } from "./planning";
@@ -274,6 +274,12 @@ const LOOKING: readonly Action[] = [
     title: "Appearance: colours, and the size of texts in nodes",
     keys: ["Shift+T"],
     act: dialog("appearance"),
+  },
+  {
+    id: "take-over",
+    title: "Take over settings and shortcuts of ComfyUI's front end (comfy.settings.json)",
+    keys: [],
+    act: chooseSettings,
   },
   ...THEMES.map((theme) => ({
     id: `theme-${theme}`,
