@@ -13,16 +13,21 @@ from katz_graph.web.events import JOB_EVENT
 from katz_graph.web.http.answers import (
     CheckedWorkflow,
     FilePage,
+    MovedFiles,
     OpenedWorkflow,
+    OthersThere,
+    PackList,
     PlannedWorkflow,
 )
 from katz_graph.web.http.bodies import (
     CancelBody,
+    FilesBody,
     ForgetBody,
     FreeBody,
     InterruptBody,
     MoveBody,
     PlanBody,
+    PresenceBody,
     PromptBody,
 )
 from katz_graph.web.live.frames import SERVER_FRAME
@@ -40,7 +45,9 @@ READ: dict[str, TypeAdapter[Any]] = {
         InterruptBody,
         FreeBody,
         CancelBody,
+        FilesBody,
         MoveBody,
+        PresenceBody,
     )
 } | {"ClientFrame": REQUEST}
 WRITTEN: dict[str, TypeAdapter[Any]] = {
@@ -48,6 +55,9 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
     "CheckedWorkflow": TypeAdapter(CheckedWorkflow),
     "PlannedWorkflow": TypeAdapter(PlannedWorkflow),
     "FilePage": TypeAdapter(FilePage),
+    "MovedFiles": TypeAdapter(MovedFiles),
+    "PackList": TypeAdapter(PackList),
+    "OthersThere": TypeAdapter(OthersThere),
     "Templates": TypeAdapter(list[Template]),
     "JobReport": REPORT,
     "ServerFrame": SERVER_FRAME,

@@ -488,7 +488,11 @@ def test_notes_and_lists_of_models(server: TestClient, tmp_path: Path) -> None:
         for entry in server.get("/experiment/models/loras").json()
         if entry["name"] == "style/ink.safetensors"
     )
-    assert (entry["pathIndex"], entry["size"]) == (0, len(safetensors({"ss_tag": "ink"})))
+    assert (entry["pathIndex"], entry["size"], entry["has_preview"]) == (
+        0,
+        len(safetensors({"ss_tag": "ink"})),
+        True,
+    )
     assert (
         server.get("/experiment/models/preview/loras/0/style/ink.safetensors").content == picture()
     )

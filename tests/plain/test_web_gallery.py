@@ -106,6 +106,53 @@ def test_a_folder_that_is_not_there_is_empty_and_cursors_are_checked(tmp_path: P
         newest(tmp_path, 5, after="yesterday")
 
 
+def test_files_go_to_the_trash_and_come_back(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    write(output, "set/a.png", picture(), 1000)
+    write(output, "b.png", picture(size=(4, 3)))
+    write(tmp_path, "secret.png", picture())
+    (output / "link.png").symlink_to(tmp_path / "secret.png")
+    (output / "out").symlink_to(tmp_path)
+
+    async def scenario(server: Served) -> None:
+        async def moved(how: str, *names: str) -> list[str]:
+            answer = await server.client.post(f"/katz/files/{how}", json={"names": names})
+            assert answer.status_code == 200, answer.text
+            return [file["now"] for file in answer.json()["files"]]
+
+        async def listed() -> set[str]:
+            return {
+                file["name"] for file in (await server.client.get("/katz/files")).json()["files"]
+            }
+
+        assert await moved("trash", "set/a.png", "gone.png", "link.png") == ["set/a.png"]
+        assert await listed() == {"b.png"}
+        assert (await server.client.get("/view?filename=.trash/set/a.png")).status_code == 400
+        write(output, "set/a.png", picture(size=(9, 9)))  # of the same name, meanwhile
+        assert await moved("trash", "set/a.png") == ["set/a (1).png"]
+        assert await moved("restore", "set/a (1).png", "set/a.png") == [
+            "set/a (1).png",
+            "set/a.png",
+        ]
+        assert await listed() == {"b.png", "set/a.png", "set/a (1).png"}
+        assert (output / "set/a.png").stat().st_mtime == 1000
+        for wrong, status in (
+            ("../secret.png", 400),
+            (".trash/b.png", 400),
+            ("", 400),
+            ("out/secret.png", 403),
+        ):
+            for how in ("trash", "restore"):
+                answer = await server.client.post(f"/katz/files/{how}", json={"names": [wrong]})
+                allowed = {200} if how == "restore" and status == 403 else set()
+                assert answer.status_code in {status, *allowed}, (how, wrong)
+        many = {"names": ["b.png"] * 1001}
+        assert (await server.client.post("/katz/files/trash", json=many)).status_code == 400
+        assert (tmp_path / "secret.png").exists()
+
+    run(tmp_path, scenario)
+
+
 def test_a_thumbnail_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
     convert = files_route.shown

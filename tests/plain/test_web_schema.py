@@ -120,6 +120,9 @@ def test_answers_are_as_described(tmp_path: Path, plan: Data) -> None:
             "CheckedWorkflow": await client.post("/katz/check", json={"prompt": graph}),
             "PlannedWorkflow": await client.post("/katz/plan", json={"prompt": graph}),
             "FilePage": await client.get("/katz/files"),
+            "MovedFiles": await client.post("/katz/files/trash", json={"names": []}),
+            "OthersThere": await client.post("/katz/presence", json={"page": "p", "files": []}),
+            "PackList": await client.get("/katz/packs"),
             "Templates": await client.get("/katz/templates"),
             "JobReport": await client.get(f"/katz/jobs/{job}/report"),
         }

@@ -26,6 +26,7 @@ from katz_graph.web.runner_client.facts import (
     DeviceFacts,
     DeviceStats,
     DrawnWorkflow,
+    PackFacts,
     PlannedGraph,
     RunnerFacts,
     Stats,
@@ -60,6 +61,7 @@ class ScriptedRunner:
         self.planned: list[tuple[Any, ...]] = []
         self.plans = PlannedGraph()
         self.web: dict[str, str] = {}
+        self.found: tuple[PackFacts, ...] = ()
 
     async def start(self) -> None: ...
 
@@ -107,6 +109,9 @@ class ScriptedRunner:
             return DrawnWorkflow(*drawn(document, registry))
         except InputError as error:
             return DrawnWorkflow(error=str(error))
+
+    async def packs(self) -> tuple[PackFacts, ...]:
+        return self.found
 
     async def plan(self, *asked: Any) -> PlannedGraph:
         self.planned.append(asked)

@@ -55,6 +55,7 @@ class Driver:
     def __init__(self, folder: Path) -> None:
         (folder / "packs").mkdir(parents=True)
         shutil.copy(PACK, folder / "packs")
+        (folder / "packs" / "broken.py").write_text("import no_such_module\n")
         self.output = folder / "output"
         self.told: list[JobEvent] = []
         self.lost: list[tuple[Sequence[str], str]] = []
@@ -155,6 +156,11 @@ def test_it_tells_what_it_has(driver: Driver) -> None:
     assert [(device.name, device.device) for device in facts.devices] == [
         ("cpu", "cpu")
     ] and facts.nodes > 100
+    packs = {pack.name: pack for pack in driver.wait(driver.runner.packs())}
+    assert sum(pack.nodes for pack in packs.values()) == facts.nodes
+    assert packs["troublesome"].nodes > 0 and packs["troublesome"].problems == ()
+    (why,) = packs["broken"].problems
+    assert packs["broken"].nodes == 0 and "no_such_module" in why
     described = json.loads(driver.wait(driver.runner.object_info("Wait")))
     assert list(described) == ["Wait"] and described["Wait"]["output_node"] is True
     assert json.loads(driver.wait(driver.runner.object_info("Nothing"))) == {}

@@ -13,6 +13,8 @@ export default defineConfig({
     sourcemap: false,
     modulePreload: false,
     assetsInlineLimit: 0,
+    // the first that know light-dark(): what stands in for it does not heed a theme that was chosen
+    cssTarget: ["chrome123", "firefox120", "safari17.5"],
     rollupOptions: {
       output: {
         entryFileNames: "assets/[name].js",

@@ -207,7 +207,7 @@ def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> s
         if overwrite:
             temporary.replace(folder / name)
             return name
-        for candidate in _candidates(name):
+        for candidate in candidates(name):
             path = folder / candidate
             if take(temporary, path) or _same_content(temporary, path):
                 return candidate
@@ -217,7 +217,8 @@ def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> s
     )
 
 
-def _candidates(name: str) -> Iterator[str]:
+def candidates(name: str) -> Iterator[str]:
+    """Yields the names that a file may get: its own, and numbered ones where that is taken."""
     yield name
     stem, ending = os.path.splitext(name)  # noqa: PTH122
     yield from (f"{stem} ({number}){ending}" for number in range(1, SAME_NAMES))

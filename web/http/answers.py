@@ -40,6 +40,47 @@ class PlannedWorkflow:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MovedFile:
+    """A file that was moved: its name before, and the one that it has now."""
+
+    name: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFiles:
+    """Answers `/katz/files/trash` and `/katz/files/restore`. What was not there is not named."""
+
+    files: tuple[MovedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OthersThere:
+    """Answers `/katz/presence`: what the people are called who have a file open, too."""
+
+    files: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPack:
+    """A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
+    are not run, and why it, or a node of it, was left out.
+    """
+
+    name: str
+    nodes: int
+    scripts: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackList:
+    """Answers `/katz/packs`: what was found at the start, and those that failed."""
+
+    packs: tuple[ListedPack, ...]
+
+
 def as_data(answer: OpenedWorkflow | CheckedWorkflow | PlannedWorkflow) -> dict[str, Any]:
     """Returns an answer's fields. Their data, which may be large, is not copied."""
     return {field.name: getattr(answer, field.name) for field in fields(answer)}

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import uuid
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from starlette.datastructures import UploadFile
@@ -29,6 +29,7 @@ TEXTS = ("client_id", "prompt_id")  # fields that are text as they stand; the ot
 MOST_FIELDS = 16
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 MOST_IDS = 10_000
+MOST_FILES = 1_000
 LARGE = 2**16  # bytes from which on a body is parsed beside the event loop
 # of those; parsing keeps other threads waiting, and data takes many times the memory of its text
 PARSED_AT_ONCE = 2
@@ -90,6 +91,21 @@ class FreeBody(Body):
 
 class CancelBody(Body):
     job_ids: list[str] = Field(max_length=MOST_IDS)
+
+
+class FilesBody(Body):
+    """`POST /katz/files/trash` and `/katz/files/restore`."""
+
+    names: list[str] = Field(max_length=MOST_FILES)
+    type: Literal["input", "output"] = "output"
+
+
+class PresenceBody(Body):
+    """`POST /katz/presence`: a page, by an id that it made, with the files that it has open."""
+
+    page: str = Field(min_length=1, max_length=200)
+    name: str = Field("", max_length=60, description="what the person is called")
+    files: list[Annotated[str, Field(max_length=1024)]] = Field(max_length=100)
 
 
 class MoveBody(Body):

@@ -1,35 +1,41 @@
-"""Serves `/katz/files`: people's files, the newest first, with the jobs that wrote them."""
+"""Serves `/katz/files`: people's files, the newest first, with the jobs that wrote them, and their
+trash.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from katz_graph.files.folders import TEMP
 from katz_graph.web.files.listing import Entry, newest, pixels
 from katz_graph.web.files.paths import NAME_BYTES, folder_of
-from katz_graph.web.http.answers import FilePage, ListedFile
+from katz_graph.web.files.trash import restore, trash
+from katz_graph.web.http.answers import FilePage, ListedFile, MovedFile, MovedFiles
+from katz_graph.web.http.bodies import FilesBody, read_body
 from katz_graph.web.http.responses import json_answer
 from katz_graph.web.jobs.job import Job, workflow_id
 from katz_graph.web.jobs.retention import shown_by
-from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
 MOST = 200  # files of a page
 AT_ONCE = 2  # folders that are read at the same time
 JOBS = 2_000  # that are looked through for the writers of a page
+MOVED = answers("the files that were moved", MovedFiles) | refusals(403, 409, 503, 507)
 CLOCKS = 2.0  # seconds by which the clocks of jobs and of the file system may differ
 
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(prefix="/katz", tags=["files"])
-    reading = asyncio.Semaphore(AT_ONCE)
+    reading, moving = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
     @routes.get("/files", responses=answers("a page of files", FilePage) | refusals())
     async def files(
@@ -65,6 +71,29 @@ def router(state: State) -> APIRouter:
             found[limit - 1].cursor if len(found) > limit else None,
         )
         return json_answer(asdict(page))
+
+    @routes.post("/files/trash", openapi_extra=takes(FilesBody), responses=MOVED)
+    async def discard(request: Request) -> Response:
+        """Move files to the trash, from which they can be restored."""
+        return await moved(request, trash)
+
+    @routes.post("/files/restore", openapi_extra=takes(FilesBody), responses=MOVED)
+    async def bring_back(request: Request) -> Response:
+        """Move files of the trash back, by the names that they have there."""
+        return await moved(request, restore)
+
+    async def moved(request: Request, move: Callable[[Path, str], str | None]) -> Response:
+        body = await read_body(request, FilesBody)
+
+        folder = folder_of(state.folders, body.type)
+
+        def all_moved() -> tuple[MovedFile, ...]:
+            done = ((name, move(folder, name)) for name in body.names)
+            return tuple(MovedFile(name, now) for name, now in done if now is not None)
+
+        async with moving:
+            found = await asyncio.to_thread(all_moved)
+        return json_answer(asdict(MovedFiles(found)))
 
     return routes
 

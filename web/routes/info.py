@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from katz_graph.web.files.paths import Place, folder_of
+from katz_graph.web.http.answers import ListedPack, PackList
 from katz_graph.web.http.file_responses import is_known
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.live.comfy_channel import features
@@ -105,6 +106,23 @@ def router(state: State) -> APIRouter:
         return json_answer(
             {"system": system, "devices": [_device(device) for device in stats.devices]}
         )
+
+    @routes.get("/katz/packs", responses=answers("packs of nodes", PackList) | refusals(503))
+    async def packs() -> Response:
+        """List packs of nodes: what they bring, and why one, or a node of it, was left out."""
+        redacted = state.concealment.text
+        found = PackList(
+            tuple(
+                ListedPack(
+                    redacted(pack.name),
+                    pack.nodes,
+                    pack.scripts,
+                    tuple(map(redacted, pack.problems)),
+                )
+                for pack in await state.runner.packs()
+            )
+        )
+        return json_answer(asdict(found))
 
     @routes.get("/features", responses=answers("what the server can do") | refusals())
     async def abilities() -> Response:

@@ -116,6 +116,7 @@ def _files(folders: Folders, kind: str) -> Iterator[dict[str, Any]]:
             "modified": state.st_mtime,
             "created": state.st_ctime,
             "size": state.st_size,
+            "has_preview": _picture_of(path) is not None,
         }
 
 
@@ -124,9 +125,13 @@ def _picture_beside(folders: Folders, kind: str, name: str) -> tuple[Path, os.st
         model = folders.resolve(known_kind(folders, kind), name)
     except InputError as error:
         raise Refusal(404, str(error)) from None
-    for ending in PREVIEW_ENDINGS:
-        path = model.with_name(model.stem + ending)
-        state = file_state(path)
-        if state is not None:
-            return path, state
-    raise Refusal(404, "the model has no picture beside it")
+    found = _picture_of(model)
+    if found is None:
+        raise Refusal(404, "the model has no picture beside it")
+    return found
+
+
+def _picture_of(model: Path) -> tuple[Path, os.stat_result] | None:
+    """Finds the picture beside a model's file, and its state."""
+    beside = (model.with_name(model.stem + ending) for ending in PREVIEW_ENDINGS)
+    return next(((path, state) for path in beside if (state := file_state(path)) is not None), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Annotated, Any
 from urllib.parse import unquote
 
@@ -13,9 +14,11 @@ from starlette.responses import Response
 
 from katz_graph.web.files.paths import NAME_BYTES
 from katz_graph.web.files.users import LONGEST_NAME, UserFileEntry, UserFiles, Users
-from katz_graph.web.http.bodies import Body, json_of, read_body
+from katz_graph.web.http.answers import OthersThere
+from katz_graph.web.http.bodies import Body, PresenceBody, json_of, read_body
 from katz_graph.web.http.file_responses import Precondition, stored_file, tag_of
 from katz_graph.web.http.responses import Refusal, json_answer
+from katz_graph.web.live.presence import Presence
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
@@ -48,6 +51,8 @@ def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["users"])
     people = Users(state.data / "users", state.options.multi_user, state.options.limits.user_bytes)
 
+    presence = Presence(time.monotonic)
+
     async def files_of(request: Request) -> UserFiles:
         return await asyncio.to_thread(people.files, request.headers.get("comfy-user"))
 
@@ -69,6 +74,18 @@ def router(state: State) -> APIRouter:
         if not body.username.isprintable() or not body.username.strip():
             raise Refusal(400, "a username has printable characters")
         return json_answer(await people.add(body.username))
+
+    @routes.post(
+        "/katz/presence",
+        openapi_extra=takes(PresenceBody),
+        responses=answers("who has these files open, too", OthersThere) | refusals(),
+    )
+    async def others(request: Request) -> Response:
+        """Say every 15 seconds which files a page has open; none when it is left."""
+        body = await read_body(request, PresenceBody)
+        await files_of(request)  # refuses who is not known
+        user = request.headers.get("comfy-user", "") if people.several else ""
+        return json_answer({"files": presence.tell(user, body.page, body.name, body.files)})
 
     @routes.get("/settings", responses=answers("all that was set") | refusals())
     async def settings(request: Request) -> Response:

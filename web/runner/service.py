@@ -11,7 +11,8 @@ import platform
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -28,12 +29,12 @@ from katz_graph.formats.shipped import template
 from katz_graph.formats.ui_open import drawn
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.node import NodeType
-from katz_graph.packs import load_registry
+from katz_graph.packs import PackProblem, Registry, load_registry
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
-from katz_graph.web.runner_client.facts import DrawnWorkflow, RunnerFacts
+from katz_graph.web.runner_client.facts import DrawnWorkflow, PackFacts, RunnerFacts
 from katz_graph.web.runner_client.messages import (
     ORDER,
     Answer,
@@ -42,6 +43,7 @@ from katz_graph.web.runner_client.messages import (
     Draw,
     Free,
     GetObjectInfo,
+    GetPacks,
     GetScripts,
     GetStats,
     GetTemplate,
@@ -120,7 +122,9 @@ class RunnerService:
         if arrived is None:
             return self._begin(self._starting.result())
         match arrived.message:
-            case Check() | Draw() | GetObjectInfo() | GetScripts() | GetTemplate() as question:
+            case (
+                Check() | Draw() | GetObjectInfo() | GetPacks() | GetScripts() | GetTemplate()
+            ) as question:
                 self._ask(arrived.number, question, partial(self._about_nodes, question))
             case _ if self._runs is None or self._devices is None:
                 self._early.append(arrived)
@@ -193,7 +197,7 @@ class RunnerService:
         )
 
     def _about_nodes(
-        self, question: Check | Draw | GetObjectInfo | GetScripts | GetTemplate
+        self, question: Check | Draw | GetObjectInfo | GetPacks | GetScripts | GetTemplate
     ) -> Any:
         """Answers what needs node types only."""
         registry, folders = self._registry, self._folders
@@ -209,6 +213,8 @@ class RunnerService:
                     registry if name is None else {name: registry[name]} if name in registry else {}
                 )
                 return object_info_json(types, folders)
+            case GetPacks():
+                return _packs(registry, self._problems)
             case GetScripts():
                 return {pack: str(folder) for pack, folder in registry.web.items()}
             case GetTemplate(name):
@@ -248,6 +254,17 @@ class RunnerService:
                             told.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")
                         )
                     )
+
+
+def _packs(registry: Registry, problems: Iterable[PackProblem]) -> tuple[PackFacts, ...]:
+    nodes = Counter(kind.pack for kind in registry.values())
+    why: dict[str, list[str]] = {}
+    for problem in problems:
+        why.setdefault(problem.pack, []).append(problem.message)
+    return tuple(
+        PackFacts(name, nodes[name], name in registry.web, tuple(why.get(name, ())))
+        for name in dict.fromkeys((*nodes, *registry.web, *why))
+    )
 
 
 def _drawn(document: Any, types: Mapping[str, NodeType]) -> DrawnWorkflow:

@@ -17,6 +17,18 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PackFacts:
+    """A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, and
+    why it, or a node of it, was left out.
+    """
+
+    name: str
+    nodes: int = 0
+    scripts: bool = False
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerFacts:
     """Facts of the last start. `problems`: packs and nodes left out, and why. `workers`: processes
     by device, spares included; None on other hosts. `gone`: devices that are left out, as earlier

@@ -23,6 +23,7 @@ from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
     DeviceStats,
     DrawnWorkflow,
+    PackFacts,
     PlannedGraph,
     RunnerFacts,
     Stats,
@@ -35,6 +36,7 @@ from katz_graph.web.runner_client.messages import (
     Free,
     FromRunner,
     GetObjectInfo,
+    GetPacks,
     GetScripts,
     GetStats,
     GetTemplate,
@@ -206,6 +208,11 @@ class Runner:
         """Plans the samplers of a checked prompt, in place of the client's earlier request."""
         planned: PlannedGraph = await self._ask(MakePlan(prompt, targets, client, packs))
         return planned
+
+    async def packs(self) -> tuple[PackFacts, ...]:
+        """Returns the packs that were found, and what is wrong with them."""
+        answer: tuple[PackFacts, ...] = await self._ask(GetPacks())
+        return answer
 
     async def scripts(self) -> Mapping[str, str]:
         """Returns folders of packs' scripts for the editor, by pack."""

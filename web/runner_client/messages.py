@@ -13,6 +13,7 @@ from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
     DrawnWorkflow,
+    PackFacts,
     PlannedGraph,
     RunnerFacts,
     Stats,
@@ -125,6 +126,13 @@ class MakePlan(Question):
 
 
 @dataclass(frozen=True)
+class GetPacks(Question):
+    """Asks for the packs that were found, and what is wrong with them."""
+
+    answer: ClassVar[TypeAdapter[tuple[PackFacts, ...]]] = TypeAdapter(tuple[PackFacts, ...])
+
+
+@dataclass(frozen=True)
 class GetScripts(Question):
     """Asks for the folders of packs' scripts for the editor, by pack."""
 
@@ -228,6 +236,7 @@ ToRunner = (
     | Check
     | Draw
     | MakePlan
+    | GetPacks
     | GetScripts
     | GetTemplate
     | GetObjectInfo

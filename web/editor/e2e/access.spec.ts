@@ -73,6 +73,9 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   await expect(page.getByRole("region", { name: "opened step" })).toHaveCount(0);
   for (const [key, name] of [
     ["n", "library"],
+    ["Shift+N", "packs"],
+    ["m", "models"],
+    ["d", "devices"],
     ["w", "saved workflows"],
     ["q", "queue"],
     ["u", "steps"],
@@ -110,6 +113,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
     ["Control+f", "find"],
     ["Control+Shift+S", "save as"],
     ["Alt+g", "sweep"],
+    ["Shift+T", "appearance"],
     ["Shift+A", "search"],
   ] as const) {
     await press(key);

@@ -92,8 +92,12 @@ test("P0.41 the theme is chosen, and stays in another browser", async ({ page })
     await page.keyboard.press("Enter");
   };
   const scheme = () => page.evaluate(() => getComputedStyle(document.documentElement).colorScheme);
+  await page.emulateMedia({ colorScheme: "dark" });
+  const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const dark = await back();
   await choose("Theme: light");
   expect(await scheme()).toBe("light");
+  expect(await back()).not.toBe(dark);
   await page.reload();
   await expect.poll(scheme).toBe("light");
   await choose("Theme: as the system");

@@ -1,7 +1,7 @@
 /** What is done with pictures, against a real `katz serve`. */
 import { readFileSync } from "node:fs";
 import { expect } from "@playwright/test";
-import { node, openTemplate, runToEnd, test } from "./steps";
+import { act, node, openTemplate, runToEnd, test } from "./steps";
 
 test("P1.09 two pictures are compared by a slider, by their difference, and by their settings", async ({
   page,
@@ -14,7 +14,7 @@ test("P1.09 two pictures are compared by a slider, by their difference, and by t
     await runToEnd(page);
   }
   await page.getByRole("main").press("Shift+G");
-  const pictures = page.locator(".gallery li button");
+  const pictures = page.locator(".gallery li > button:not(.star)");
   await pictures.nth(1).click();
   await expect(pictures.nth(1)).toHaveClass("picked");
   await pictures.nth(0).click();
@@ -75,4 +75,62 @@ test("P1.25 the graph and the timeline are saved as pictures, the run as a trace
   const spans = traceEvents.filter((event: any) => event.ph === "X");
   expect(spans.length).toBeGreaterThan(20);
   for (const { ts, dur } of spans) expect(Math.min(ts, dur)).toBeGreaterThanOrEqual(0);
+});
+
+test("P1.21 pictures are starred, deleted and put back, many at once, and dragged into nodes and out", async ({
+  page,
+}) => {
+  await openTemplate(page, "Image to image");
+  const buffer = await (await page.request.get("/templates/txt2img-1.webp")).body();
+  for (const name of ["first.webp", "second.webp", "third.webp"])
+    await page.request.post("/upload/image", {
+      multipart: {
+        image: { name, mimeType: "image/webp", buffer: Buffer.from(buffer) },
+        subfolder: "drag",
+      },
+    });
+  await page.locator("main.canvas").press("g");
+  await page.getByRole("button", { name: "Uploads" }).click();
+  const gallery = page.getByRole("complementary", { name: "gallery" });
+  const tile = (name: string) =>
+    gallery.locator("li", { has: page.getByAltText(`drag/${name}.webp`) });
+  const picture = (name: string) => tile(name).getByRole("button").first();
+  // a star, by its key; and only those
+  await picture("second").focus();
+  await page.keyboard.press("s");
+  await expect(tile("second").getByLabel(/^star/)).toHaveAttribute("aria-pressed", "true");
+  await gallery.getByRole("button", { name: "With a star" }).click();
+  await expect(gallery.getByRole("listitem")).toHaveCount(1);
+  await gallery.getByRole("button", { name: "With a star" }).click();
+  // into a node that loads one, and onto the canvas
+  const loader = page.locator(".card", { hasText: "LoadImage" }).first();
+  await picture("first").dragTo(loader.locator(".card-title"));
+  await expect(loader.locator(".thumbnail")).toHaveAttribute("alt", "drag/first.webp");
+  const cards = await page.locator(".card").count();
+  for (const name of ["second", "third"]) await tile(name).getByRole("checkbox").check();
+  await picture("third").dragTo(page.locator("main.canvas"), {
+    targetPosition: { x: 300, y: 600 },
+  });
+  await expect(page.locator(".card")).toHaveCount(cards + 2);
+  await expect(page.getByAltText("drag/second.webp").and(page.locator(".card *"))).toBeVisible();
+  const carried = await picture("first").evaluate((button) => {
+    const dataTransfer = new DataTransfer();
+    button.dispatchEvent(new DragEvent("dragstart", { bubbles: true, dataTransfer }));
+    return dataTransfer.getData("DownloadURL");
+  });
+  expect(carried).toMatch(/^image\/webp:first\.webp:http.*view\?filename=drag%2Ffirst\.webp/);
+  // all that are marked, to the trash and back
+  const marked = gallery.getByRole("group", { name: "marked pictures" });
+  await expect(marked).toContainText("2 marked");
+  await marked.getByRole("button", { name: "Delete" }).click();
+  await expect(tile("third")).toHaveCount(0);
+  expect((await page.request.get("/view?filename=drag/third.webp&type=input")).status()).toBe(404);
+  await gallery.getByRole("button", { name: "Put back" }).click();
+  await expect(tile("third")).toBeVisible();
+  await picture("third").focus();
+  await page.keyboard.press("Delete");
+  await expect(tile("third")).toHaveCount(0);
+  await act(page, "Pictures with a star");
+  await expect(tile("second")).toBeVisible();
+  await expect(tile("first")).toHaveCount(0);
 });

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Serves the miniature models while a command runs, each server from a folder of its own:
 # serve.sh KATZ COMMAND... (which finds it in $KATZ), with KATZ_SERVERS servers from KATZ_PORT on.
-# Two devices and a plan that is one evaluation behind, so that there is something to draw.
+# A pack that does not import, a LoRA with notes and a picture. Two devices and a plan that is one evaluation behind, so that there is something to draw.
 options=${KATZ_OPTIONS---devices cpu*2 --allow stale-controlnet --link 1}
 katz=$1
 shift
@@ -11,8 +11,16 @@ trap 'kill $servers; wait $servers 2> /dev/null; rm -rf "$folder"' EXIT
 ports=$(seq "$KATZ_PORT" $((KATZ_PORT + ${KATZ_SERVERS:-1} - 1)))
 for port in $ports; do
   own=$folder/$port
-  mkdir "$own"
-  KATZ_TOKEN=token-of-the-tests "$katz" serve --port "$port" $options --data "$own/data" --input "$own/in" --output "$own/out" > "$own/log" 2>&1 &
+  mkdir -p "$own/packs"
+  mkdir -p "$own/models/loras"
+  python3 - "$own/models/loras/inked.safetensors" << 'END'
+import json, pathlib, sys
+head = json.dumps({"__metadata__": {"modelspec.trigger_phrase": "inked, on paper"}}).encode()
+pathlib.Path(sys.argv[1]).write_bytes(len(head).to_bytes(8, "little") + head)
+END
+  cp "$(dirname "$0")/../../../workflows/templates/txt2img-1.webp" "$own/models/loras/inked.webp"
+  echo 'import a_module_that_nobody_has' > "$own/packs/broken.py"
+  KATZ_TOKEN=token-of-the-tests "$katz" serve --port "$port" $options --packs "$own/packs" --models "$own/models" --data "$own/data" --input "$own/in" --output "$own/out" > "$own/log" 2>&1 &
   servers="$servers $!"
 done
 for port in $ports; do

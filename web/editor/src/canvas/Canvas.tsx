@@ -15,7 +15,8 @@ import {
 } from "@xyflow/react";
 import { Maximize } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { NODE_TYPE, place, withNode } from "../shell/adding";
+import { CHOICE, loadPictures, NODE_TYPE, placeChosen, withNode } from "../shell/adding";
+import { PICTURES } from "../shell/carrying";
 import { type Doc, nodesOf } from "../document/model";
 import { graphOf, type Session, useDocuments } from "../shell/documents";
 import "./light.css";
@@ -30,6 +31,7 @@ import { Menu } from "./Menu";
 import { Point } from "./Point";
 import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
+import { useTextSize } from "./useTextSize";
 import { Cutting } from "./gestures/Cutting";
 import { useConnecting } from "./gestures/useConnecting";
 import { insertedInto, linkAt } from "./gestures/useInserting";
@@ -45,6 +47,13 @@ const MANY = 150;
 const FAR = 0.3;
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
+
+/** The node that is seen at a place of the page. */
+function nodesAt(x: number, y: number): ReadonlySet<string> {
+  const cards = document.elementsFromPoint(x, y).map((one) => one.closest("[data-node]"));
+  const id = cards.find((card) => card !== null)?.getAttribute("data-node");
+  return new Set(id ? [id] : []);
+}
 
 /** `covered`: whether something stands over all of it; what cannot be seen takes no focus then. */
 export function Canvas({
@@ -119,6 +128,7 @@ function Flow({
   }, []);
 
   const flow = useReactFlow();
+  useTextSize();
   const far = useStore((store) => store.transform[2] < FAR) && nodes.length > MANY;
   useEffect(() => useCanvas.setState({ far }), [far]);
   const opens = nodes.length > MANY ? FAR : LEAST_ZOOM;
@@ -137,16 +147,23 @@ function Flow({
       }}
       onContextMenu={onContextMenu}
       onDragOver={(event) => {
-        if (event.dataTransfer.types.includes(NODE_TYPE)) event.preventDefault();
+        const { types } = event.dataTransfer;
+        if (types.includes(NODE_TYPE) || types.includes(PICTURES)) event.preventDefault();
       }}
       onDrop={(event) => {
         const name = event.dataTransfer.getData(NODE_TYPE);
+        const pictures = event.dataTransfer.getData(PICTURES);
+        const { clientX: x, clientY: y } = event;
+        if (pictures !== "") {
+          event.preventDefault();
+          loadPictures(pictures.split("\n"), nodesAt(x, y), flow.screenToFlowPosition({ x, y }));
+        }
         if (name === "") return;
         event.preventDefault();
-        const { clientX: x, clientY: y } = event;
         const link = linkAt(x, y);
-        place(name, flow.screenToFlowPosition({ x, y }), (now, type, at) => {
-          const added = withNode(now, type, at);
+        const at = flow.screenToFlowPosition({ x, y });
+        placeChosen(name, event.dataTransfer.getData(CHOICE), at, (now, type, where) => {
+          const added = withNode(now, type, where);
           return insertedInto(added, nodesOf(added).at(-1)?.id ?? "", link);
         });
       }}

@@ -5,6 +5,7 @@ import type { Picture } from "../jobs/job";
 import { addressOf, picturesOf } from "../server/client";
 import { docOf, type Peek, useDocuments } from "../shell/documents";
 import { putAway } from "../shell/edits/peeking";
+import { carryPictures } from "../shell/carrying";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { workOf } from "../shell/planning";
@@ -64,9 +65,16 @@ function Made({ made }: { readonly made: Readonly<Record<string, readonly unknow
           type="button"
           className="result nodrag"
           key={picture.filename}
+          draggable
+          onDragStart={(event) => carryPictures(event, [addressOf(picture)])}
           onClick={() => usePage.setState({ pictures: { addresses, at } })}
         >
-          <img src={addressOf(picture, 512)} alt={picture.filename} loading="lazy" />
+          <img
+            draggable={false}
+            src={addressOf(picture, 512)}
+            alt={picture.filename}
+            loading="lazy"
+          />
         </button>
       ))}
       {texts.map((text) => (

@@ -3,6 +3,7 @@ import { setTitle } from "../document/commands";
 import { BYPASSED, type DocNode, MUTED } from "../document/model";
 import type { NodeRun } from "../jobs/job";
 import { activeSession, useDocuments } from "../shell/documents";
+import { inkOn, pickedOf } from "../widgets/colours";
 import { useCanvas } from "./state";
 
 const MODES: Readonly<Record<number, string>> = { [MUTED]: "muted", [BYPASSED]: "bypassed" };
@@ -24,7 +25,11 @@ export function Title({
   return (
     <header
       className="card-title"
-      style={node.colour ? { background: node.colour, color: inkOn(node.colour) } : undefined}
+      style={
+        node.colour
+          ? { background: node.colour, color: inkOn(pickedOf(node.colour) ?? "") }
+          : undefined
+      }
       onDoubleClick={() => useCanvas.setState({ renaming: node.id })}
     >
       {renaming ? (
@@ -88,15 +93,4 @@ function Badge({ run, mode }: { readonly run: NodeRun | undefined; readonly mode
       {words}
     </span>
   );
-}
-
-/** Black or white, whichever is easier to read on a colour (relative luminance of WCAG 2). */
-function inkOn(colour: string): string {
-  const digits = colour.length < 6 ? [...colour.slice(1)].map((one) => one + one) : [];
-  const full = digits.length > 0 ? digits.join("") : colour.slice(1);
-  const [red = 0, green = 0, blue = 0] = [0, 2, 4].map((at) => {
-    const part = Number.parseInt(full.slice(at, at + 2), 16) / 255;
-    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-  });
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }

@@ -205,9 +205,15 @@ export function socketOf({ kind, whole }: Widget): string {
 }
 
 const PACKS = "custom_nodes.";
+const BUILT_IN = "builtin";
 
 function packOf(module: string): string {
-  return module.startsWith(PACKS) ? module.slice(PACKS.length) : "Katz Graph";
+  return packNamed(module.startsWith(PACKS) ? module.slice(PACKS.length) : BUILT_IN);
+}
+
+/** What people call a pack that the server calls so. */
+export function packNamed(name: string): string {
+  return name === BUILT_IN ? "Katz Graph" : name;
 }
 
 /** Tells whether an output may be linked to an input: the one rule for all gestures. */

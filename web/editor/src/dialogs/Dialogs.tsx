@@ -5,6 +5,7 @@ import { Compare } from "../compare/Compare";
 import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "./Large";
 import { ACTIONS } from "../shell/actions";
+import { lazily } from "../shell/lazily";
 import { keyText, useKeys } from "../shell/keys";
 import { colour } from "../shell/edits/editing";
 import { Find } from "./Find";
@@ -21,6 +22,7 @@ import { openTemplate } from "../shell/running";
 import { ConflictChoice, SaveAs } from "./Saving";
 import { useTemplates } from "../panels/Start";
 
+const Appearance = lazily(() => import("./Appearance").then((part) => part.Appearance));
 const close = () => usePage.setState({ dialog: null });
 
 export function Dialogs() {
@@ -43,6 +45,7 @@ export function Dialogs() {
       {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "sweep" && <SweepDialog onClose={close} />}
       {dialog === "peek" && <PeekAt onClose={close} />}
+      {dialog === "appearance" && <Appearance onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}

@@ -7,7 +7,10 @@ import { tell, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { useSettings } from "../shell/settings";
 import { Filter } from "./Filter";
+import { Marked } from "./Marked";
 import { nodesIn, shownFiles, workflowsOf } from "./shown";
+import { Tile } from "./Tile";
+import { useTrash } from "./useTrash";
 import "./gallery.css";
 
 const NOTHING: FilePage = { files: [], next: null };
@@ -22,10 +25,12 @@ export function Gallery() {
   const [words, setWords] = useState("");
   const [workflow, setWorkflow] = useState("");
   const [node, setNode] = useState("");
+  const [marked, setMarked] = useState<ReadonlySet<string>>(new Set());
+  const starredOnly = usePage((shows) => shows.starred);
+  const { names, stars, star } = useSettings();
   const ended = useLive(({ jobs }) => Object.values(jobs.byId).filter((job) => job.ended).length);
   const picking = usePage((shows) => shows.picking);
   const sessions = useDocuments((documents) => documents.sessions);
-  const names = useSettings((settings) => settings.names);
   const load = useCallback(
     (before: FilePage) =>
       listedFiles(type, before.next ?? "").then(
@@ -45,8 +50,11 @@ export function Gallery() {
     const own = session && nodesOf(docOf(session)).find((one) => one.id === id);
     return own === undefined ? `#${id}` : `${own.title || own.type} #${id}`;
   };
-  const shown = shownFiles(page.files, { words, workflow, node }, nameOf);
-  const filtered = words + workflow + node !== "";
+  const starred = new Set(stars);
+  const shown = shownFiles(page.files, { words, workflow, node }, nameOf).filter(
+    (file) => !starredOnly || starred.has(pictureAddress(file)),
+  );
+  const filtered = starredOnly || words + workflow + node !== "";
   useEffect(() => {
     if (!filtered || shown.length >= ENOUGH || page.next === null) return;
     if (page.files.length < MOST_LOOKED_THROUGH) void load(page);
@@ -58,6 +66,26 @@ export function Gallery() {
     usePage.setState({ picking: null, compared: first === address ? null : [first, address] });
   };
   const addresses = shown.map((file) => pictureAddress(file));
+  const chosen = addresses.filter((address) => marked.has(address));
+  const { deleted, trash, restore } = useTrash(() => void load(NOTHING));
+  const mark = (address: string) =>
+    setMarked(
+      new Set(
+        [...marked].filter((one) => one !== address).concat(marked.has(address) ? [] : address),
+      ),
+    );
+  const remove = async (which: readonly string[]) => {
+    const gone = page.files.filter((file) => which.includes(pictureAddress(file)));
+    if (
+      !(await trash(
+        type,
+        gone.map(({ name }) => name),
+      ))
+    )
+      return;
+    setPage(({ files, next }) => ({ files: files.filter((file) => !gone.includes(file)), next }));
+    setMarked(new Set());
+  };
   const nodes = nodesIn(page.files, workflow, nameOf);
   return (
     <aside className="side gallery" aria-label="gallery">
@@ -70,6 +98,7 @@ export function Gallery() {
             aria-pressed={type === one}
             onClick={() => {
               setType(one);
+              setMarked(new Set());
               setWorkflow("");
               setNode("");
             }}
@@ -77,6 +106,13 @@ export function Gallery() {
             {TYPES[one]}
           </button>
         ))}
+        <button
+          type="button"
+          aria-pressed={starredOnly}
+          onClick={() => usePage.setState({ starred: !starredOnly })}
+        >
+          With a star
+        </button>
         <button
           type="button"
           aria-pressed={picking !== null}
@@ -124,25 +160,47 @@ export function Gallery() {
       {shown.length === 0 && (
         <p className="empty">{filtered ? "no picture is like that" : "no picture is here yet"}</p>
       )}
+      {chosen.length > 0 && (
+        <Marked
+          addresses={chosen}
+          onTrash={() => void remove(chosen)}
+          onNone={() => setMarked(new Set())}
+        />
+      )}
+      {deleted !== null && (
+        <p className="steering" role="status">
+          {deleted.names.length === 1 ? "1 picture is" : `${deleted.names.length} pictures are`} in
+          the trash
+          <button type="button" onClick={() => void restore()}>
+            Put back
+          </button>
+        </p>
+      )}
       <ul>
-        {shown.map((file, at) => (
-          <li key={file.name}>
-            <button
-              type="button"
+        {shown.map((file, at) => {
+          const address = addresses[at] ?? "";
+          return (
+            <Tile
+              key={file.name}
+              name={file.name}
               title={[file.name, nameOf(file.workflow), file.pixels, timeOf(file)]
                 .filter(Boolean)
                 .join("\n")}
-              className={picking?.includes(addresses[at] ?? "") ? "picked" : ""}
-              onClick={() =>
-                picking === null
-                  ? usePage.setState({ pictures: { addresses, at } })
-                  : pick(addresses[at] ?? "")
+              address={address}
+              thumbnail={pictureAddress(file, 256)}
+              picked={picking?.includes(address) === true}
+              marked={marked.has(address)}
+              starred={starred.has(address)}
+              carries={chosen}
+              onOpen={() =>
+                picking === null ? usePage.setState({ pictures: { addresses, at } }) : pick(address)
               }
-            >
-              <img src={pictureAddress(file, 256)} alt={file.name} loading="lazy" />
-            </button>
-          </li>
-        ))}
+              onMark={() => mark(address)}
+              onStar={() => star([address], !starred.has(address))}
+              onTrash={() => void remove(marked.has(address) ? chosen : [address])}
+            />
+          );
+        })}
       </ul>
       {page.next !== null && (
         <button type="button" className="more" onClick={() => void load(page)}>

@@ -80,6 +80,9 @@ export function NodeLibrary() {
           <option>pack</option>
         </select>
       </label>
+      <button type="button" onClick={() => usePage.setState({ side: "packs" })}>
+        Packs
+      </button>
       {query !== "" ? (
         <ul>{found.map(row)}</ul>
       ) : (
@@ -108,6 +111,11 @@ function Help({ type, input = "" }: { readonly type: NodeType; readonly input?: 
   return (
     <div className="help">
       <p>{type.description || "Its author says nothing of it."}</p>
+      <p>
+        <small>
+          {type.name}, from {type.pack}
+        </small>
+      </p>
       <dl>
         {type.sockets.map((socket) => (
           <Line

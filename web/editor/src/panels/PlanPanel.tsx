@@ -41,6 +41,7 @@ export function PlanPanel({
           plan={plan}
           spent={job?.nodes[plan.sampler]?.seconds ?? 0}
           spans={job?.spans[plan.sampler] ?? NO_SPANS}
+          live={job?.nodes[plan.sampler]?.phase === "running"}
           onStep={onStep}
         />
       ))}
@@ -52,11 +53,14 @@ function Sampler({
   plan,
   spent,
   spans,
+  live,
   onStep,
 }: {
   readonly plan: Plan;
   readonly spent: number;
   readonly spans: readonly MeasuredSpan[];
+  /** Whether it samples just now: the timeline goes along with what was measured last. */
+  readonly live: boolean;
   readonly onStep: (node: string) => void;
 }) {
   const best = plan.alternatives.find(({ chosen }) => chosen) ?? plan.alternatives[0];
@@ -71,7 +75,7 @@ function Sampler({
         <TimelineView
           plan={plan}
           timeline={plan.timeline}
-          measured={bars(spans, plan.timeline.first)}
+          measured={bars(spans, live ? Infinity : plan.timeline.first)}
         />
       )}
       <dl>

@@ -1,6 +1,6 @@
 /** Asks for people's pictures: page by page, the newest first. */
 import { numberFrom, textOf } from "../json";
-import { addressOf, asked } from "./client";
+import { addressOf, asked, posted } from "./client";
 import type * as messages from "./generated/messages";
 import { told, toldAll } from "./told";
 
@@ -43,4 +43,15 @@ export async function listedFiles(type: ListedFile["type"], after: string): Prom
 
 export function pictureAddress({ name, type }: ListedFile, width = 0): string {
   return addressOf({ filename: name, subfolder: "", type }, width);
+}
+
+/** Moves files to the trash, or those that are in it back; gives the names that they have then. */
+export async function movedFiles(
+  how: "trash" | "restore",
+  type: ListedFile["type"],
+  names: readonly string[],
+): Promise<readonly string[]> {
+  const body: messages.FilesBody = { names: [...names], type };
+  const moved = told<messages.MovedFiles>(await posted(`katz/files/${how}`, { ...body }));
+  return toldAll<messages.MovedFile, string>(moved.files, ({ now }) => textOf(now));
 }

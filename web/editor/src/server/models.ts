@@ -1,10 +1,56 @@
 /** Asks which models there are. */
 import type { Kind } from "../catalog/completing";
-import { textsOf } from "../json";
+import { fieldsOf, isObject, listOf, numberFrom, textOf, textsOf } from "../json";
 import { asked } from "./client";
 
 /** Names as prompts say them, without endings. */
 export async function namesOf(kind: Kind): Promise<readonly string[]> {
   if (kind === "embeddings") return textsOf(await asked("embeddings"));
   return textsOf(await asked(`models/${kind}`)).map((name) => name.replace(/\.\w+$/, ""));
+}
+
+export interface ModelKind {
+  readonly name: string;
+  /** What its folders are called, by today's name and by older ones. */
+  readonly folders: readonly string[];
+}
+
+export interface Model {
+  readonly name: string;
+  readonly bytes: number;
+  /** Where the picture beside it is; "" where there is none. */
+  readonly picture: string;
+}
+
+export async function modelKinds(): Promise<readonly ModelKind[]> {
+  return listOf(await asked("experiment/models"))
+    .filter(isObject)
+    .map((told) => ({ name: textOf(told.name), folders: textsOf(told.folders) }));
+}
+
+export async function listedModels(kind: string): Promise<readonly Model[]> {
+  return listOf(await asked(`experiment/models/${encodeURIComponent(kind)}`))
+    .filter(isObject)
+    .map((told) => {
+      const name = textOf(told.name);
+      const path = name.split("/").map(encodeURIComponent).join("/");
+      const place = `${encodeURIComponent(kind)}/${numberFrom(told.pathIndex)}/${path}`;
+      return {
+        name,
+        bytes: numberFrom(told.size),
+        picture: told.has_preview === true ? `experiment/models/preview/${place}` : "",
+      };
+    });
+}
+
+/** What a model's file says of itself; nothing where it says nothing. */
+export async function notesOf(
+  kind: string,
+  name: string,
+): Promise<Readonly<Record<string, string>>> {
+  const query = new URLSearchParams({ filename: name });
+  const notes = await asked(`view_metadata/${encodeURIComponent(kind)}?${query}`).catch(() => null);
+  return Object.fromEntries(
+    Object.entries(fieldsOf(notes)).map(([key, text]) => [key, textOf(text)]),
+  );
 }

@@ -20,9 +20,11 @@ import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
+import { watchPresence } from "./presence";
 import { plansOf, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { watchChanges } from "./rerunning";
+import { lazily } from "./lazily";
 import { loadSettings } from "./settings";
 import { StepsPanel } from "../panels/StepsPanel";
 import { Token } from "../panels/Token";
@@ -30,6 +32,12 @@ import { Start } from "../panels/Start";
 import { Tabs } from "./Tabs";
 import { Trail } from "./Trail";
 import { Toolbar } from "./Toolbar";
+
+const DevicesPanel = lazily(() =>
+  import("../panels/DevicesPanel").then((part) => part.DevicesPanel),
+);
+const ModelsPanel = lazily(() => import("../panels/ModelsPanel").then((part) => part.ModelsPanel));
+const PacksPanel = lazily(() => import("../panels/PacksPanel").then((part) => part.PacksPanel));
 
 export function App() {
   const session = useActive();
@@ -48,6 +56,7 @@ export function App() {
       watchPlans(),
       watchReports(),
       watchChanges(),
+      watchPresence(),
       () => channel.close(),
     ];
     void restore().then((count) => {
@@ -102,6 +111,9 @@ export function App() {
         </div>
         {side === "files" && <FilesPanel />}
         {side === "nodes" && <NodeLibrary />}
+        {side === "models" && <ModelsPanel />}
+        {side === "devices" && <DevicesPanel />}
+        {side === "packs" && <PacksPanel />}
         {side === "gallery" && <Gallery />}
         {side === "steps" && session !== null && <StepsPanel session={session} />}
         {side === "jobs" && <JobsPanel />}

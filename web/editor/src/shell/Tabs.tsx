@@ -1,7 +1,8 @@
-import { Plus, X } from "lucide-react";
+import { Plus, Users, X } from "lucide-react";
 import { emptyDocument } from "../document/commands";
 import { docOf, useDocuments } from "./documents";
 import { useLive } from "./live";
+import { othersText, useOthers } from "./presence";
 
 /** What a dragged tab carries. */
 const TAB = "application/x-katz-tab";
@@ -10,11 +11,13 @@ export function Tabs() {
   const sessions = useDocuments((documents) => documents.sessions);
   const active = useDocuments((documents) => documents.active);
   const byId = useLive(({ jobs }) => jobs.byId);
+  const others = useOthers((known) => known.others);
   const { show, close, open, reorder, update } = useDocuments.getState();
   return (
     <nav className="tabs" aria-label="documents">
       {sessions.map((session, place) => {
         const status = byId[session.job ?? ""]?.status ?? "";
+        const there = othersText(others[session.file?.path ?? ""] ?? []);
         const changed = docOf(session) !== session.saved;
         return (
           <span
@@ -44,6 +47,16 @@ export function Tabs() {
             >
               <i className={`dot ${status}`} />
               {session.name}
+              {there !== "" && (
+                <span
+                  className="others"
+                  role="img"
+                  aria-label={`also open: ${there}`}
+                  title={`also open: ${there}`}
+                >
+                  <Users size={12} />
+                </span>
+              )}
               {changed && <b title="changed since it was opened or saved"> ●</b>}
             </button>
             <button

@@ -10,10 +10,11 @@ import { activeSession, useDocuments } from "./documents";
 import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import * as editing from "./edits/editing";
 import { peek } from "./edits/peeking";
-import { chooseFiles, download } from "./files";
+import { chooseFiles, chooseSettings, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
 import { plansOf } from "./planning";
+import { askForName } from "./presence";
 import { toggleRerunning } from "./rerunning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
@@ -205,6 +206,19 @@ const LOOKING: readonly Action[] = [
   { id: "jobs", title: "Queue and history", keys: ["q"], act: aside("jobs") },
   { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
   {
+    id: "devices",
+    title: "Devices: memory, load, and what they do now",
+    keys: ["d"],
+    act: aside("devices"),
+  },
+  { id: "models", title: "Models", keys: ["m"], act: aside("models") },
+  {
+    id: "packs",
+    title: "Packs: what they bring, and what was left out",
+    keys: ["Shift+N"],
+    act: aside("packs"),
+  },
+  {
     id: "help",
     title: "Help of the selected node, or of the field",
     keys: ["F1"],
@@ -212,6 +226,12 @@ const LOOKING: readonly Action[] = [
     anywhere: true,
   },
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
+  {
+    id: "starred",
+    title: "Pictures with a star",
+    keys: [],
+    act: () => page({ side: "gallery", starred: true }),
+  },
   {
     id: "compare",
     title: "Compare two pictures",
@@ -248,6 +268,18 @@ const LOOKING: readonly Action[] = [
     keys: ["Mod+k"],
     act: dialog("palette"),
     anywhere: true,
+  },
+  {
+    id: "appearance",
+    title: "Appearance: colours, and the size of texts in nodes",
+    keys: ["Shift+T"],
+    act: dialog("appearance"),
+  },
+  {
+    id: "take-over",
+    title: "Take over settings and shortcuts of ComfyUI's front end (comfy.settings.json)",
+    keys: [],
+    act: chooseSettings,
   },
   ...THEMES.map((theme) => ({
     id: `theme-${theme}`,
@@ -288,6 +320,12 @@ const DOCUMENTS: readonly Action[] = [
     title: "Save a trace of the run, for Perfetto or Chrome",
     keys: [],
     act: saveTrace,
+  },
+  {
+    id: "name",
+    title: "Your name, for others who have the same file open",
+    keys: [],
+    act: askForName,
   },
   { id: "files", title: "Saved workflows", keys: ["w"], act: aside("files") },
   {

@@ -32,26 +32,55 @@ export function withNode(graph: Doc, type: NodeType, { x, y }: Place): Doc {
   return addNode(graph, newNode(type, free.x, free.y));
 }
 
+/** What a dragged node type is to have chosen. */
+export const CHOICE = "application/x-katz-choice";
+
+/** Adds a node of a type with this value in the first choice that has it. */
+export function placeChosen(name: string, value: string, at?: Place, put = withNode): void {
+  place(name, at, (graph, type, where) => {
+    const added = put(graph, type, where);
+    const node = nodesOf(added).at(-1);
+    const placed =
+      node && placedWidgets(node, type).find(({ widget }) => widget.choices.includes(value));
+    return node === undefined || placed === undefined
+      ? added
+      : setValue(added, node.id, placed.key, value, placed.widget.name);
+  });
+}
+
 const LOADER = "LoadImage";
 
 /** Has the selected node load a picture of the server's; without one, a new node. */
 export function loadPicture(address: string): void {
+  const { selected, middle } = useCanvas.getState();
+  loadPictures([address], selected, middle());
+}
+
+/** Has a node of these load the first of pictures of the server's; new nodes load the others. */
+export function loadPictures(
+  addresses: readonly string[],
+  nodes: ReadonlySet<string>,
+  at: Place,
+): void {
   const { catalog } = useLive.getState();
   const session = activeSession();
-  if (session === null) return;
+  const type = catalog.get(LOADER);
+  if (session === null || type === undefined) return;
   const loads = (node: DocNode) =>
     placedWidgets(node, catalog.get(node.type)).find(({ widget }) => widget.helper === "upload");
-  const { selected, middle } = useCanvas.getState();
-  const one = nodesOf(graphOf(session)).find((node) => selected.has(node.id) && loads(node));
-  const type = catalog.get(LOADER);
-  useDocuments.getState().change(session.id, "load a picture", (graph) => {
-    const ready = one || type === undefined ? graph : withNode(graph, type, middle());
-    const node = one ?? nodesOf(ready).at(-1);
-    const placed = node && loads(node);
-    return node === undefined || placed === undefined
-      ? graph
-      : setValue(ready, node.id, placed.key, valueOf(address), placed.widget.name);
-  });
+  const one = nodesOf(graphOf(session)).find((node) => nodes.has(node.id) && loads(node));
+  const label = addresses.length === 1 ? "load a picture" : `load ${addresses.length} pictures`;
+  useDocuments.getState().change(session.id, label, (before) =>
+    addresses.reduce((graph, address, number) => {
+      const known = number === 0 ? one : undefined;
+      const ready = known === undefined ? withNode(graph, type, at) : graph;
+      const node = known ?? nodesOf(ready).at(-1);
+      const placed = node && loads(node);
+      return node === undefined || placed === undefined
+        ? graph
+        : setValue(ready, node.id, placed.key, valueOf(address), placed.widget.name);
+    }, before),
+  );
 }
 
 /** What a node that loads pictures calls one that has an address. */

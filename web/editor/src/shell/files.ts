@@ -1,6 +1,7 @@
 /** Moves documents between the page and files. */
 import { printJson } from "../json";
 import { activeSession, docOf, useDocuments } from "./documents";
+import { tell } from "./live";
 import { openFiles } from "./running";
 
 export function download(): void {
@@ -22,10 +23,22 @@ export function saveFile(name: string, content: Blob): void {
 }
 
 export function chooseFiles(): void {
+  choose(".json,.png,.webp", true, (files) => void openFiles(files));
+}
+
+/** Asks for a file of settings of ComfyUI's front end, and takes them over. */
+export function chooseSettings(): void {
+  choose(".json", false, ([file]) => {
+    if (file !== undefined)
+      import("./takingOver").then(({ takeOver }) => takeOver(file)).catch(tell);
+  });
+}
+
+function choose(accept: string, multiple: boolean, take: (files: readonly File[]) => void): void {
   const input = document.createElement("input");
   input.type = "file";
-  input.multiple = true;
-  input.accept = ".json,.png,.webp";
-  input.onchange = () => void openFiles(input.files ?? []);
+  input.multiple = multiple;
+  input.accept = accept;
+  input.onchange = () => take([...(input.files ?? [])]);
   input.click();
 }

@@ -16,8 +16,10 @@ export type Dialog =
   | "sweep"
   | "rename-subgraph"
   | "link-types"
-  | "bookmarks";
-export type Side = "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps";
+  | "bookmarks"
+  | "appearance";
+export type Side =
+  "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs" | "models" | "devices";
 
 /** Pictures of which one is shown large. */
 export interface Pictures {
@@ -54,6 +56,8 @@ interface Page {
   readonly pointed: Pointed | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
+  /** Whether the gallery shows only what has a star. */
+  readonly starred: boolean;
   /** Pictures of the gallery that were picked to be compared; null while none is to be picked. */
   readonly picking: readonly string[] | null;
   /** Two pictures that are compared, by their addresses. */
@@ -72,6 +76,7 @@ export const usePage = create<Page>(() => ({
   pointed: null,
   masking: null,
   pictures: null,
+  starred: false,
   picking: null,
   compared: null,
   conflict: null,

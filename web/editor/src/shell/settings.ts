@@ -3,6 +3,7 @@ import { create } from "zustand";
 import { fieldsOf, textOf, textsOf } from "../json";
 import { setSetting, setting } from "../server/settings";
 import { tell } from "./live";
+import { type Look, lookOf, propertiesOf, USUAL } from "./look";
 
 /** Keys by action; an action that is not named has those of its own. */
 export type OwnKeys = Readonly<Record<string, readonly string[]>>;
@@ -11,9 +12,14 @@ const FAVOURITES = "katz.favourites";
 const KEYS = "katz.keys";
 const THEME = "katz.theme";
 const USED = "katz.used";
+const LOOK = "katz.look";
 const NAMES = "katz.names";
+const STARS = "katz.stars";
 const MOST_NAMES = 200;
+const MOST_STARS = 5_000;
 const USES = 60; // that count
+/** Milliseconds that a slider or a colour stands still before it is kept. */
+const SETTLED = 400;
 export const THEMES = ["system", "dark", "light"] as const;
 export type Theme = (typeof THEMES)[number];
 
@@ -21,13 +27,18 @@ interface Settings {
   readonly favourites: readonly string[];
   readonly keys: OwnKeys;
   readonly theme: Theme;
+  readonly look: Look;
   /** Node types that were placed, the last first. */
   readonly used: readonly string[];
   /** What workflows that were run are called, by their ids; the last one last. */
   readonly names: Readonly<Record<string, string>>;
+  /** The addresses of pictures that have a star, the last one last. */
+  readonly stars: readonly string[];
   readonly toggle: (name: string) => void;
+  readonly star: (addresses: readonly string[], on: boolean) => void;
   readonly setKeys: (keys: OwnKeys) => void;
   readonly setTheme: (theme: Theme) => void;
+  readonly setLook: (look: Look) => void;
   readonly use: (name: string) => void;
   readonly name: (workflow: string, name: string) => void;
 }
@@ -36,13 +47,21 @@ export const useSettings = create<Settings>((set, get) => ({
   favourites: [],
   keys: {},
   theme: "system",
+  look: USUAL,
   used: [],
   names: {},
+  stars: [],
   toggle: (name) => {
     const { favourites: names } = get();
     const next = names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
     set({ favourites: next });
     setSetting(FAVOURITES, next).catch(tell);
+  },
+  star: (addresses, on) => {
+    const others = get().stars.filter((one) => !addresses.includes(one));
+    const stars = on ? [...others, ...addresses].slice(-MOST_STARS) : others;
+    set({ stars });
+    setSetting(STARS, stars).catch(tell);
   },
   setKeys: (keys) => {
     set({ keys });
@@ -50,8 +69,14 @@ export const useSettings = create<Settings>((set, get) => ({
   },
   setTheme: (theme) => {
     set({ theme });
-    show(theme);
+    show(get());
     setSetting(THEME, theme).catch(tell);
+  },
+  setLook: (look) => {
+    set({ look });
+    show(get());
+    clearTimeout(settling);
+    settling = setTimeout(() => setSetting(LOOK, { ...look }).catch(tell), SETTLED);
   },
   use: (name) => {
     const used = [name, ...get().used].slice(0, USES);
@@ -68,14 +93,18 @@ export const useSettings = create<Settings>((set, get) => ({
   },
 }));
 
-function show(theme: Theme): void {
-  document.documentElement.style.colorScheme = theme === "system" ? "" : theme;
+let settling: ReturnType<typeof setTimeout> | undefined;
+
+function show({ theme, look }: Pick<Settings, "theme" | "look">): void {
+  const { style } = document.documentElement;
+  style.colorScheme = theme === "system" ? "" : theme;
+  for (const [name, value] of propertiesOf(look)) style.setProperty(name, value);
 }
 
 export async function loadSettings(): Promise<void> {
   try {
-    const [favourites, keys, kept, used, names] = await Promise.all(
-      [FAVOURITES, KEYS, THEME, USED, NAMES].map(setting),
+    const [favourites, keys, kept, used, names, look, stars] = await Promise.all(
+      [FAVOURITES, KEYS, THEME, USED, NAMES, LOOK, STARS].map(setting),
     );
     const theme = THEMES.find((one) => one === kept) ?? "system";
     const own = Object.entries(fieldsOf(keys)).map(([id, all]) => [id, textsOf(all)] as const);
@@ -83,12 +112,14 @@ export async function loadSettings(): Promise<void> {
       favourites: textsOf(favourites),
       keys: Object.fromEntries(own),
       theme,
+      look: lookOf(look ?? null),
       used: textsOf(used),
+      stars: textsOf(stars),
       names: Object.fromEntries(
         Object.entries(fieldsOf(names)).map(([id, name]) => [id, textOf(name)]),
       ),
     });
-    show(theme);
+    show(useSettings.getState());
   } catch (error) {
     tell(error);
   }

@@ -10,12 +10,17 @@ export interface Messages {
   InterruptBody: InterruptBody;
   FreeBody: FreeBody;
   CancelBody: CancelBody;
+  FilesBody: FilesBody;
   MoveBody: MoveBody;
+  PresenceBody: PresenceBody;
   ClientFrame: Ping | Watch;
   OpenedWorkflow: OpenedWorkflow;
   CheckedWorkflow: CheckedWorkflow;
   PlannedWorkflow: PlannedWorkflow;
   FilePage: FilePage;
+  MovedFiles: MovedFiles;
+  PackList: PackList;
+  OthersThere: OthersThere;
   Templates: Template[];
   JobReport: JobReport;
   ServerFrame: SnapshotFrame | QueueFrame | EventFrame | JobFrame | PongFrame;
@@ -199,12 +204,36 @@ export interface CancelBody {
   job_ids: string[];
 }
 /**
+ * `POST /katz/files/trash` and `/katz/files/restore`.
+ */
+export interface FilesBody {
+  /**
+   * @maxItems 1000
+   */
+  names: string[];
+  type?: "input" | "output";
+}
+/**
  * `POST /katz/jobs/{id}/move`: exactly one of these.
  */
 export interface MoveBody {
   front?: boolean;
   before?: string | null;
   number?: number | null;
+}
+/**
+ * `POST /katz/presence`: a page, by an id that it made, with the files that it has open.
+ */
+export interface PresenceBody {
+  page: string;
+  /**
+   * what the person is called
+   */
+  name?: string;
+  /**
+   * @maxItems 100
+   */
+  files: string[];
 }
 export interface Ping {
   type: "ping";
@@ -443,6 +472,43 @@ export interface ListedFile {
   job: string | null;
   workflow: string | null;
   node: string | null;
+}
+/**
+ * Answers `/katz/files/trash` and `/katz/files/restore`. What was not there is not named.
+ */
+export interface MovedFiles {
+  files: MovedFile[];
+}
+/**
+ * A file that was moved: its name before, and the one that it has now.
+ */
+export interface MovedFile {
+  name: string;
+  now: string;
+}
+/**
+ * Answers `/katz/packs`: what was found at the start, and those that failed.
+ */
+export interface PackList {
+  packs: ListedPack[];
+}
+/**
+ * A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
+ * are not run, and why it, or a node of it, was left out.
+ */
+export interface ListedPack {
+  name: string;
+  nodes: number;
+  scripts: boolean;
+  problems: string[];
+}
+/**
+ * Answers `/katz/presence`: what the people are called who have a file open, too.
+ */
+export interface OthersThere {
+  files: {
+    [k: string]: string[];
+  };
 }
 /**
  * A shipped workflow. `picture`: its address below the server's own; `description`: one line

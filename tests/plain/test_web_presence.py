@@ -1,0 +1,51 @@
+"""Who else has a file open: told by pages, forgotten when they are left or say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from web_server import serving
+
+from katz_graph.web.live.presence import MOST_PAGES, STAYS, Presence
+
+
+def test_pages_hear_of_each_other_until_they_are_left() -> None:
+    now = 0.0
+    there = Presence(lambda: now)
+    assert there.tell("", "one", "Ann", ["a.json", "b.json"]) == {}
+    assert there.tell("", "two", "", ["a.json"]) == {"a.json": ["Ann"]}
+    assert there.tell("", "one", "Ann", ["a.json", "b.json"]) == {"a.json": [""]}
+    assert there.tell("another user", "three", "Eve", ["a.json"]) == {}
+    there.tell("", "two", "", [])
+    assert there.tell("", "one", "Ann", ["a.json"]) == {}
+    now = STAYS + 1
+    assert there.tell("", "four", "", ["a.json"]) == {}
+
+
+def test_pages_are_bounded() -> None:
+    there = Presence(lambda: 0.0)
+    for number in range(MOST_PAGES + 50):
+        there.tell("", str(number), "", [f"{number}.json"])
+    assert there.tell("", "new", "", ["0.json", f"{MOST_PAGES}.json"]) == {
+        f"{MOST_PAGES}.json": [""]
+    }
+
+
+def test_the_route_takes_what_is_as_expected(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+
+            async def told(**body: object) -> int:
+                return (await server.client.post("/katz/presence", json=body)).status_code
+
+            assert await told(page="p", name="Ann", files=["a.json"]) == 200
+            answer = await server.client.post(
+                "/katz/presence", json={"page": "q", "files": ["a.json"]}
+            )
+            assert answer.json() == {"files": {"a.json": ["Ann"]}}
+            assert await told(page="", files=[]) == 400
+            assert await told(page="p", files=["a"] * 101) == 400
+            assert await told(page="p", name="x" * 61, files=[]) == 400
+
+    asyncio.run(scenario())

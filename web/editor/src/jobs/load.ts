@@ -1,0 +1,55 @@
+/** What devices did in the last seconds of running jobs, as it was measured. Pure. */
+import type { Job, MeasuredSpan } from "./job";
+
+/** Seconds that are looked back at. */
+export const WINDOW = 10;
+const COMPUTING = ["segment", "prepare"];
+
+export interface Work {
+  /** From the begin of the window on, in seconds. */
+  readonly start: number;
+  readonly seconds: number;
+  readonly what: string;
+  readonly computes: boolean;
+}
+
+/** By device; of the running jobs only. The window ends with the last span of each job. */
+export function recentWork(jobs: readonly Job[]): ReadonlyMap<string, readonly Work[]> {
+  const found = new Map<string, Work[]>();
+  for (const job of jobs) {
+    if (job.status !== "running") continue;
+    const spans = Object.values(job.spans).flat();
+    const from = Math.max(0, ...spans.map(({ start, seconds }) => start + seconds)) - WINDOW;
+    for (const span of spans) {
+      const work = within(span, from);
+      if (work !== null) found.set(span.device, [...(found.get(span.device) ?? []), work]);
+    }
+  }
+  return found;
+}
+
+function within(span: MeasuredSpan, from: number): Work | null {
+  const start = Math.max(span.start, from);
+  const seconds = span.start + span.seconds - start;
+  if (seconds <= 0) return null;
+  const to = span.peer === "" ? "" : ` to ${span.peer}`;
+  return {
+    start: start - from,
+    seconds,
+    what: `${span.kind} ${span.target}${to}`,
+    computes: COMPUTING.includes(span.kind),
+  };
+}
+
+/** The share of the window in which a device computed, from 0 to 1: what overlaps counts once. */
+export function loadOf(work: readonly Work[]): number {
+  let until = 0;
+  let busy = 0;
+  for (const { start, seconds } of work
+    .filter(({ computes }) => computes)
+    .sort((one, other) => one.start - other.start)) {
+    busy += Math.max(0, start + seconds - Math.max(start, until));
+    until = Math.max(until, start + seconds);
+  }
+  return Math.min(1, busy / WINDOW);
+}

@@ -1,0 +1,131 @@
+/** Lists the server's models with their pictures and notes; a drag or a click makes the node that loads one. */
+import { useEffect, useState } from "react";
+import { type Loader, loadersOf, triggersOf } from "../catalog/loaders";
+import { listedModels, type Model, type ModelKind, modelKinds, notesOf } from "../server/models";
+import { CHOICE, NODE_TYPE, placeChosen } from "../shell/adding";
+import { tell, useLive } from "../shell/live";
+import { intoPrompt } from "../shell/edits/prompting";
+import { Filter } from "./Filter";
+import "./models.css";
+
+const SHOWN = 200;
+
+export function ModelsPanel() {
+  const catalog = useLive((live) => live.catalog);
+  const [kinds, setKinds] = useState<readonly ModelKind[]>([]);
+  const [kind, setKind] = useState("checkpoints");
+  const [models, setModels] = useState<readonly Model[]>([]);
+  const [words, setWords] = useState("");
+  const [open, setOpen] = useState("");
+  useEffect(() => void modelKinds().then(setKinds, tell), []);
+  useEffect(() => {
+    let current = true;
+    listedModels(kind).then((found) => current && setModels(found), tell);
+    return () => void (current = false);
+  }, [kind, catalog]);
+  const folders = kinds.find(({ name }) => name === kind)?.folders ?? [];
+  const loaders = loadersOf(
+    catalog,
+    models.map(({ name }) => name),
+    [kind, ...folders],
+  );
+  const text = words.toLowerCase();
+  const shown = models.filter(({ name }) => name.toLowerCase().includes(text));
+  return (
+    <aside className="side models" aria-label="models">
+      <h2>Models</h2>
+      <Filter label="filter models" value={words} onValue={setWords} />
+      <select aria-label="kind" value={kind} onChange={(event) => setKind(event.target.value)}>
+        {kinds.map(({ name }) => (
+          <option key={name}>{name}</option>
+        ))}
+      </select>
+      {shown.length === 0 && <p className="empty">no model of this kind is here</p>}
+      <ul>
+        {shown.slice(0, SHOWN).map((model) => (
+          <li key={model.name}>
+            <button
+              type="button"
+              className="name"
+              title={loaders[0] && `add ${loaders[0].type.title}`}
+              disabled={loaders[0] === undefined}
+              draggable={loaders[0] !== undefined}
+              onDragStart={({ dataTransfer }) => {
+                dataTransfer.setData(NODE_TYPE, loaders[0]?.type.name ?? "");
+                dataTransfer.setData(CHOICE, model.name);
+              }}
+              onClick={() => loaders[0] && placeChosen(loaders[0].type.name, model.name)}
+            >
+              {model.picture !== "" && (
+                <img draggable={false} src={model.picture} alt="" loading="lazy" />
+              )}
+              <span>{model.name}</span>
+            </button>
+            <button
+              type="button"
+              className="plain"
+              aria-label={`notes of ${model.name}`}
+              aria-expanded={open === model.name}
+              onClick={() => setOpen(open === model.name ? "" : model.name)}
+            >
+              ?
+            </button>
+            {open === model.name && <Notes kind={kind} model={model} loaders={loaders} />}
+          </li>
+        ))}
+      </ul>
+      {shown.length > SHOWN && <p className="remark">and {shown.length - SHOWN} more</p>}
+    </aside>
+  );
+}
+
+function Notes({
+  kind,
+  model: { name, bytes },
+  loaders,
+}: {
+  readonly kind: string;
+  readonly model: Model;
+  readonly loaders: readonly Loader[];
+}) {
+  const [notes, setNotes] = useState<Readonly<Record<string, string>> | null>(null);
+  useEffect(() => void notesOf(kind, name).then(setNotes), [kind, name]);
+  if (notes === null) return null;
+  const triggers = triggersOf(notes);
+  return (
+    <section aria-label={`notes of ${name}`}>
+      <p>
+        {(bytes / 1e6).toFixed(1)} MB
+        {loaders.map(({ type }) => (
+          <button type="button" key={type.name} onClick={() => placeChosen(type.name, name)}>
+            {type.title}
+          </button>
+        ))}
+      </p>
+      {triggers.length > 0 && (
+        <p role="group" aria-label="triggers, put into the prompt of the selected node">
+          {triggers.map((trigger) => (
+            <button
+              type="button"
+              key={trigger}
+              draggable
+              onDragStart={({ dataTransfer }) => dataTransfer.setData("text/plain", trigger)}
+              onClick={() => intoPrompt(trigger)}
+            >
+              {trigger}
+            </button>
+          ))}
+        </p>
+      )}
+      {Object.keys(notes).length === 0 && <p className="remark">Its file says nothing of it.</p>}
+      <dl>
+        {Object.entries(notes).map(([key, value]) => (
+          <div key={key}>
+            <dt>{key}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}

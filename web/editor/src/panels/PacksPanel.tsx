@@ -1,0 +1,53 @@
+/** Lists packs of nodes: what each brings, and why one, or a node of it, was left out. */
+import { useEffect, useState } from "react";
+import { packNamed } from "../catalog/catalog";
+import { grouped } from "../catalog/search";
+import { listedPacks, type Pack } from "../server/packs";
+import { place } from "../shell/adding";
+import { tell, useLive } from "../shell/live";
+
+export function PacksPanel() {
+  const catalog = useLive((live) => live.catalog);
+  const [packs, setPacks] = useState<readonly Pack[]>([]);
+  useEffect(() => void listedPacks().then(setPacks, tell), [catalog]);
+  const types = grouped([...catalog.values()], "pack");
+  return (
+    <aside className="side files library packs" aria-label="packs">
+      <h2>Packs</h2>
+      <ul>
+        {packs.map(({ name, nodes, scripts, problems }) => (
+          <li key={name} className={problems.length > 0 ? "wrong" : ""}>
+            <details open={problems.length > 0}>
+              <summary>
+                {packNamed(name)}{" "}
+                <small>
+                  {nodes === 1 ? "1 node type" : `${nodes} node types`}
+                  {problems.length > 0 && `, ${problems.length} left out`}
+                </small>
+              </summary>
+              {problems.map((problem) => (
+                <p key={problem} className="missing">
+                  {problem}
+                </p>
+              ))}
+              {scripts && (
+                <p className="remark">
+                  It brings scripts for ComfyUI's front end, which are not run.
+                </p>
+              )}
+              <ul>
+                {(types.get(packNamed(name)) ?? []).map((type) => (
+                  <li key={type.name}>
+                    <button type="button" className="name" onClick={() => place(type.name)}>
+                      {type.title}
+                    </button>
+                  </li>
+                ))}
+              </ul>
+            </details>
+          </li>
+        ))}
+      </ul>
+    </aside>
+  );
+}

@@ -1,0 +1,37 @@
+/** Deletes pictures to the trash, and brings the last ones back. */
+import { useState } from "react";
+import { type ListedFile, movedFiles } from "../server/files";
+import { tell } from "../shell/live";
+
+/** What was deleted last, by its names in the trash. */
+interface Deleted {
+  readonly type: ListedFile["type"];
+  readonly names: readonly string[];
+}
+
+/** `reload` is called when files are there again. */
+export function useTrash(reload: () => void) {
+  const [deleted, setDeleted] = useState<Deleted | null>(null);
+  return {
+    deleted,
+    async trash(type: ListedFile["type"], names: readonly string[]): Promise<boolean> {
+      try {
+        setDeleted({ type, names: await movedFiles("trash", type, names) });
+        return true;
+      } catch (error) {
+        tell(error);
+        return false;
+      }
+    },
+    async restore(): Promise<void> {
+      if (deleted === null) return;
+      try {
+        await movedFiles("restore", deleted.type, deleted.names);
+        setDeleted(null);
+        reload();
+      } catch (error) {
+        tell(error);
+      }
+    },
+  };
+}

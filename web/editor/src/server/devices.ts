@@ -1,0 +1,25 @@
+/** Asks for the memory of the server and of its devices. */
+import { fieldsOf, isObject, listOf, numberFrom, textOf } from "../json";
+import { asked } from "./client";
+
+/** Bytes of memory. */
+export interface Memory {
+  readonly name: string;
+  readonly total: number;
+  readonly free: number;
+}
+
+export async function memories(): Promise<readonly Memory[]> {
+  const { system, devices } = fieldsOf(await asked("system_stats"));
+  const host = fieldsOf(system);
+  return [
+    ...listOf(devices)
+      .filter(isObject)
+      .map((told) => ({
+        name: textOf(told.name),
+        total: numberFrom(told.vram_total),
+        free: numberFrom(told.vram_free),
+      })),
+    { name: "server", total: numberFrom(host.ram_total), free: numberFrom(host.ram_free) },
+  ];
+}

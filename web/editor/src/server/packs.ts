@@ -1,0 +1,30 @@
+/** Asks which packs of nodes were found, and what is wrong with them. */
+import { numberFrom, textOf, textsOf } from "../json";
+import { asked } from "./client";
+import type * as messages from "./generated/messages";
+import { told, toldAll } from "./told";
+
+export interface Pack {
+  readonly name: string;
+  readonly nodes: number;
+  /** Whether it has scripts for ComfyUI's front end, which are not run. */
+  readonly scripts: boolean;
+  /** Why it, or a node of it, was left out. */
+  readonly problems: readonly string[];
+}
+
+/** Those with problems come first. */
+export async function listedPacks(): Promise<readonly Pack[]> {
+  const found = told<messages.PackList>(await asked("katz/packs"));
+  const packs = toldAll<messages.ListedPack, Pack>(found.packs, (pack) => ({
+    name: textOf(pack.name),
+    nodes: numberFrom(pack.nodes),
+    scripts: pack.scripts === true,
+    problems: textsOf(pack.problems),
+  }));
+  return [...packs].sort(
+    (one, other) =>
+      Number(other.problems.length > 0) - Number(one.problems.length > 0) ||
+      one.name.localeCompare(other.name),
+  );
+}

@@ -1,0 +1,19 @@
+/** Says which files this page has open, and hears who else has them. */
+import { fieldsOf, textsOf } from "../json";
+import { posted } from "./client";
+import type * as messages from "./generated/messages";
+import { told } from "./told";
+
+/** What others are called, by file; "" for who gave no name. */
+export type Others = Readonly<Record<string, readonly string[]>>;
+
+export async function tellPresence(
+  page: string,
+  name: string,
+  files: readonly string[],
+): Promise<Others> {
+  const body: messages.PresenceBody = { page, name, files: [...files] };
+  const answer = await posted("katz/presence", { ...body }, { keepalive: true });
+  const found = fieldsOf(told<messages.OthersThere>(answer).files);
+  return Object.fromEntries(Object.entries(found).map(([file, names]) => [file, textsOf(names)]));
+}

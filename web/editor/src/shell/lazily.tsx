@@ -1,0 +1,27 @@
+/** Loads a part of the page when it is first shown, so that the page itself is there sooner. */
+import { type ComponentType, lazy, type ReactNode, Suspense } from "react";
+
+export function lazily<Props extends object>(
+  load: () => Promise<ComponentType<Props>>,
+): (props: Props) => ReactNode {
+  const Part = lazy(() =>
+    load().then(
+      (part) => ({ default: part }),
+      () => ({ default: NotThere }),
+    ),
+  );
+  return (props) => (
+    <Suspense fallback={null}>
+      <Part {...props} />
+    </Suspense>
+  );
+}
+
+/** The server does not answer, or has the parts of another version since it was upgraded. */
+function NotThere() {
+  return (
+    <p className="side empty" role="alert">
+      This part cannot be loaded. Reload the page: no document is lost.
+    </p>
+  );
+}

@@ -1,0 +1,33 @@
+import { expect, test } from "vitest";
+import { lookOf, parsed, printed, propertiesOf, unreadable, USUAL } from "./look";
+
+test("P1.26 what was kept is held to known variables, colours and sizes", () => {
+  const colours = { "dark-accent": "#F0A", "light-nothing": "#111111", "light-back": "red" };
+  expect(lookOf({ text: 99, colours })).toEqual({
+    text: 20,
+    colours: { "dark-accent": "#ff00aa" },
+  });
+  expect(lookOf(null)).toEqual(USUAL);
+  expect(propertiesOf(USUAL).get("--dark-accent")).toBe(""); // it is taken away again
+});
+
+test("P1.26 colours go through a text unchanged, and lines that say nothing are told", () => {
+  const colours = { "dark-accent": "#ff8800", "light-text": "#101010" };
+  expect(parsed(printed(colours))).toEqual({ colours, wrong: [] });
+  expect(parsed("--dark-accent: url(x); --dark-back: #000\nnonsense")).toEqual({
+    colours: { "dark-back": "#000000" },
+    wrong: ["--dark-accent: url(x)", "nonsense"],
+  });
+});
+
+test("P1.26 a text that cannot be told from what it stands on is named", () => {
+  const holds = (scheme: string, name: string) =>
+    scheme === "light" && name === "dim"
+      ? "#dddddd"
+      : /text|dim|bad|^accent/.test(name)
+        ? "#000000"
+        : "#ffffff";
+  expect(unreadable(holds)).toEqual([
+    "light: lesser texts (dim) on nodes and panels (panel): 1.4 to 1, less than 4.5",
+  ]);
+});

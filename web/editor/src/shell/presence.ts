@@ -1,0 +1,71 @@
+/** Knows who else has the files of this page open. */
+import { create } from "zustand";
+import { type Others, tellPresence } from "../server/presence";
+import { useDocuments } from "./documents";
+
+/** Milliseconds; the server forgets a page that says nothing for three times as long. */
+const EVERY = 15_000;
+const PERSON = "katz.person";
+const MOST_FILES = 100;
+const LONGEST_NAME = 60;
+
+export const useOthers = create<{ readonly others: Others }>(() => ({ others: {} }));
+
+/** What a person is called in this browser; "" where nothing was said, or cannot be kept. */
+function person(): string {
+  try {
+    return localStorage.getItem(PERSON) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+export function askForName(): void {
+  const name = window.prompt("Your name, for others who have the same file open", person());
+  if (name === null) return;
+  try {
+    localStorage.setItem(PERSON, name.trim().slice(0, LONGEST_NAME));
+  } catch {
+    // a private window keeps nothing
+  }
+}
+
+/** Who else is there, in words; "" for nobody. */
+export function othersText(names: readonly string[]): string {
+  const known = [...new Set(names.filter((name) => name !== ""))];
+  const unnamed = names.filter((name) => name === "").length;
+  const pages = unnamed === 1 ? "another page" : `${unnamed} other pages`;
+  return [...known, ...(unnamed > 0 ? [pages] : [])].join(", ");
+}
+
+export function watchPresence(): () => void {
+  const page = crypto.randomUUID();
+  let said = "";
+  const open = () => {
+    const files = useDocuments.getState().sessions.flatMap(({ file }) => file?.path ?? []);
+    return [...new Set(files)].slice(0, MOST_FILES);
+  };
+  const say = (files = open()) => {
+    if (files.length === 0 && said === "") return;
+    said = files.join("\n");
+    tellPresence(page, person(), files).then(
+      (others) => useOthers.setState({ others }),
+      () => {}, // the line's state is shown already
+    );
+  };
+  const leave = () => say([]);
+  const look = () => say();
+  const unsubscribe = useDocuments.subscribe(() => {
+    if (open().join("\n") !== said) say();
+  });
+  const timer = setInterval(look, EVERY);
+  window.addEventListener("focus", look);
+  window.addEventListener("pagehide", leave);
+  return () => {
+    unsubscribe();
+    clearInterval(timer);
+    window.removeEventListener("focus", look);
+    window.removeEventListener("pagehide", leave);
+    leave();
+  };
+}

@@ -1,0 +1,46 @@
+"""Moves people's files into a trash folder and back. Must not know routes and jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from katz_graph.files.output_files import take
+from katz_graph.messages import show
+from katz_graph.web.files.paths import file_state, inside, parts_of
+from katz_graph.web.files.uploads import SAME_NAMES, candidates, disk_refusals
+from katz_graph.web.http.responses import Refusal
+
+TRASH = ".trash"  # in the folder itself: clients can name nothing in it
+
+
+def trash(folder: Path, name: str) -> str | None:
+    """Moves a file below `folder` into its trash; returns its name there, None when there is no
+    such file.
+    """
+    return _move(folder, name, folder / TRASH)
+
+
+def restore(folder: Path, name: str) -> str | None:
+    """Moves a file of the trash back; returns the name that it has then, None when there is no such
+    file.
+    """
+    return _move(folder / TRASH, name, folder)
+
+
+def _move(source: Path, name: str, goal: Path) -> str | None:
+    """Moves a file to the same place below `goal`, under another name where its own is taken."""
+    parts = parts_of(name)
+    if not parts:
+        raise Refusal(400, "the name of a file is empty")
+    *above, last = parts
+    path = inside(source, *above) / last
+    if file_state(path) is None:
+        return None
+    there = inside(goal, *above)
+    with disk_refusals():
+        there.mkdir(parents=True, exist_ok=True)
+        for candidate in candidates(last):
+            if take(path, there / candidate):
+                path.unlink(missing_ok=True)
+                return "/".join((*above, candidate))
+    raise Refusal(409, f"there are {SAME_NAMES:,} other files called {show(last)}")
