@@ -1,6 +1,6 @@
 /** Panels beside the graph, against a real `katz serve`. */
 import { expect } from "@playwright/test";
-import { act, handle, node, openTemplate, test } from "./steps";
+import { act, handle, node, openTemplate, runToEnd, test } from "./steps";
 
 test("P1.24 packs tell what they bring and why one was left out; a node tells where it is from", async ({
   page,
@@ -184,4 +184,29 @@ test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken ove
   const kept = page.waitForResponse(/settings\/katz.theme/);
   await act(page, "Theme: as the system");
   await kept;
+});
+
+test("P1.22 a link leads to a page about a job, on which nothing can be changed, and to a copy", async ({
+  page,
+  browser,
+}) => {
+  await openTemplate(page, "Text to image");
+  await runToEnd(page);
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  await page.locator("main.canvas").press("q");
+  await page.getByRole("button", { name: "Copy link" }).first().click();
+  await expect(page.getByRole("alert")).toContainText("in the clipboard");
+  const link = await page.evaluate(() => navigator.clipboard.readText());
+  expect(link).toMatch(/\?job=[0-9a-f-]{36}$/);
+  const other = await browser.newPage({ storageState: await page.context().storageState() });
+  await other.goto(link);
+  const job = other.getByRole("main", { name: "job" });
+  await expect(job.getByRole("status")).toContainText("completed in");
+  await expect(job.getByRole("img")).toBeVisible();
+  await expect(job).toContainText("a large red star");
+  await expect(job.locator("button, input, textarea, select")).toHaveCount(0);
+  await job.getByRole("link", { name: "Open a copy in the editor" }).click();
+  await expect(other.locator(".tab.active")).toContainText(/job [0-9a-f]{8}/);
+  await expect(other.locator(".card")).toHaveCount(await page.locator(".card").count());
+  await other.close();
 });

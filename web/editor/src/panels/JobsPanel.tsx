@@ -1,17 +1,12 @@
 /** Lists this client's jobs: what runs, what waits, what has ended. */
 import type { Job } from "../jobs/job";
 import { addressOf, cancel, picturesOf, steer } from "../server/client";
-import { forget, moveToFront, workflowOf } from "../server/jobs";
+import { forget, moveToFront } from "../server/jobs";
 import { useDocuments } from "../shell/documents";
 import { forgetJob, tell, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { run } from "../shell/running";
-
-/** Opens a job's workflow as it ran, in a tab of its own. */
-async function openAsItRan(job: string, name: string): Promise<void> {
-  const { document, notes } = await workflowOf(job);
-  useDocuments.getState().open(name || "workflow", document, notes);
-}
+import { copyJobLink, openAsItRan } from "../shell/sharing";
 
 export function JobsPanel() {
   const jobs = useLive((live) => live.jobs);
@@ -104,6 +99,9 @@ function Row({
             </button>
           </>
         )}
+        <button type="button" onClick={() => void copyJobLink(job.id)}>
+          Copy link
+        </button>
       </div>
       {job.error && <p className="missing">{job.error.message}</p>}
       <div className="pictures">

@@ -21,6 +21,7 @@ import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
 import { watchPresence } from "./presence";
+import { openAskedFor } from "./sharing";
 import { plansOf, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
 import { watchChanges } from "./rerunning";
@@ -63,6 +64,7 @@ export function App() {
       if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());
       ends.push(keepOpen(), keepDrafts());
+      void openAskedFor();
       setReady(true);
     });
     window.addEventListener("keydown", onKey);

@@ -18,6 +18,7 @@ import { askForName } from "./presence";
 import { toggleRerunning } from "./rerunning";
 import { run, runTo, stop } from "./running";
 import { save } from "./saving";
+import { shareRun } from "./sharing";
 import { askForSweep } from "./sweeping";
 import { enterNode, follow, showHelp, walk } from "./walking";
 import { THEMES, useSettings } from "./settings";
@@ -87,6 +88,7 @@ const RUNNING: readonly Action[] = [
     act: askForSweep,
     anywhere: true,
   },
+  { id: "share", title: "Copy a link to the page of the run", keys: [], act: shareRun },
   { id: "stop", title: "Stop", keys: ["Mod+Alt+Enter"], act: () => void stop(), anywhere: true },
 ];
 

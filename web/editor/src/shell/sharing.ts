@@ -1,0 +1,36 @@
+/** Opens the workflows of jobs, and gives links to their pages. */
+import { askedFor, jobLink } from "../jobPage/links";
+import { workflowOf } from "../server/jobs";
+import { activeSession, useDocuments } from "./documents";
+import { tell } from "./live";
+
+/** Opens a job's workflow as it ran, in a tab of its own. */
+export async function openAsItRan(job: string, name: string): Promise<void> {
+  const { document, notes } = await workflowOf(job);
+  useDocuments.getState().open(name || "workflow", document, notes);
+}
+
+/** Opens the copy that this page's address asks for, once. */
+export async function openAskedFor(): Promise<void> {
+  const job = askedFor("copy");
+  if (job === null) return;
+  history.replaceState(null, "", location.pathname);
+  await openAsItRan(job, `job ${job.slice(0, 8)}`).catch(tell);
+}
+
+export async function copyJobLink(job: string): Promise<void> {
+  const link = jobLink(job);
+  try {
+    await navigator.clipboard.writeText(link);
+    tell("a link to the job's page is in the clipboard");
+  } catch {
+    tell(link);
+  }
+}
+
+/** Of the job that the document in front shows. */
+export function shareRun(): void {
+  const job = activeSession()?.job ?? null;
+  if (job === null) return tell("run the workflow, to have a page about the run");
+  void copyJobLink(job);
+}
