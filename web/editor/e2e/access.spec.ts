@@ -76,6 +76,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
     ["Shift+N", "packs"],
     ["m", "models"],
     ["d", "devices"],
+    ["f", "form"],
     ["w", "saved workflows"],
     ["q", "queue"],
     ["u", "steps"],

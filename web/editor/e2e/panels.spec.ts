@@ -1,6 +1,6 @@
 /** Panels beside the graph, against a real `katz serve`. */
 import { expect } from "@playwright/test";
-import { act, handle, node, openTemplate, runToEnd, test } from "./steps";
+import { act, downloaded, handle, node, openTemplate, runToEnd, test } from "./steps";
 
 test("P1.24 packs tell what they bring and why one was left out; a node tells where it is from", async ({
   page,
@@ -209,4 +209,36 @@ test("P1.22 a link leads to a page about a job, on which nothing can be changed,
   await expect(other.locator(".tab.active")).toContainText(/job [0-9a-f]{8}/);
   await expect(other.locator(".card")).toHaveCount(await page.locator(".card").count());
   await other.close();
+});
+
+test("P1.08 a form shows the chosen fields and the results only, both ways, and stays in the file", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const untouched = await downloaded(page);
+  await page.locator("main.canvas").press("f");
+  const form = page.getByRole("complementary", { name: "form" });
+  await expect(form).toContainText("No field was chosen yet");
+  await node(page, "5").locator('[data-widget="steps"]').hover();
+  await page.keyboard.press("Control+Shift+F");
+  await node(page, "2").getByRole("textbox").focus();
+  await page.keyboard.press("Control+Shift+F");
+  await expect(form.getByRole("listitem")).toHaveCount(2);
+  await form.getByLabel("steps", { exact: true }).fill("3");
+  await page.keyboard.press("Enter");
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("3");
+  await node(page, "5").getByLabel("steps").fill("4");
+  await page.keyboard.press("Enter");
+  await expect(form.getByLabel("steps", { exact: true })).toHaveValue("4");
+  await form.getByRole("button", { name: "text further up" }).click();
+  await expect(form.getByRole("listitem").first()).toContainText("text");
+  await runToEnd(page);
+  await expect(form.locator(".result img")).toBeVisible();
+  expect((await downloaded(page)).extra.katz.form.fields).toEqual([
+    { node: "2", widget: "text" },
+    { node: "5", widget: "steps" },
+  ]);
+  await form.getByRole("button", { name: "take text out of the form" }).click();
+  await form.getByRole("button", { name: "take steps out of the form" }).click();
+  expect((await downloaded(page)).extra).toEqual(untouched.extra);
 });

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { Compare } from "../compare/Compare";
 import { MaskEditor } from "../mask/MaskEditor";
 import { Large } from "./Large";
-import { ACTIONS } from "../shell/actions";
+import { type Action, ACTIONS } from "../shell/actions";
 import { lazily } from "../shell/lazily";
 import { keyText, useKeys } from "../shell/keys";
 import { colour } from "../shell/edits/editing";
@@ -60,7 +60,10 @@ function Palette() {
   const [query, setQuery] = useState("");
   const keysOf = useKeys();
   const words = query.toLowerCase();
-  const found = ACTIONS.filter(({ title }) => title.toLowerCase().includes(words));
+  const place = ({ title }: Action) => title.toLowerCase().indexOf(words);
+  const found = ACTIONS.filter((action) => place(action) >= 0).sort(
+    (one, other) => Number(place(one) > 0) - Number(place(other) > 0), // what begins so comes first
+  );
   return (
     <Picker
       label="All actions"

@@ -37,6 +37,7 @@ import { Toolbar } from "./Toolbar";
 const DevicesPanel = lazily(() =>
   import("../panels/DevicesPanel").then((part) => part.DevicesPanel),
 );
+const FormPanel = lazily(() => import("../panels/FormPanel").then((part) => part.FormPanel));
 const ModelsPanel = lazily(() => import("../panels/ModelsPanel").then((part) => part.ModelsPanel));
 const PacksPanel = lazily(() => import("../panels/PacksPanel").then((part) => part.PacksPanel));
 
@@ -115,6 +116,7 @@ export function App() {
         {side === "nodes" && <NodeLibrary />}
         {side === "models" && <ModelsPanel />}
         {side === "devices" && <DevicesPanel />}
+        {side === "form" && session !== null && <FormPanel session={session} />}
         {side === "packs" && <PacksPanel />}
         {side === "gallery" && <Gallery />}
         {side === "steps" && session !== null && <StepsPanel session={session} />}

@@ -9,6 +9,7 @@ import { BYPASSED, MUTED } from "../document/model";
 import { activeSession, useDocuments } from "./documents";
 import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import * as editing from "./edits/editing";
+import { chooseField } from "./edits/forming";
 import { peek } from "./edits/peeking";
 import { chooseFiles, chooseSettings, download } from "./files";
 import { useLive } from "./live";
@@ -212,6 +213,19 @@ const LOOKING: readonly Action[] = [
     title: "Devices: memory, load, and what they do now",
     keys: ["d"],
     act: aside("devices"),
+  },
+  {
+    id: "form",
+    title: "Form: the chosen fields and the results only",
+    keys: ["f"],
+    act: aside("form"),
+  },
+  {
+    id: "form-field",
+    title: "Show the field in the form, or take it back",
+    keys: ["Mod+Shift+F"],
+    act: chooseField,
+    anywhere: true,
   },
   { id: "models", title: "Models", keys: ["m"], act: aside("models") },
   {

@@ -19,7 +19,16 @@ export type Dialog =
   | "bookmarks"
   | "appearance";
 export type Side =
-  "jobs" | "plan" | "files" | "gallery" | "nodes" | "steps" | "packs" | "models" | "devices";
+  | "jobs"
+  | "plan"
+  | "files"
+  | "gallery"
+  | "nodes"
+  | "steps"
+  | "packs"
+  | "models"
+  | "devices"
+  | "form";
 
 /** Pictures of which one is shown large. */
 export interface Pictures {

@@ -1,0 +1,44 @@
+/** The fields of a graph that its form shows, in the order in which they were chosen. */
+import { fieldsOf, listOf, textOf } from "../json";
+import { type Doc, nodesOf } from "./model";
+import { ownOf, withOwn } from "./own";
+
+export interface FormField {
+  readonly node: string;
+  readonly widget: string;
+}
+
+const KEY = "form";
+
+/** Those whose nodes are there. */
+export function formOf(graph: Doc): readonly FormField[] {
+  const there = new Set(nodesOf(graph).map(({ id }) => id));
+  return listOf(ownOf(graph, KEY).fields)
+    .map((raw) => ({ node: textOf(fieldsOf(raw).node), widget: textOf(fieldsOf(raw).widget) }))
+    .filter(({ node }) => there.has(node));
+}
+
+/** Chooses a field, or takes it back. */
+export function toggleInForm(graph: Doc, field: FormField): Doc {
+  const before = formOf(graph);
+  const others = before.filter((one) => !isSame(one, field));
+  const fields = others.length < before.length ? others : [...before, field];
+  return withForm(graph, fields);
+}
+
+/** Puts a field one place earlier. */
+export function raiseInForm(graph: Doc, field: FormField): Doc {
+  const fields = [...formOf(graph)];
+  const at = fields.findIndex((one) => isSame(one, field));
+  if (at > 0) fields.splice(at - 1, 0, ...fields.splice(at, 1));
+  return withForm(graph, fields);
+}
+
+function withForm(graph: Doc, fields: readonly FormField[]): Doc {
+  const kept = fields.map(({ node, widget }) => ({ node, widget }));
+  return withOwn(graph, KEY, kept.length === 0 ? {} : { fields: kept });
+}
+
+function isSame(one: FormField, other: FormField): boolean {
+  return one.node === other.node && one.widget === other.widget;
+}

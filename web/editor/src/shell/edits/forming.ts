@@ -1,0 +1,20 @@
+/** Chooses the fields that the form of the graph in view shows. */
+import { type FormField, raiseInForm, toggleInForm } from "../../document/form";
+import { fieldMeant } from "../../widgets/values";
+import { tell } from "../live";
+import { change } from "./selection";
+
+/** Of the field that is meant. */
+export function chooseField(): void {
+  const field = fieldMeant();
+  if (field === null) return tell("point at a field, or go into it, to show it in the form");
+  toggleField(field);
+}
+
+export function toggleField({ node, widget }: FormField): void {
+  change(`${widget} in the form`, (graph) => toggleInForm(graph, { node, widget }));
+}
+
+export function raiseField(field: FormField): void {
+  change("order of the form", (graph) => raiseInForm(graph, field));
+}
