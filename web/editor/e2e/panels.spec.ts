@@ -158,7 +158,7 @@ test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken ove
       { commandId: "Workspace.ToggleSidebarTab.node-library", combo: { key: "F8" } },
       { commandId: "SomePack.Command", combo: { key: "x" } },
     ],
-    "Comfy.NodeLibrary.Bookmarks.V2": ["sampling/KSampler"],
+    "Comfy.NodeLibrary.Bookmarks.V2": ["latent/VAEDecode"],
     "Comfy.ColorPalette": "light",
   };
   await page.emulateMedia({ colorScheme: "dark" });
@@ -174,7 +174,7 @@ test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken ove
   await page.locator("main.canvas").press("F8");
   const library = page.getByRole("complementary", { name: "node types" });
   const favourite = library
-    .getByRole("button", { name: "favourite KSampler", exact: true })
+    .getByRole("button", { name: "favourite VAEDecode", exact: true })
     .first();
   await expect(favourite).toHaveAttribute("aria-pressed", "true");
   await favourite.click();
