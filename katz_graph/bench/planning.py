@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Served, painting, serving
+from katz_graph.bench.served import Served, painting
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.shipped import FOLDER
@@ -61,26 +61,27 @@ def run(scale: Scale | None = None, seed: int = 0) -> BenchResult:
     rows: list[list[Any]] = []
     metrics: dict[str, Any] = {}
     for key, options in zip(KEYS, ((), ("--devices", "cpu*2")), strict=True):
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            serving(Path(folder), "--threads", "1", *options) as server,
-        ):
-            first, later = [], []
-            same = _as_printed(server, "--threads", "1", *options)
-            for workflow, prompt in workflows.items():
-                unknown, *known = [
-                    _planned(server, _edited(prompt, draw)) for _ in range(scale.edits + 1)
-                ]
-                rows.append([f"{workflow}, {key}", unknown, median(known), max(known)])
-                first.append(unknown)
-                later += known
-            metrics[f"{key}_p50"] = median(later)
-            metrics[f"{key}_p95"] = sorted(later)[int(0.95 * len(later))]
-            metrics[f"{key}_first_most"] = max(first)
-            metrics[f"{key}_same"] = same
-            metrics[f"{key}_newest"] = _newest_wins(server, workflows["controlnet_lora"])
-            if not options:
-                slowed = list(_slowed(server, workflows["controlnet_lora"], scale, draw))
+        given = "--threads", "1", *options
+        with tempfile.TemporaryDirectory() as folder:
+            server = Served(Path(folder), *given)
+            server.beside("plan", str(FOLDER / "txt2img.json"), *given)  # measures the devices
+            with server:
+                first, later = [], []
+                same = _as_printed(server, *given)
+                for workflow, prompt in workflows.items():
+                    unknown, *known = [
+                        _planned(server, _edited(prompt, draw)) for _ in range(scale.edits + 1)
+                    ]
+                    rows.append([f"{workflow}, {key}", unknown, median(known), max(known)])
+                    first.append(unknown)
+                    later += known
+                metrics[f"{key}_p50"] = median(later)
+                metrics[f"{key}_p95"] = sorted(later)[int(0.95 * len(later))]
+                metrics[f"{key}_first_most"] = max(first)
+                metrics[f"{key}_same"] = same
+                metrics[f"{key}_newest"] = _newest_wins(server, workflows["controlnet_lora"])
+                if not options:
+                    slowed = list(_slowed(server, workflows["controlnet_lora"], scale, draw))
     metrics["slowed"] = median(slowed)
     late = max(metrics["one_device_p95"], metrics["two_devices_p95"])
     right = all(metrics[f"{key}_{name}"] for key in KEYS for name in ("newest", "same"))
