@@ -149,7 +149,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Declares the ControlNets of a family: their classes in diffusers, and their single files.
+    """Declares the ControlNets of a family: their classes in diffusers, and the layouts of their
+    single files.
     `check` raises InputError when one does not fit a model of the family. `draw` adds the
     operations of one to a region. `reads`, of transformers: which of a ControlNet's residuals is
     added before each block of a network, or to what that reads of an earlier one, and before its
@@ -157,7 +158,7 @@ class Controls:
     """
 
     class_names: tuple[str, ...]
-    file: Layout
+    files: tuple[Layout, ...]
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
     draw: DrawControl
     reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None

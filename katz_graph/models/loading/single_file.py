@@ -101,10 +101,9 @@ KINDS = {
 }
 UNREAD = (  # parts of tensors' names that are all there, those of which none is -> what it is
     (
-        ("double_blocks.0.img_attn.", "controlnet_blocks.0.weight", "input_hint_block.0.weight"),
+        ("double_blocks.0.img_attn.", "controlnet_blocks.0.linear.weight"),
         (),
-        "ControlNet for FLUX.1 in XLabs' own layout, which is not read: take it in diffusers' "
-        "layout",
+        "MistoLine ControlNet, which is not supported: take another of FLUX.1",
     ),
     (
         ("controlnet_blocks.0.weight", "pos_embed_input.proj.weight"),
@@ -185,7 +184,8 @@ def vae_component(
 
 def controlnet_component(file: Contents) -> Component:
     """Returns a ControlNet, in either layout, also one for several kinds of reference."""
-    return _component(file, [controls.file for controls in all_controls()], "a ControlNet")
+    layouts = [layout for controls in all_controls() for layout in controls.files]
+    return _component(file, layouts, "a ControlNet")
 
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:

@@ -1,5 +1,5 @@
 """Tells the ControlNets of FLUX.1: which of their residuals each block reads, if they fit, and
-their files in diffusers' layout. Never imports torch.
+their files in diffusers' layout and in XLabs'. Never imports torch.
 """
 
 from __future__ import annotations
@@ -7,7 +7,11 @@ from __future__ import annotations
 from katz_graph.errors import InputError
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.flux.architecture import CONTROLNET, transformer_architecture
-from katz_graph.models.families.flux.files import positions
+from katz_graph.models.families.flux.files import (
+    ORIGINAL_HINT,
+    blocks_configuration,
+    positions,
+)
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import Shapes, how_many
@@ -67,6 +71,19 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "conditioning_embedding_channels": None
         if pixels is None
         else shapes["input_hint_block.conv_out.weight"][0],
+    }
+
+
+def original_controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
+    """Derives the configuration of a ControlNet in XLabs' layout, which reads the pixels of its
+    reference. KeyError names a tensor that is missing.
+    """
+    side = 2
+    return {
+        **blocks_configuration(shapes),
+        "_class_name": CONTROLNET,
+        "patch_size": side,
+        "conditioning_embedding_channels": shapes[ORIGINAL_HINT][1] // side**2,
     }
 
 

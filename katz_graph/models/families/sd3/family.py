@@ -61,10 +61,12 @@ FAMILY = ModelFamily(
     ),
     controls=Controls(
         (CONTROLNET,),
-        Layout(
-            prefixes=("",),
-            names=("pos_embed_input.proj.weight",),
-            configure=controlnet_configuration,
+        (
+            Layout(
+                prefixes=("",),
+                names=("pos_embed_input.proj.weight",),
+                configure=controlnet_configuration,
+            ),
         ),
         check_controlnet,
         draw_control,
