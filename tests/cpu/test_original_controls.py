@@ -12,15 +12,28 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers_made import GUIDANCE, PROMPTS, STEPS, guidance
+from transformers_made import GUIDANCE, PROMPTS, STEPS, guidance, inputs
 
-from katz_graph.bench.random_transformers import Kind, make_controlnet, make_pipeline
+from katz_graph.bench.random_transformers import (
+    Kind,
+    make_controlnet,
+    make_pipeline,
+    make_transformer,
+)
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.stock_pipelines import Asked, schedule, stock
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
+from katz_graph.ir.values import Step, TextEncoding
+from katz_graph.models.families.shared.transformer_stack import stack_of
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import ConditioningEntry, ControlNetRecipe, ControlUse, Picture, Prompt
 
@@ -42,9 +55,11 @@ def same(module: Any, wanted: Any) -> bool:
     )
 
 
-def region(folder: Path, kind: Kind, control: ControlNetRecipe | None) -> Region:
+def region(
+    folder: Path, kind: Kind, control: ControlNetRecipe | None, image: Picture | None = None
+) -> Region:
     model, clip, vae = pipeline_recipes(folder)
-    image = Picture.of(pixels())
+    image = image or Picture.of(pixels())
     used = () if control is None else (ControlUse(control, image, STRENGTH, vae=vae),)
     begin = {
         "sampler_name": "euler",
@@ -174,3 +189,224 @@ def test_a_file_in_xlabs_layout_that_lost_a_tensor_is_incomplete(
     with pytest.raises(InputError, match=r"control\.safetensors: .*(missing)"):
         part = controlnet_recipe(tmp_path / "control.safetensors").control_net
         ModelStore().controlnet(part, "cpu", torch.float32)
+
+
+# Stability's of SD3.5 large
+
+
+def stability(module: Any, control_type: float | None = None) -> dict[str, Tensor]:
+    """Names a ControlNet's tensors as Stability's files do."""
+    made = dict(module.state_dict())
+    for number in range(module.config.num_layers):
+        block = f"transformer_blocks.{number}"
+        for end in ("weight", "bias"):
+            qkv = [made.pop(f"{block}.attn.to_{one}.{end}") for one in "qkv"]
+            made[f"{block}.attn.qkv.{end}"] = torch.cat(qkv)
+            for theirs, ours in (
+                ("attn.proj", "attn.to_out.0"),
+                ("adaLN_modulation.1", "norm1.linear"),
+                ("mlp.fc1", "ff.net.0.proj"),
+                ("mlp.fc2", "ff.net.2"),
+            ):
+                made[f"{block}.{theirs}.{end}"] = made.pop(f"{block}.{ours}.{end}")
+    if control_type is not None:
+        made["control_type"] = torch.tensor(control_type)
+    return made
+
+
+ALONE = {  # as the published configuration has it
+    "joint_attention_dim": None,
+    "pos_embed_max_size": None,
+    "pos_embed_type": None,
+    "use_pos_embed": False,
+    "force_zeros_for_pooled_projection": False,
+    "qk_norm": None,
+}
+LARGE = {"attention_head_dim": 64, "num_attention_heads": 1, "caption_projection_dim": 64}
+
+
+@pytest.fixture(scope="module")
+def sd35(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
+    place = tmp_path_factory.mktemp("sd35")
+    make_pipeline(place, "sd35", 1, blocks=4, with_t5=True, **LARGE)
+    module = make_controlnet("sd35", 2, blocks=2, **{**LARGE, **ALONE})
+    module.save_pretrained(place / "controlnet")
+    save_file(stability(module), place / "sd3.5_large_controlnet_blur.safetensors")
+    return place, place / "sd3.5_large_controlnet_blur.safetensors", module
+
+
+def test_a_controlnet_in_stability_s_layout_is_diffusers_module(
+    sd35: tuple[Path, Path, Any],
+) -> None:
+    _, file, module = sd35
+    part = controlnet_recipe(file).control_net
+    values = json.loads(part.configuration or "")
+    assert values == {name: module.config[name] for name in values}
+    assert same(ModelStore().controlnet(part, "cpu", torch.float32), module)
+
+
+@pytest.mark.parametrize("source", ["file", "folder"])
+def test_a_picture_with_a_controlnet_that_begins_with_the_model_s_tokens_is_the_stock_pipeline_s(
+    source: str, sd35: tuple[Path, Path, Any]
+) -> None:
+    folder, file, _ = sd35
+    control = controlnet_recipe(file if source == "file" else folder / "controlnet")
+    ours, wanted, plain = pictures(folder, "sd35", control)
+    assert (ours - wanted).abs().max() <= 1e-5
+    assert (ours - plain).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_residuals_of_one_that_begins_with_the_model_s_tokens_are_those_of_forward(
+    batch: int, dtype: torch.dtype
+) -> None:
+    base = make_transformer("sd35", 3, blocks=5, **LARGE).to(dtype)
+    control = make_controlnet("sd35", 4, blocks=2, **{**LARGE, **ALONE}).to(dtype)
+    step, text = inputs(base, batch, dtype)
+    reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
+    ours = residuals(base, control, step, text, reference)
+    # its pipeline gives the ControlNet the model's positions
+    control.pos_embed = control._get_pos_embed_from_transformer(base).to(dtype)
+    # tokens lie channel by channel there, for which bfloat16's product rounds otherwise
+    control.pos_embed.register_forward_hook(lambda *given: given[-1].contiguous())
+    (wanted,) = control(
+        step.model_input,
+        reference,
+        STRENGTH,
+        None,
+        text.pooled,
+        step.timestep.float(),
+        return_dict=False,
+    )
+    assert len(ours) == len(wanted) == 2
+    for one, other in zip(ours, wanted, strict=True):
+        assert torch.equal(one, other) and one.abs().max() > 0.05
+
+
+def residuals(
+    base: Any, control: Any, step: Step, text: TextEncoding, reference: Tensor
+) -> list[Tensor]:
+    """Runs a ControlNet that begins with the model's tokens, in stages."""
+
+    def run(name: str, module: Any, **given: Any) -> Any:
+        return stage(f"transformer_{name}").computed(module, given)
+
+    def fixed(module: Any) -> Any:
+        cells = {"cells": step.x.shape[-2:], "latents": (), "placing": "", "before": 0}
+        return run("fixed", module, text=text, **cells)[0]
+
+    (context,) = run("context", base, text=text, kinds=())
+    told = {"text": text, "reads_pooled": text.pooled is not None}
+    given = {"step": step, "context": context, "pooled": run("pooled", base, **told)[0]}
+    (tokens,) = run("embed", base, text=text, fixed=fixed(base), **given)
+    (tokens,) = run(
+        "control_tokens",
+        control,
+        features=tokens,
+        hint=run("hint", control, reference=reference)[0],
+        pooled=run("pooled", control, **told)[0],
+        fill=run("fill", base)[0],
+        fixed=fixed(control),
+    )
+    found = []
+    count = len(stack_of(control).blocks(control))
+    strength = torch.full((len(step.x),), STRENGTH)
+    for number in range(count):
+        tokens, residual = run(
+            "control_block",
+            control,
+            features=tokens,
+            fixed=fixed(control),
+            strength=strength,
+            block=number,
+        )
+        found.append(residual)
+    return found
+
+
+def on_two_devices(folder: Path, kind: Kind, control: ControlNetRecipe, costs: Path) -> set[str]:
+    """Asserts that a ControlNet on another device gives the same bits. Returns what is sent."""
+    wanted = region(folder, kind, control)
+    with local_engine(batching=False, cache=costs) as engine:
+        alone = sample(engine, wanted)
+    workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
+        pins = {
+            operation.id: ("cpu:1" if "_control" in operation.stage else "cpu:0",)
+            for operation in wanted.operations
+            if stage(operation.stage).costed
+        }
+        target = Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
+        program = plan_region(wanted, target)
+        made = engine.cluster.run(program, bare_context(engine)).samples
+    assert torch.equal(made, alone)
+    return {
+        instruction.target
+        for device in ("cpu:0", "cpu:1")
+        for instruction in program.instructions[device]
+        if instruction.kind == "send"
+    }
+
+
+def test_on_another_device_it_is_sent_tokens_and_sends_each_residual_alone(
+    sd35: tuple[Path, Path, Any], costs: Path
+) -> None:
+    folder, file, _ = sd35
+    sent = on_two_devices(folder, "sd35", controlnet_recipe(file), costs)
+    assert len({one for one in sent if "block" in one}) == 2 * 2
+    assert len({one for one in sent if one.endswith("-embed")}) == 2
+
+
+def test_batched_or_not_it_gives_one_picture(sd35: tuple[Path, Path, Any], costs: Path) -> None:
+    folder, file, _ = sd35
+    wanted = region(folder, "sd35", controlnet_recipe(file))
+    made = []
+    for batching in (False, True, None):
+        with local_engine(batching=batching, cache=costs) as engine:
+            made.append(sample(engine, wanted))
+    for other in made[1:]:
+        assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [(0.0, lambda x: x), (1.0, lambda x: x * 127.5 + 0.5), (2.0, lambda x: 1 - x)],
+)
+def test_what_a_file_says_that_it_reads_is_made_of_a_picture(
+    kind: float, seen: Any, sd35: tuple[Path, Path, Any], tmp_path: Path, costs: Path
+) -> None:
+    folder, plain, module = sd35
+    save_file(stability(module, kind), tmp_path / "control.safetensors")
+    told = region(folder, "sd35", controlnet_recipe(tmp_path / "control.safetensors"))
+    made = region(folder, "sd35", controlnet_recipe(plain), Picture.of(seen(pixels())))
+    with local_engine(cache=costs) as engine:
+        assert torch.equal(sample(engine, told), sample(engine, made))
+
+
+@pytest.mark.parametrize("number", [torch.zeros(2), torch.zeros(1, dtype=torch.bool)])
+def test_a_control_type_that_is_no_number_is_refused(
+    number: Tensor, sd35: tuple[Path, Path, Any], tmp_path: Path
+) -> None:
+    tensors = {**stability(sd35[2]), "control_type": number}
+    save_file(tensors, tmp_path / "control.safetensors")
+    with pytest.raises(InputError, match=r"control_type is .*, expected one number"):
+        controlnet_recipe(tmp_path / "control.safetensors")
+
+
+def test_a_large_picture_is_no_matter_to_a_controlnet_without_positions(
+    sd35: tuple[Path, Path, Any], tmp_path: Path
+) -> None:
+    """The model's table decides alone."""
+    place = tmp_path / "large"
+    make_pipeline(place, "sd35", 1, blocks=4, with_t5=True, **LARGE, **{"pos_embed_max_size": 100})
+    model, clip, vae = pipeline_recipes(place)
+    use = ControlUse(controlnet_recipe(sd35[1]), Picture.of(pixels()), vae=vae)
+    entry = (ConditioningEntry(Prompt(clip, ""), control=(use,)),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 200)}, "model": model}
+    expand_sampling("StepBegin", begin, model, entry, entry, 1.0)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 202)}, "model": model}
+    with pytest.raises(InputError, match="the transformer takes at most 1600x1600"):
+        expand_sampling("StepBegin", begin, model, entry, entry, 1.0)

@@ -38,6 +38,7 @@ from katz_graph.models.loading.identity import (
     file_identity,
     read_header,
 )
+from katz_graph.models.loading.number import read_number
 from katz_graph.models.loading.quantised import is_beside, stored_weights
 from katz_graph.models.text.kinds import CLIP, QWEN3, T5, EncoderKind, kind_of
 from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
@@ -89,6 +90,10 @@ KINDS = {
         "which is not supported: take a ControlNet",
     ),
     r"ip_adapter": ("IP-Adapter", "which is not supported"),
+    r"^controlnet_blocks\.0\.linear\.": (
+        "MistoLine ControlNet",
+        "which is not supported: take another of FLUX.1",
+    ),
     r"input_hint_block\.|controlnet_cond_embedding\.": (
         "ControlNet",
         "load it with ControlNetLoader",
@@ -99,19 +104,6 @@ KINDS = {
     ),
     r"vision_model\.": ("CLIP vision encoder", "which is not supported"),
 }
-UNREAD = (  # parts of tensors' names that are all there, those of which none is -> what it is
-    (
-        ("double_blocks.0.img_attn.", "controlnet_blocks.0.linear.weight"),
-        (),
-        "MistoLine ControlNet, which is not supported: take another of FLUX.1",
-    ),
-    (
-        ("controlnet_blocks.0.weight", "pos_embed_input.proj.weight"),
-        ("context_embedder.", "add_q_proj."),  # of those that read a text
-        "ControlNet of Stable Diffusion 3.5 large: a ControlNet that reads the model's own tokens, "
-        "which is not supported: take one that reads the text",
-    ),
-)
 PIPELINE_PARTS = {
     r"(encoder\.layers|transformer\.resblocks)\.0\.|SelfAttention\.|\.self_attn\.q_proj\.": (
         "text encoder",
@@ -281,6 +273,9 @@ def _configured(
         raise InputError(
             f"{file.path}: the shapes of its tensors are not those of {supported()}"
         ) from None
+    for name in layout.told:
+        if prefix + name in file.shapes:
+            values[name] = read_number(file.identity, prefix + name)
     return Component(file.path, (file.identity,), json.dumps(values), prefix, rounding)
 
 
@@ -300,9 +295,6 @@ def _refuse_others(file: Contents) -> None:
     )
     if stranger is not None:
         raise InputError(f"{file.path}: this is a {stranger} checkpoint; {_runs()}")
-    for there, absent, what in UNREAD:
-        if all(one in names for one in there) and not any(one in names for one in absent):
-            raise InputError(f"{file.path}: this is a {what}")
 
 
 def _other(file: Contents, wanted: str) -> InputError:

@@ -1,5 +1,6 @@
-"""Reads transformers of Stable Diffusion 3 in the original layout: one table from its names to
-diffusers', where fused rows come apart and two halves change places. Never imports torch.
+"""Reads transformers of Stable Diffusion 3 and its ControlNets in the original layout: one table
+from its names to diffusers', where fused rows come apart and two halves change places. Never
+imports torch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, how_many
 from katz_graph.models.renaming import Renaming
 
+CONTROL_TYPE = "control_type"  # of a ControlNet: one number that says what it reads
+ORIGINAL_CONTROL = "transformer_blocks.0.adaLN_modulation.1.weight"
 RENAMING = Renaming(
     {
         "x_embedder.proj": ("pos_embed.proj",),
@@ -45,6 +48,16 @@ RENAMING = Renaming(
             "context_block.adaLN_modulation.1": ("norm1_context.linear",),
             "context_block.mlp.fc1": ("ff_context.net.0.proj",),
             "context_block.mlp.fc2": ("ff_context.net.2",),
+        }.items()
+    }
+    | {  # of ControlNets
+        f"transformer_blocks.{{}}.{layer}": tuple(f"transformer_blocks.{{}}.{one}" for one in names)
+        for layer, names in {
+            "attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
+            "attn.proj": ("attn.to_out.0",),
+            "adaLN_modulation.1": ("norm1.linear",),
+            "mlp.fc1": ("ff.net.0.proj",),
+            "mlp.fc2": ("ff.net.2",),
         }.items()
     },
     swapped=frozenset({"final_layer.adaLN_modulation.1"}),
@@ -85,4 +98,5 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the tensors as diffusers names them. `values`: the module's configuration."""
-    return RENAMING.converted(tensors, values["num_layers"])
+    kept = {name: tensor for name, tensor in tensors.items() if name != CONTROL_TYPE}
+    return RENAMING.converted(kept, values["num_layers"])
