@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
+
+if TYPE_CHECKING:
+    from katz_graph.recipe import ControlUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,13 @@ class GradualMask:
 
 
 @dataclass(frozen=True, slots=True)
+class Controlled:
+    """Makes a ControlNet act on all that a model is told."""
+
+    use: ControlUse
+
+
+@dataclass(frozen=True, slots=True)
 class OpaquePatch:
     """A function that a pack put on a model. Two are equal when their identities are, so these must
     be unique.
@@ -157,6 +167,7 @@ Patch = (
     | AfterGuidance
     | WeakenedNegative
     | GradualMask
+    | Controlled
     | OpaquePatch
 )
 P = TypeVar("P", bound=Patch)
@@ -170,6 +181,11 @@ def sampling_patch(patches: Iterable[Patch]) -> SamplingPatch | None:
 def gradual_mask(patches: Iterable[Patch]) -> GradualMask | None:
     """Returns the patch of a latent's mask; the last one counts."""
     return _last(patch for patch in patches if isinstance(patch, GradualMask))
+
+
+def control_uses(patches: Iterable[Patch]) -> tuple[ControlUse, ...]:
+    """Returns the ControlNets that act on all that a model is told. All count, in order."""
+    return tuple(patch.use for patch in patches if isinstance(patch, Controlled))
 
 
 def guidance_patch(patches: Iterable[Patch]) -> GuidancePatch | OpaquePatch | None:

@@ -63,6 +63,7 @@ _CLASSES: tuple[type, ...] = (
     patches.WeakenedGuidance,
     patches.WeakenedNegative,
     patches.GradualMask,
+    patches.Controlled,
     spec.SamplingSpec,
     spec.DiffusersSpec,
     names.SamplerChoice,

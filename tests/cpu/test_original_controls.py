@@ -5,6 +5,7 @@ pipelines. The layouts are written here, by tables that share nothing with the l
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,21 @@ from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.families.shared.transformer_stack import stack_of
+from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import stage
+from katz_graph.patches import Controlled
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ConditioningEntry, ControlNetRecipe, ControlUse, Picture, Prompt
+from katz_graph.recipe import (
+    Component,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ControlUse,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
 
 SIZE = 64, 96  # of pictures
 STRENGTH = 0.7
@@ -56,9 +67,14 @@ def same(module: Any, wanted: Any) -> bool:
 
 
 def region(
-    folder: Path, kind: Kind, control: ControlNetRecipe | None, image: Picture | None = None
+    folder: Path,
+    kind: Kind,
+    control: ControlNetRecipe | None,
+    image: Picture | None = None,
+    model: ModelRecipe | None = None,
 ) -> Region:
-    model, clip, vae = pipeline_recipes(folder)
+    own, clip, vae = pipeline_recipes(folder)
+    model = model or own
     image = image or Picture.of(pixels())
     used = () if control is None else (ControlUse(control, image, STRENGTH, vae=vae),)
     begin = {
@@ -410,3 +426,133 @@ def test_a_large_picture_is_no_matter_to_a_controlnet_without_positions(
     begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 202)}, "model": model}
     with pytest.raises(InputError, match="the transformer takes at most 1600x1600"):
         expand_sampling("StepBegin", begin, model, entry, entry, 1.0)
+
+
+# Z-Image's control patch
+
+
+@pytest.fixture(scope="module")
+def z_image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
+    place = tmp_path_factory.mktemp("z_image")
+    make_pipeline(place, "z_image", 1, blocks=7)
+    module = make_controlnet("z_image", 2, blocks=2, control_layers_places=[0, 5])
+    module.save_pretrained(place / "controlnet")
+    file = place / "Z-Image-Turbo-Fun-Controlnet-Union.safetensors"
+    save_file(module.state_dict(), file)
+    return place, file, module
+
+
+def test_a_control_patch_is_diffusers_module(z_image: tuple[Path, Path, Any]) -> None:
+    _, file, module = z_image
+    part = controlnet_recipe(file).control_net
+    values = json.loads(part.configuration or "")
+    assert values == {name: module.config[name] for name in values}
+    assert same(ModelStore().controlnet(part, "cpu", torch.float32), module)
+
+
+@pytest.mark.parametrize("source", ["file", "folder"])
+def test_a_picture_with_a_control_patch_is_the_stock_pipeline_s(
+    source: str, z_image: tuple[Path, Path, Any]
+) -> None:
+    folder, file, _ = z_image
+    control = controlnet_recipe(file if source == "file" else folder / "controlnet")
+    ours, wanted, plain = pictures(folder, "z_image", control)
+    assert (ours - wanted).abs().max() <= 1e-5
+    assert (ours - plain).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_residuals_of_a_control_patch_are_those_of_forward(batch: int, dtype: torch.dtype) -> None:
+    """On a picture of 15 patches, which are filled up to 32 tokens."""
+    base = make_transformer("z_image", 3, blocks=5).to(dtype)
+    control = make_controlnet("z_image", 4, blocks=2).to(dtype)
+    step, text = inputs(base, batch, dtype)
+    reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
+    ours = residuals(base, control, step, text, reference)
+    whole = type(control).from_transformer(control, base)
+    x, seen = ([*one.unsqueeze(2)] for one in (step.model_input, reference))
+    time = 1 - step.timestep.float()
+    with torch.no_grad():
+        wanted = whole(x, time, [*text.hidden], seen, STRENGTH)
+    assert list(wanted) == [0, 2] and len(ours) == 2
+    for one, other in zip(ours, wanted.values(), strict=True):
+        assert torch.equal(one, other) and one.abs().max() > 0.05
+
+
+def test_a_control_patch_on_another_device_sends_each_residual_alone(
+    z_image: tuple[Path, Path, Any], costs: Path
+) -> None:
+    folder, file, _ = z_image
+    sent = on_two_devices(folder, "z_image", controlnet_recipe(file), costs)
+    assert len({one for one in sent if "block" in one}) == 2 * 2
+    assert len({one for one in sent if one.endswith("-embed")}) == 2
+
+
+def test_a_patched_model_acts_on_all_that_it_is_told(
+    z_image: tuple[Path, Path, Any], costs: Path
+) -> None:
+    """As a ControlNet on both conditionings does; a model that a KSampler is given keeps none."""
+    folder, file, _ = z_image
+    control = controlnet_recipe(file)
+    wanted = region(folder, "z_image", control)
+    model, _, vae = pipeline_recipes(folder)
+    use = ControlUse(control, Picture.of(pixels()), STRENGTH, vae=vae)
+    made = region(folder, "z_image", None, model=model.with_patch(Controlled(use)))
+    assert not made.begin.inputs["model"].patches
+    with local_engine(cache=costs) as engine:
+        assert torch.equal(sample(engine, made), sample(engine, wanted))
+
+
+def test_a_loop_that_is_drawn_is_refused_a_patched_model(z_image: tuple[Path, Path, Any]) -> None:
+    folder, file, _ = z_image
+    plain = region(folder, "z_image", None)
+    use = ControlUse(controlnet_recipe(file), Picture.of(pixels()))
+    model = plain.begin.inputs["model"].with_patch(Controlled(use))
+    begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": model})
+    with local_engine() as engine:
+        target = Target(engine.cluster.devices, engine.cluster.links)
+        with pytest.raises(InputError, match="draw it with TransformerControlTokens and"):
+            plan_region(replace(plain, begin=begin), target)
+
+
+def test_a_control_patch_of_version_2_is_refused(
+    z_image: tuple[Path, Path, Any], tmp_path: Path
+) -> None:
+    later = make_controlnet(
+        "z_image", 2, control_in_dim=33, add_control_noise_refiner="control_layers"
+    )
+    save_file(later.state_dict(), tmp_path / "control.safetensors")
+    later.save_pretrained(tmp_path / "controlnet")
+    for source in ("control.safetensors", "controlnet"):
+        with pytest.raises(InputError, match=r"version 2.*: take version 1"):
+            controlnet_recipe(tmp_path / source)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"dim": 64}, "its width is 64, the transformer in"),
+        ({"n_heads": 1, "n_kv_heads": 1}, "its number of heads is 1, the transformer in"),
+        ({"control_layers_places": [0, 9]}, r"acts behind block 9, .* has 0 to 6"),
+    ],
+)
+def test_a_control_patch_of_other_sizes_is_refused(
+    changed: dict[str, Any], words: str, z_image: tuple[Path, Path, Any]
+) -> None:
+    model, _, _ = pipeline_recipes(z_image[0])
+    values = {**z_image[2].config, "_class_name": "ZImageControlNetModel", **changed}
+    part = Component("control", (), json.dumps(values))
+    with pytest.raises(InputError, match=words):
+        check_controlnet(ControlNetRecipe(part), model)
+
+
+def test_a_model_whose_positions_a_control_patch_does_not_know_is_refused(
+    z_image: tuple[Path, Path, Any],
+) -> None:
+    model, _, _ = pipeline_recipes(z_image[0])
+    network = model.network
+    values = {**json.loads((z_image[0] / "transformer" / "config.json").read_text())}
+    other = replace(network, configuration=json.dumps(values | {"axes_dims": [8, 4, 4]}))
+    with pytest.raises(InputError, match=r"have the axes \[8, 4, 4\]"):
+        check_controlnet(controlnet_recipe(z_image[1]), replace(model, network=other))

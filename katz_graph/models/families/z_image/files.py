@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.models.families.z_image.architecture import TRANSFORMER
+from katz_graph.models.families.z_image.architecture import TRANSFORMER, positions
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import Shapes, how_many
 from katz_graph.models.renaming import Renaming
@@ -38,9 +38,6 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
     """
     width, inputs = shapes["x_embedder.weight"]
     (head,) = shapes["layers.0.attention.q_norm.weight"]
-    first = head // 4  # of rotary positions: the axis of the text, then rows and columns
-    if first % 2 or (head - first) % 4:
-        raise ValueError(head)
     return {
         "_class_name": TRANSFORMER,
         "in_channels": inputs // 4,
@@ -50,11 +47,13 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
         "n_heads": width // head,
         "n_kv_heads": width // head,
         "cap_feat_dim": shapes["cap_embedder.1.weight"][1],
-        "axes_dims": [first, (head - first) // 2, (head - first) // 2],
+        "axes_dims": positions(head),
     }
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors as diffusers names them. `values`: the module's configuration."""
+    """Returns the tensors as diffusers names them, as ControlNets' files do. `values`: the module's
+    configuration.
+    """
     kept = {name: tensor for name, tensor in tensors.items() if name != UNUSED}
-    return RENAMING.converted(kept, values["n_layers"])
+    return RENAMING.converted(kept, blocks=0)  # its last block is as the others
