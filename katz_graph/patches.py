@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
-
-if TYPE_CHECKING:
-    from katz_graph.recipe import ControlUse
+from typing import Any, Literal, TypeGuard, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +132,6 @@ class GradualMask:
 
 
 @dataclass(frozen=True, slots=True)
-class Controlled:
-    """Makes a ControlNet act on all that a model is told."""
-
-    use: ControlUse
-
-
-@dataclass(frozen=True, slots=True)
 class OpaquePatch:
     """A function that a pack put on a model. Two are equal when their identities are, so these must
     be unique.
@@ -167,7 +157,6 @@ Patch = (
     | AfterGuidance
     | WeakenedNegative
     | GradualMask
-    | Controlled
     | OpaquePatch
 )
 P = TypeVar("P", bound=Patch)
@@ -181,11 +170,6 @@ def sampling_patch(patches: Iterable[Patch]) -> SamplingPatch | None:
 def gradual_mask(patches: Iterable[Patch]) -> GradualMask | None:
     """Returns the patch of a latent's mask; the last one counts."""
     return _last(patch for patch in patches if isinstance(patch, GradualMask))
-
-
-def control_uses(patches: Iterable[Patch]) -> tuple[ControlUse, ...]:
-    """Returns the ControlNets that act on all that a model is told. All count, in order."""
-    return tuple(patch.use for patch in patches if isinstance(patch, Controlled))
 
 
 def guidance_patch(patches: Iterable[Patch]) -> GuidancePatch | OpaquePatch | None:

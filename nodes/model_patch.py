@@ -10,7 +10,6 @@ from katz_graph.context import Context
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import controlnet_recipe
 from katz_graph.node import FileChoice, Node, Widget
-from katz_graph.patches import Controlled
 from katz_graph.recipe import ControlUse, Picture, digest
 from katz_graph.wires import Image, Mask, Model, ModelPatch, Vae
 
@@ -52,4 +51,4 @@ class QwenImageDiffsynthControlnet(Node, category="advanced/loaders/qwen"):
                 "the mask is not used"
             )
         use = ControlUse(model_patch, Picture.of(image), self.strength, vae=vae)
-        return model.with_patch(Controlled(use))
+        return model.with_control(use)

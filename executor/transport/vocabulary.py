@@ -63,7 +63,6 @@ _CLASSES: tuple[type, ...] = (
     patches.WeakenedGuidance,
     patches.WeakenedNegative,
     patches.GradualMask,
-    patches.Controlled,
     spec.SamplingSpec,
     spec.DiffusersSpec,
     names.SamplerChoice,

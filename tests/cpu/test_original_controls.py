@@ -36,7 +36,6 @@ from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import stage
-from katz_graph.patches import Controlled
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import (
     Component,
@@ -498,8 +497,8 @@ def test_a_patched_model_acts_on_all_that_it_is_told(
     wanted = region(folder, "z_image", control)
     model, _, vae = pipeline_recipes(folder)
     use = ControlUse(control, Picture.of(pixels()), STRENGTH, vae=vae)
-    made = region(folder, "z_image", None, model=model.with_patch(Controlled(use)))
-    assert not made.begin.inputs["model"].patches
+    made = region(folder, "z_image", None, model=model.with_control(use))
+    assert not made.begin.inputs["model"].controls
     with local_engine(cache=costs) as engine:
         assert torch.equal(sample(engine, made), sample(engine, wanted))
 
@@ -508,7 +507,7 @@ def test_a_loop_that_is_drawn_is_refused_a_patched_model(z_image: tuple[Path, Pa
     folder, file, _ = z_image
     plain = region(folder, "z_image", None)
     use = ControlUse(controlnet_recipe(file), Picture.of(pixels()))
-    model = plain.begin.inputs["model"].with_patch(Controlled(use))
+    model = plain.begin.inputs["model"].with_control(use)
     begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": model})
     with local_engine() as engine:
         target = Target(engine.cluster.devices, engine.cluster.links)

@@ -16,7 +16,7 @@ from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.guidance_spec import Guider
 from katz_graph.ir.region import CROP, SLOTS
 from katz_graph.models.family import Control, check_controlnet, family_of, passed_over
-from katz_graph.patches import Controlled, PassedOver, control_uses
+from katz_graph.patches import PassedOver
 from katz_graph.planner.passes.conditioning import WHOLE, balanced, combine, within
 from katz_graph.planner.passes.latent import fit_empty
 from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
@@ -41,7 +41,8 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     """Returns the region of one sampler: `begin` is the type of its begin node and `begin_inputs`
     what that takes. It gives the latent, and the denoised one that the last step began with.
     """
-    model, uses = _uncontrolled(guider.model)
+    uses = guider.model.controls  # their pictures would travel with each operation of the model
+    model = replace(guider.model, controls=())
     guider = replace(guider, model=model)
     latent = fit_empty(begin_inputs["latent_image"], model)
     entries = balanced(
@@ -66,12 +67,6 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     prediction = combine(nodes, guider, side)
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction})
     return Expansion(Graph(nodes), (Link("end", 0), Link("end", 1)))
-
-
-def _uncontrolled(model: ModelRecipe) -> tuple[ModelRecipe, tuple[ControlUse, ...]]:
-    """Splits a model from its ControlNets, whose pictures would travel with each operation."""
-    patches = tuple(one for one in model.patches if not isinstance(one, Controlled))
-    return replace(model, patches=patches), control_uses(model.patches)
 
 
 def _side(

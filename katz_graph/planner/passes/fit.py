@@ -13,7 +13,6 @@ from katz_graph.models.family import check_controlnet, check_given, check_text, 
 from katz_graph.models.stages import stages
 from katz_graph.models.text.recipe import clips, givens
 from katz_graph.patches import (
-    control_uses,
     guidance_patch,
     post_guidance_patches,
     unet_wrapper,
@@ -61,9 +60,9 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
 def _check_patches(program: Program, variant: Variant) -> None:
     """Checks that a hand-drawn region has the nodes that heed patches; a sampler's has."""
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
-    if control_uses(patches):
+    if getattr(program.region.begin.inputs.get("model"), "controls", ()):
         raise InputError(
-            f"node {program.region.begin.id}: a patch of the model is a ControlNet, which acts "
+            f"node {program.region.begin.id}: a ControlNet is put on the model, which acts "
             "only in a KSampler; draw it with TransformerControlTokens and TransformerControlBlock"
         )
     types = {operation.type for operation in variant.operations}
