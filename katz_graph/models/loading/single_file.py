@@ -33,9 +33,9 @@ from katz_graph.models.loading.configurations import (
     vae_configuration,
 )
 from katz_graph.models.loading.identity import (
-    LENGTH_BYTES,
     configuration_identity,
     file_identity,
+    header,
     read_header,
 )
 from katz_graph.models.loading.number import read_number
@@ -282,9 +282,7 @@ def _configured(
 @lru_cache(maxsize=64)
 def _check_weights(identity: FileIdentity) -> None:
     """Raises InputError for weights in a format that is not read."""
-    path = Path(identity.path)
-    header, entries = read_header(path)
-    stored_weights(path, LENGTH_BYTES + len(header), entries)
+    stored_weights(header(Path(identity.path)))
 
 
 def _refuse_others(file: Contents) -> None:
