@@ -132,6 +132,12 @@ def _shards(index: Path) -> list[FileIdentity]:
             f"{index}: expected a weight_map from tensor names to files of this folder"
         )
     shards = sorted(set(homes.values()))
+    for name in shards:
+        if not (index.parent / name).exists():
+            raise InputError(
+                f"{index.parent / name}: is missing, one of the {len(shards)} files that "
+                f"{index.name} lists: download it"
+            )
     found = [file_identity(index.parent / name) for name in shards]
     there = {name: read_header(index.parent / name)[1].keys() for name in shards}
     for tensor, name in homes.items():

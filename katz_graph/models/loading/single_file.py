@@ -77,7 +77,11 @@ STRANGERS = {  # what families are called that none of ours is, by the names of 
     r"(^|\.)patchify_proj\.": "LTX-Video",
     r"(^|\.)txt_norm\.": "Qwen-Image",
     r"(^|\.)adaln_single\.": "PixArt",
-    r"^net\.x_embedder\.": "Cosmos",
+    r"(^|\.)net\.x_embedder\.": "Cosmos",
+    r"(^|\.)t5_yproj\.": "Mochi",
+    r"(^|\.)patch_embed\.text_proj\.|(^|\.)attention\.query_key_value\.": "CogVideoX",
+    r"(^|\.)double_stream_blocks\.": "HiDream",
+    r"(^|\.)visual_transformer_blocks\.": "Kandinsky 5",
     r"^edm_mean$": "Playground 2.5",
     r"^edm_vpred\.": "EDM",
 }

@@ -14,7 +14,7 @@ from katz_graph.models.families.flux.files import (
 )
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 CHAINS = "num_layers", "num_single_layers"
@@ -62,7 +62,7 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "num_layers": how_many(shapes, "transformer_blocks.{}."),
         "num_single_layers": how_many(shapes, "single_transformer_blocks.{}."),
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": shapes["context_embedder.weight"][1],
         "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
         "guidance_embeds": "time_text_embed.guidance_embedder.linear_1.weight" in shapes,

@@ -10,7 +10,7 @@ from typing import Any
 
 from katz_graph.models.families.flux.architecture import TRANSFORMER
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
 DOUBLE: Mapping[str, tuple[str, ...]] = {
@@ -109,7 +109,7 @@ def blocks_configuration(shapes: Shapes) -> Configuration:
         "num_layers": how_many(shapes, "double_blocks.{}."),
         "num_single_layers": how_many(shapes, "single_blocks.{}."),
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": shapes["txt_in.weight"][1],
         "pooled_projection_dim": shapes["vector_in.in_layer.weight"][1],
         "guidance_embeds": "guidance_in.in_layer.weight" in shapes,

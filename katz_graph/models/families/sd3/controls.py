@@ -15,7 +15,7 @@ from katz_graph.models.families.sd3.architecture import (
 )
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, how_many
+from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_count, how_many
 from katz_graph.recipe import ControlNetRecipe, ModelRecipe
 
 
@@ -69,7 +69,7 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "in_channels": channels,
         "num_layers": how_many(shapes, "controlnet_blocks.{}."),
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": text,
         "caption_projection_dim": width,
         "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
@@ -91,7 +91,7 @@ def original_controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "in_channels": channels,
         "num_layers": how_many(shapes, "controlnet_blocks.{}."),
         "attention_head_dim": HEAD_WIDTH,
-        "num_attention_heads": width // HEAD_WIDTH,
+        "num_attention_heads": head_count(width, HEAD_WIDTH),
         "joint_attention_dim": None,
         "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
         "pos_embed_type": None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from katz_graph.models.families.sd3.architecture import TRANSFORMER
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, how_many
+from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
 CONTROL_TYPE = "control_type"  # of a ControlNet: one number that says what it reads
@@ -84,7 +84,7 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
         "out_channels": shapes["final_layer.linear.weight"][0] // patch**2,
         "num_layers": blocks,
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": text,
         "caption_projection_dim": width,
         "pooled_projection_dim": shapes["y_embedder.mlp.0.weight"][1],

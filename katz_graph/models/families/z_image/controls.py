@@ -8,7 +8,7 @@ from katz_graph.errors import InputError
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.z_image.architecture import CONTROLNET, THETA, positions
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 EVERY = 5  # blocks of the model, from the first on, have one of a published ControlNet
@@ -85,6 +85,6 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "add_control_noise_refiner": None,
         "dim": width,
         "n_refiner_layers": how_many(shapes, "control_noise_refiner.{}."),
-        "n_heads": width // head,
-        "n_kv_heads": width // head,
+        "n_heads": head_count(width, head),
+        "n_kv_heads": head_count(width, head),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from katz_graph.models.families.z_image.architecture import TRANSFORMER, positions
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
 CHAINS = "layers", "noise_refiner", "context_refiner"
@@ -44,8 +44,8 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
         "dim": width,
         "n_layers": how_many(shapes, "layers.{}."),
         "n_refiner_layers": how_many(shapes, "noise_refiner.{}."),
-        "n_heads": width // head,
-        "n_kv_heads": width // head,
+        "n_heads": head_count(width, head),
+        "n_kv_heads": head_count(width, head),
         "cap_feat_dim": shapes["cap_embedder.1.weight"][1],
         "axes_dims": positions(head),
     }
