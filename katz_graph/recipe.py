@@ -72,7 +72,8 @@ class MergedComponent(Component):
 @dataclass(frozen=True, slots=True)
 class ModelRecipe:
     """A network with LoRAs and patches; `scheduler` holds the noise table and the kind of
-    prediction it was trained for, `latent` the latents that it takes.
+    prediction it was trained for, `latent` the latents that it takes. `controls` act on all that it
+    is told, beside those that a conditioning carries.
     """
 
     network: Component
@@ -80,6 +81,7 @@ class ModelRecipe:
     latent: LatentSpace = DEFAULT_LATENT_SPACE
     loras: tuple[Lora, ...] = ()
     patches: tuple[Patch, ...] = ()
+    controls: tuple[ControlUse, ...] = ()
 
     @property
     def weights(self) -> tuple[Component, tuple[Lora, ...]]:
@@ -91,6 +93,9 @@ class ModelRecipe:
 
     def with_patch(self, patch: Patch) -> ModelRecipe:
         return replace(self, patches=(*self.patches, patch))
+
+    def with_control(self, use: ControlUse) -> ModelRecipe:
+        return replace(self, controls=(*self.controls, use))
 
 
 @dataclass(frozen=True, slots=True)

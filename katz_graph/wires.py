@@ -45,6 +45,7 @@ Model = Annotated[ModelRecipe, Socket("MODEL")]
 Clip = Annotated[ClipRecipe, Socket("CLIP")]
 Vae = Annotated[VaeRecipe, Socket("VAE")]
 ControlNet = Annotated[ControlNetRecipe, Socket("CONTROL_NET")]
+ModelPatch = Annotated[ControlNetRecipe, Socket("MODEL_PATCH")]
 Conditioning = Annotated[ConditioningEntries, Socket("CONDITIONING")]
 Latent = Annotated[LatentSamples, Socket("LATENT")]
 Image = Annotated["Tensor", Socket("IMAGE")]  # float32 [B, H, W, C], 0..1

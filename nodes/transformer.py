@@ -72,6 +72,23 @@ class TransformerControl(Node, category="denoise", stage="transformer_control"):
         raise OutsideRegion(self)
 
 
+class TransformerControlTokens(Node, category="denoise", stage="transformer_control_tokens"):
+    """The tokens of a ControlNet that begins with those of the model's TransformerEmbed, for one
+    reference image.
+    """
+
+    def run(
+        self,
+        control_net: ControlNet,
+        model: Model,
+        conditioning: Conditioning,
+        features: Tokens,
+        image: Image,
+        vae: Vae | None = None,
+    ) -> Tokens:
+        raise OutsideRegion(self)
+
+
 class TransformerControlBlock(
     Node,
     category="denoise",

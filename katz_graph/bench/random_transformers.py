@@ -130,9 +130,17 @@ def make_transformer(kind: Kind, seed: int, blocks: int = 3, **changed: Any) -> 
 
 def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> Any:
     """Makes a ControlNet of a transformer whose weights all count; of FLUX.1 with one single block
-    less than double ones, of HunyuanDiT for a transformer of one block more in each half.
-    `changed`: of its configuration.
+    less than double ones, of HunyuanDiT for a transformer of one block more in each half, of
+    Z-Image with one behind every second block. `changed`: of its configuration.
     """
+    if kind == "z_image":
+        config = transformer_config(kind, blocks)
+        names = "dim", "n_refiner_layers", "n_heads", "n_kv_heads"
+        values = {name: config[name] for name in names} | {
+            "control_layers_places": [2 * number for number in range(blocks)],
+            "control_in_dim": 16,
+        }
+        return _drawn(diffusers.ZImageControlNetModel, values | changed, seed)
     values = transformer_config(kind, blocks) | {"num_layers": blocks} | changed
     if kind in ("flux", "schnell"):
         values["num_single_layers"] = changed.get("num_single_layers", blocks - 1)

@@ -52,6 +52,7 @@ KINDS: Mapping[str, FolderKind] = {
     "checkpoints": FolderKind(("checkpoints",), marker="model_index.json"),
     "controlnet": FolderKind(("controlnet", "t2i_adapter"), marker="config.json", fetched=True),
     "loras": FolderKind(("loras",), fetched=True),
+    "model_patches": FolderKind(("model_patches",), marker="config.json"),
     "vae": FolderKind(("vae",), marker="config.json"),
     "clip": FolderKind(("text_encoders", "clip"), marker="config.json"),
     "unet": FolderKind(("diffusion_models", "unet"), marker="config.json"),

@@ -129,13 +129,14 @@ class Network:
 class Layout:
     """Recognises a module in a safetensors file: under one of the prefixes, one of `names` is there
     and none of `besides`. `configure` derives its configuration from the shapes of its tensors and
-    the name of the file.
+    the name of the file; `told`: tensors of one number that the configuration holds too.
     """
 
     prefixes: tuple[str, ...]
     names: tuple[str, ...]
     configure: Callable[[Shapes, str], Configuration]
     besides: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
 
     def prefix(self, shapes: Shapes) -> str | None:
         """Returns the prefix under which the module is there."""
@@ -149,19 +150,25 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Declares the ControlNets of a family: their classes in diffusers, and their single files.
+    """Declares the ControlNets of a family: their classes in diffusers, and the layouts of their
+    single files.
     `check` raises InputError when one does not fit a model of the family. `draw` adds the
     operations of one to a region. `reads`, of transformers: which of a ControlNet's residuals is
     added before each block of a network, or to what that reads of an earlier one, and before its
-    head; `blocks`: how many a ControlNet has.
+    head; `blocks`: how many a ControlNet has; `reads_tokens`: it begins with the tokens of the
+    model's embedding, and embeds no latent of its own. `picture` names a function, as
+    `module:function`, from a ControlNet's configuration and the pixels of a reference, in 0..1, to
+    those that it reads.
     """
 
     class_names: tuple[str, ...]
-    file: Layout
+    files: tuple[Layout, ...]
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
     draw: DrawControl
     reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None
     blocks: Callable[[Component], int] | None = None
+    reads_tokens: Callable[[Component], bool] = lambda _: False
+    picture: str = ""
 
 
 @dataclass(frozen=True, slots=True)

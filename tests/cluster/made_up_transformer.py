@@ -15,7 +15,7 @@ from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.families.shared.transformer_stack import unpatched
-from katz_graph.models.family import Architecture, Controls, Layout, ModelFamily, Training
+from katz_graph.models.family import Architecture, Controls, ModelFamily, Training
 from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 
@@ -48,7 +48,7 @@ FAMILY = ModelFamily(
     ),
     controls=Controls(
         ("SanaControlNetModel",),
-        Layout((), (), lambda *_: {}),  # from folders alone
+        (),  # from folders alone
         lambda control, model: check_sizes(control.control_net, model.network, architecture),
         draw_control,
         reads,

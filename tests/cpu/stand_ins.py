@@ -102,6 +102,27 @@ def z_image(layers: int = 2, refiners: int = 1) -> dict[str, Tensor]:
     return drawn(_z_image(layers, refiners), 2)
 
 
+def _z_image_control() -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield from _linear("control_all_x_embedder.2-1", WIDTH, 64)
+    inner = int(WIDTH / 3 * 8)
+    for place in ("control_layers.0", "control_noise_refiner.0"):
+        for one in ("to_q", "to_k", "to_v", "to_out.0"):
+            yield f"{place}.attention.{one}.weight", (WIDTH, WIDTH)
+        for one in "qk":
+            yield f"{place}.attention.norm_{one}.weight", (HEAD,)
+        for number, (out, into) in enumerate(((inner, WIDTH), (WIDTH, inner), (inner, WIDTH)), 1):
+            yield f"{place}.feed_forward.w{number}.weight", (out, into)
+        for norm in ("attention_norm1", "attention_norm2", "ffn_norm1", "ffn_norm2"):
+            yield f"{place}.{norm}.weight", (WIDTH,)
+        yield from _linear(f"{place}.adaLN_modulation.0", 4 * WIDTH, WIDTH)
+    yield from _linear("control_layers.0.before_proj", WIDTH, WIDTH)
+    yield from _linear("control_layers.0.after_proj", WIDTH, WIDTH)
+
+
+def z_image_control() -> dict[str, Tensor]:
+    return drawn(_z_image_control(), 8)
+
+
 def _t5() -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "shared.weight", (32128, LONG)
     for number in range(2):

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import controlnet_folder, pipeline_folder
 
 from katz_graph.errors import InputError
-from katz_graph.models.loading.identity import component, file_identity
+from katz_graph.models.loading.component import component
+from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes, vae_recipe
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import digest
@@ -222,7 +223,7 @@ def test_variants_and_shards(pipeline):
     refused(
         lambda: component(pipeline / "unet", "network"),
         Path(sharded.files[-1].path).name,
-        "no such file",
+        "is missing, one of the",
     )
 
 

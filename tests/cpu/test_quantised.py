@@ -309,6 +309,68 @@ def test_a_header_is_understood_without_torch(tmp_path: Path) -> None:
     assert told.stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("mark", ["scaled_fp8", "comfy_quant"])
+def test_a_weight_and_its_scale_may_lie_in_different_shards(
+    mark: str,
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(folder, tmp_path / "pipeline")
+    place = tmp_path / "pipeline" / "transformer"
+    files = Files(load_file(place / WEIGHTS), mark)
+    files.store("transformer_blocks.0.attn.to_q", "float8_e4m3fn")
+    files.store("transformer_blocks.1.ff.net.2", "float8_e4m3fn", rows=False)
+    (tmp_path / "made").mkdir()
+    scaled, wide = files.save(tmp_path / "made")
+    (place / WEIGHTS).unlink()
+    beside = ("scale_weight", "weight_scale", "comfy_quant", "scaled_fp8", "_scale", "scale_input")
+    shards: list[dict[str, Tensor]] = [{}, {}]
+    for name, tensor in load_file(scaled).items():
+        shards[name.endswith(beside)][name] = tensor
+    index: dict[str, str] = {}
+    for number, tensors in enumerate(shards, start=1):
+        name = f"diffusion_pytorch_model-{number:05}-of-00002.safetensors"
+        save_file(tensors, place / name)
+        index |= dict.fromkeys(tensors, name)
+    (place / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": index}))
+    network = pipeline_recipes(tmp_path / "pipeline")[0].network
+    loaded = ModelStore().network(network, *CPU).state_dict()
+    for name, tensor in load_file(wide).items():
+        assert torch.equal(loaded[name], tensor), name
+    lost = place / "diffusion_pytorch_model-00002-of-00002.safetensors"
+    save_file({name: one for name, one in shards[1].items() if "to_q" not in name}, lost)
+    with pytest.raises(InputError, match=rf"^{lost}: lacks transformer_blocks\.0\.attn\.to_q.*sca"):
+        pipeline_recipes(tmp_path / "pipeline")
+
+
+@pytest.mark.parametrize("rounding", ["float8_e4m3fn", "float8_e5m2"])
+def test_weights_are_rounded_once_and_those_with_scales_not_at_all(
+    rounding: str, tmp_path: Path
+) -> None:
+    """A float32 just above the middle of two numbers of 8 bits is rounded up; by way of bfloat16,
+    which makes the middle of it, it would be rounded to the even one.
+    """
+    files = transformer_files("comfy_quant")
+    kind = FP8[rounding]
+    step = torch.finfo(kind).eps
+    above = 1 + step / 2 + step / 4096  # half a step to the odd number behind 1, and a little
+    plain = "joint_blocks.2.x_block.mlp.fc2.weight"
+    for tensors in (files.scaled, files.wide):
+        tensors[plain] = torch.full_like(tensors[plain], above)
+    scaled, wide = files.save(tmp_path)
+    network = network_recipe(scaled, rounding).network
+    made = ModelStore().network(network, "cpu", torch.bfloat16).state_dict()
+    exact = ModelStore().network(network_recipe(wide).network, "cpu", torch.bfloat16).state_dict()
+    row = made["transformer_blocks.2.ff.net.2.weight"]
+    assert torch.tensor(above).bfloat16() == 1 + step / 2  # by way of it
+    assert torch.equal(row, torch.full_like(row, 1 + step))
+    kept = "transformer_blocks.1.ff.net.0.proj.weight"
+    assert torch.equal(made[kept], exact[kept])
+    other = "transformer_blocks.0.ff.net.2.weight"
+    wanted = load_file(wide)["joint_blocks.0.x_block.mlp.fc2.weight"].to(kind).bfloat16()
+    assert torch.equal(made[other], wanted)
+
+
 # Bad input
 
 LAYER = "joint_blocks.1.x_block.mlp.fc1"

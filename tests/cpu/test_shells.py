@@ -282,8 +282,8 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
     told: list[Any] = []
     monkeypatch.setattr(compute, "forget", lambda module: told.append(type(module).__name__))
 
-    def stop(module: Any, given: Any, change: Any) -> None:
-        loading.fill(module, dict(list(given.items())[:5]), change)
+    def stop(module: Any, given: Any) -> None:
+        loading.fill(module, dict(list(given.items())[:5]))
         raise error
 
     with monkeypatch.context() as stopped:

@@ -350,9 +350,9 @@ def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, name, words):
 
 
 @pytest.mark.parametrize("read", [controlnet_recipe, network_recipe, pipeline_recipes])
-def test_a_controlnet_in_xlabs_layout_is_refused_by_its_name(tmp_path, read):
+def test_mistoline_is_refused_by_its_name(tmp_path, read):
     names = (
-        "controlnet_blocks.0.weight",
+        "controlnet_blocks.0.linear.weight",
         "double_blocks.0.img_attn.norm.key_norm.scale",
         "double_blocks.0.img_attn.norm.query_norm.scale",
         "img_in.weight",
@@ -360,22 +360,10 @@ def test_a_controlnet_in_xlabs_layout_is_refused_by_its_name(tmp_path, read):
         "pos_embed_input.weight",
     )
     save(tmp_path / "model.safetensors", {name: torch.zeros(4, 4) for name in names})
-    with pytest.raises(InputError, match=r"FLUX\.1 in XLabs' own layout, .* take it in diffusers'"):
+    with pytest.raises(
+        InputError, match=r"this is a MistoLine ControlNet, expected .*; which is not supported"
+    ):
         read(tmp_path / "model.safetensors")
-
-
-@pytest.mark.parametrize("prefix", ["", "control_model.", "transformer."])
-@pytest.mark.parametrize("block", ["norm1.linear", "adaLN_modulation.1"])
-def test_a_controlnet_of_sd35_large_is_refused_by_its_name(tmp_path, prefix, block):
-    names = [
-        "controlnet_blocks.0.weight",
-        "pos_embed_input.proj.weight",
-        f"transformer_blocks.0.{block}.weight",
-    ]
-    path = tmp_path / "model.safetensors"
-    save(path, {prefix + name: torch.zeros(4, 4, 2, 2) for name in names})
-    with pytest.raises(InputError, match="reads the model's own tokens, which is not supported"):
-        controlnet_recipe(path)
 
 
 def test_a_controlnet_that_lost_its_text_is_incomplete(tmp_path):

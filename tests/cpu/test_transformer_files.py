@@ -148,6 +148,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.write(unet / "z_image_bf16.safetensors", made.z_image())
     made.write(unet / "z_image_turbo_bf16.safetensors", made.z_image())
     made.write(unet / "z_image_turbo_int8_convrot.safetensors", made.z_image(), "convrot")
+    patch = place / "model_patches" / "Z-Image-Turbo-Fun-Controlnet-Union.safetensors"
+    made.write(patch, made.z_image_control())
     made.write(clip / "clip_l.safetensors", made.clip_l())
     made.write(clip / "t5xxl_fp16.safetensors", made.t5())
     made.write(clip / "t5xxl_fp8_e4m3fn_scaled.safetensors", made.t5(), "scaled_fp8")
@@ -189,6 +191,7 @@ def template(name: str) -> dict[str, Any]:
         "flux_kontext_dev_basic",
         "image_z_image_turbo",
         "image_z_image_turbo_int8",
+        "image_z_image_turbo_fun_union_controlnet",
     ],
 )
 def test_an_official_template_runs_to_a_picture(name: str, models: Path, tmp_path: Path) -> None:
@@ -205,4 +208,5 @@ def test_an_official_template_runs_to_a_picture(name: str, models: Path, tmp_pat
         if '"EmptySD3LatentImage"' in json.dumps(workflow):
             changed |= {"EmptySD3LatentImage.width": SIZE, "EmptySD3LatentImage.height": SIZE}
         result = engine.run(workflow, set=changed, seed=1)
-    assert result.images and all(len(one.getcolors(SIZE**2 * 400)) > 16 for one in result.images)
+    # a preview of edges has two colours at most
+    assert max(len(one.getcolors(SIZE**2 * 400)) for one in result.images) > 16

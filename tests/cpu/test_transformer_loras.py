@@ -38,7 +38,8 @@ from katz_graph.bench.random_transformers import Kind, make_transformer
 from katz_graph.errors import InputError
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.flux.family import FAMILY as FLUX
-from katz_graph.models.loading.identity import component, file_identity
+from katz_graph.models.loading.component import component
+from katz_graph.models.loading.identity import file_identity
 from katz_graph.recipe import Lora, ModelRecipe
 
 Tensors = dict[str, Tensor]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from node_calls import call
-from transformers import T5EncoderModel
+from transformers import CLIPTextModelWithProjection, T5EncoderModel
 from transformers_made import (
     EACH,
     in_stages,
@@ -26,12 +26,14 @@ from katz_graph.errors import InputError
 from katz_graph.executor.worker.models import TEXT_PARTS, DeviceModels
 from katz_graph.models.loading.merge import merged_clip
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.models.text.kinds import kind_of
+from katz_graph.models.text.kinds import kind_of, pooled_text_width
 from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import (
+    ClipRecipe,
     ConditioningEntry,
     Prompt,
+    TextLayout,
     Zeroed,
 )
 
@@ -171,6 +173,28 @@ def test_an_empty_text_is_read_as_its_end_and_what_fills_it_up(folders: dict[Kin
     assert empty.pooled.abs().max() > 0
     assert not zeros.hidden.any() and not zeros.pooled.any()
     assert zeros.hidden.shape == empty.hidden.shape and zeros.pooled.shape == empty.pooled.shape
+
+
+def test_one_text_encoder_pools_unprojected_for_one_model_and_projected_for_another(
+    folders: dict[Kind, Path],
+) -> None:
+    """A CLIP that projects, in a model of FLUX.1 and in one of SDXL's."""
+    _, clip, _ = pipeline_recipes(folders["sd35"])
+    projecting = next(one for one in clip.encoders[::-1] if kind_of(one.encoder).projects)
+    stock = CLIPTextModelWithProjection.from_pretrained(projecting.encoder.folder)
+    rows = load_tokenizer(projecting)("sand", padding="max_length", max_length=77)
+    with torch.no_grad():
+        pooled = stock.text_model(torch.tensor([rows["input_ids"]])).pooler_output
+        projected = stock.text_projection(pooled)
+    made = {}
+    with local_engine() as engine:
+        for how in ("plain", "last"):
+            one = ClipRecipe((projecting,), layout=TextLayout(pooled=how))
+            made[how] = engine.encode_text(Prompt(one, "sand"), bare_context(engine)).pooled
+            assert made[how].shape[-1] == pooled_text_width(one)
+    assert torch.equal(made["plain"], pooled) and pooled.shape != projected.shape
+    # one product of matrices, whose sums may be in another order
+    assert (made["last"] - projected).abs().max() <= 1e-6 * projected.abs().max()
 
 
 def test_each_side_is_told_the_guidance_of_its_own_entry(folders: dict[Kind, Path]) -> None:

@@ -404,6 +404,23 @@ def test_a_lora_in_peft_s_names_acts_as_its_weights_do(
     assert (plain - wanted).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("kind", ["sd35", "flux", "z_image"])
+def test_an_empty_latent_is_neither_shifted_nor_scaled(
+    kind: Kind, folders: dict[Kind, Path]
+) -> None:
+    """Where a run begins with some of the latent, zeros are zeros of the model's own: as a latent
+    is that holds the shift alone, and no other.
+    """
+    shift = pipeline_recipes(folders[kind])[0].latent.shift
+    with local_engine() as engine:
+        empty, shifted, other = (
+            sample(engine, region(folders[kind], kind, latent, denoise=0.5))
+            for latent in (torch.full((1, 16, 8, 8), value) for value in (0.0, shift, 2 * shift))
+        )
+    assert shift and torch.equal(empty, shifted)
+    assert (other - empty).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("kind", EACH)
 def test_an_empty_latent_of_four_channels_is_one_of_the_model_s(
     kind: Kind, folders: dict[Kind, Path]

@@ -14,7 +14,7 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import Device, Target, Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Region
-from katz_graph.models.loading.identity import component
+from katz_graph.models.loading.component import component
 from katz_graph.node import Node, NodeType
 from katz_graph.nodes import denoise, sampling
 from katz_graph.planner.compile import Known, compile_region

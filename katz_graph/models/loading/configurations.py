@@ -162,6 +162,13 @@ def qwen3_configuration(shapes: Shapes) -> dict[str, Any]:
     }
 
 
+def head_count(width: int, head: int) -> int:
+    """Returns how many heads share a width. ValueError unless it is theirs."""
+    if not head or not width or width % head:
+        raise ValueError(width)
+    return width // head
+
+
 def how_many(shapes: Shapes, pattern: str) -> int:
     """Counts the numbers that stand in the pattern's place."""
     before, after = map(re.escape, pattern.split("{}"))

@@ -24,8 +24,8 @@ from katz_graph.errors import InputError
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.deferred import Latest, deferred
-from katz_graph.models.loading.identity import LENGTH_BYTES, read_header
-from katz_graph.models.loading.quantised import is_beside, stored_weights, widened
+from katz_graph.models.loading.identity import header
+from katz_graph.models.loading.quantised import is_beside, rounded, stored_weights, widened
 from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
 from katz_graph.recipe import Component
@@ -123,22 +123,27 @@ def _check(part: Component, called: str, found: Mapping[str, Tensor], module: An
 
 
 def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Reads the part's tensors without its prefix, deferring what is widened to `dtype`."""
-    found, latest = {}, Latest()
-    for path in (file.path for file in part.files if file.path.endswith(".safetensors")):
-        header, entries = read_header(Path(path))
-        stored = stored_weights(Path(path), LENGTH_BYTES + len(header), entries)
+    """Reads the part's tensors without its prefix, deferring what is widened to `dtype`, and what
+    is rounded as the part says. A weight with a scale is of 8 bits, and is not rounded again.
+    """
+    paths = [file.path for file in part.files if file.path.endswith(".safetensors")]
+    stored = stored_weights(*(header(Path(path)) for path in paths))
+    read: dict[str, Tensor] = {}
+    for path in paths:
         with safe_open(path, framework="pt") as content:
             there: list[str] = content.keys()
-            for name in there:
-                if not name.startswith(part.prefix) or name in MARKS or is_beside(name):
-                    continue
-                tensor = content.get_tensor(name)
-                if (how := stored.get(name)) is not None:
-                    scale = content.get_tensor(how.scale)
-                    widen = partial(widened, tensor, scale, how.rotated, dtype)
-                    tensor = deferred(tensor.shape, dtype, widen, latest)
-                found[name.removeprefix(part.prefix)] = tensor
+            read |= {name: content.get_tensor(name) for name in there}
+    found, latest = {}, Latest()
+    for name, tensor in read.items():
+        if not name.startswith(part.prefix) or name in MARKS or is_beside(name):
+            continue
+        if (how := stored.get(name)) is not None:
+            widen = partial(widened, tensor, read[how.scale], how.rotated, dtype)
+            tensor = deferred(tensor.shape, dtype, widen, latest)
+        elif part.rounding is not None and tensor.is_floating_point():
+            kind = getattr(torch, part.rounding)
+            tensor = deferred(tensor.shape, kind, partial(rounded, tensor, kind), latest)
+        found[name.removeprefix(part.prefix)] = tensor
     return found
 
 

@@ -61,12 +61,3 @@ def refill(module: nn.Module, copies: Mapping[str, Tensor]) -> None:
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def rounded(weight: Tensor, format_name: str) -> Tensor:
-    """Rounds to a number format of fewer bits, by torch's name of it; returns the result in the
-    weight's own.
-    """
-    kind: torch.dtype = getattr(torch, format_name)
-    limit = torch.finfo(kind).max
-    return weight.clamp(-limit, limit).to(kind).to(weight.dtype)

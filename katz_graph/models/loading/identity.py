@@ -1,6 +1,6 @@
-"""Finds the files of a component, and identifies their version.
+"""Reads the headers of files, and identifies their version.
 
-Reads headers and configurations, never weights. Never imports torch.
+Never reads weights. Never imports torch.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.files.folders import PICKLES
-from katz_graph.models.loading.quantised import is_beside
+from katz_graph.models.loading.quantised import Header, is_beside
 from katz_graph.recipe import Component, FileIdentity
-
-Kind = Literal["network", "controlnet", "vae", "text_encoder", "tokenizer", "scheduler"]
 
 LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 VALUE_BITS = {
@@ -41,63 +39,6 @@ FOREIGN = {
 }  # how files begin that people have in place of a model
 LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the number before a header
-WEIGHTS_STEM: dict[Kind, str] = {
-    "network": "diffusion_pytorch_model",
-    "controlnet": "diffusion_pytorch_model",
-    "vae": "diffusion_pytorch_model",
-    "text_encoder": "model",
-}
-WORDS: dict[Kind, str] = {"controlnet": "ControlNet", "vae": "VAE", "text_encoder": "text encoder"}
-SENTENCE_PIECES = "spiece.model"
-VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", SENTENCE_PIECES)
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    SENTENCE_PIECES,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
-
-
-def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
-    """Returns the component in `folder` as diffusers saves it: configuration and safetensors (whole
-    or in shards), or a tokenizer's files. `called`: its kind in messages, where that is another
-    word.
-
-    Without unsuffixed weights those of a variant are taken
-    (`diffusion_pytorch_model.fp16.safetensors`), fp16 first. InputError when something is missing,
-    a pickle, truncated or inconsistent.
-    """
-    folder, called = resolve(folder), called or WORDS.get(kind, kind)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: a file, expected the folder of a {called}")
-    if kind == "scheduler":
-        return Component(str(folder), (configuration_identity(folder / "scheduler_config.json"),))
-    if kind == "tokenizer":
-        present = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
-        if not has_vocabulary(folder):
-            raise InputError(
-                f"{folder}: no tokenizer here: expected tokenizer.json, vocab.json with "
-                f"merges.txt, vocab.txt or {SENTENCE_PIECES}"
-            )
-        return Component(str(folder), tuple(configuration_identity(path) for path in present))
-    configuration = folder / "config.json"
-    if not configuration.exists():
-        raise InputError(
-            f"{folder}: config.json of the {called} is missing: expected a folder in "
-            "diffusers' layout"
-        )
-    return Component(
-        str(folder), (configuration_identity(configuration), *_weights(folder, kind, called))
-    )
-
-
-def has_vocabulary(folder: Path) -> bool:
-    """Tells whether a tokenizer can be read from a folder."""
-    return any((folder / name).exists() for name in VOCABULARIES)
 
 
 def check_unchanged(*files: FileIdentity) -> None:
@@ -209,6 +150,12 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def header(path: Path) -> Header:
+    """Returns a file's header, and where its tensors begin. Errors as of `read_header`."""
+    text, entries = read_header(path)
+    return Header(path, LENGTH_BYTES + len(text), entries)
+
+
 def read_header_of(
     name: str, read: Callable[[int], bytes], size: int | None
 ) -> tuple[bytes, dict[str, Any]]:
@@ -305,63 +252,6 @@ def _check_layout(file: str, entries: dict[str, Any], available: int | None) -> 
             f"{file}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: "
             "download it again"
         )
-
-
-def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
-    stem = WEIGHTS_STEM[kind]
-    names = sorted(path.name for path in folder.iterdir())
-    whole = [
-        name
-        for name in names
-        if name.startswith(f"{stem}.") and name.endswith(".safetensors") and "-of-" not in name
-    ]
-    indices = [
-        name
-        for name in names
-        if name.startswith(f"{stem}.safetensors.index.") and name.endswith(".json")
-    ]
-    found = [(_suffix(name, stem), name) for name in (*whole, *indices)]
-    if not found:
-        pickle = next((name for name in names if name.lower().endswith(PICKLES)), None)
-        if pickle is None:
-            raise InputError(f"{folder}: no weights of the {called}: expected {stem}.safetensors")
-        package, model = "transformers", "CLIPTextModel"
-        if kind != "text_encoder":
-            package = "diffusers"
-            model = read_json(folder / "config.json").get("_class_name", "ModelMixin")
-        convert = (
-            f"from {package} import {model} as M; M.from_pretrained('{folder}', "
-            f"use_safetensors=False).save_pretrained('{folder}')"
-        )
-        raise InputError(
-            f'{folder / pickle}: {PICKLE}: if you trust it, convert it with python -c "{convert}"'
-        )
-    _, chosen = min(found, key=lambda pair: (pair[0] != "", pair[0] != "fp16", pair[0]))
-    if chosen.endswith(".safetensors"):
-        return [file_identity(folder / chosen)]
-    return [
-        configuration_identity(folder / chosen),
-        *(file_identity(folder / name) for name in _shards(folder / chosen)),
-    ]
-
-
-def _suffix(name: str, stem: str) -> str:
-    """Returns `fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty
-    for a name without variant.
-    """
-    rest = name.removeprefix(f"{stem}.").removeprefix("safetensors.index.")
-    return rest.removesuffix("safetensors").removesuffix("json").strip(".")
-
-
-def _shards(index: Path) -> list[str]:
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(
-        isinstance(name, str) and Path(name).name == name for name in names.values()
-    ):
-        raise InputError(
-            f"{index}: expected a weight_map from tensor names to files of this folder"
-        )
-    return sorted(set(names.values()))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 Entries = Mapping[str, Any]
 """The header of a safetensors file, by the names of its tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Holds the header of a safetensors file whose tensors begin at the byte `begin`."""
+
+    path: Path
+    begin: int
+    entries: Entries
+
 
 BESIDE = re.compile(
     r"(^|\.)(scaled_fp8|comfy_quant|scale_weight|weight_scale|scale_input|input_scale)$"
@@ -65,29 +75,32 @@ def is_beside(name: str) -> bool:
     return BESIDE.search(name) is not None
 
 
-def stored_weights(path: Path, begin: int, entries: Entries) -> dict[str, Stored]:
-    """Returns how the weights with scales are stored, by their names. `begin`: the byte of the
-    file at which its tensors begin.
+def stored_weights(*headers: Header) -> dict[str, Stored]:
+    """Returns how the weights with scales are stored, by their names. `headers`: of the file, or of
+    all shards of a module, of which one may hold a weight and another its scale.
 
     InputError for formats that are not read, markers that are not understood, and weights and
     scales that do not fit each other.
     """
-    markers = _markers(path, begin, entries)
-    scales = {f"{layer}weight": name for layer, name in _scales(path, entries)}
+    entries = {name: entry for one in headers for name, entry in _tensors(one.entries)}
+    homes = {name: one.path for one in headers for name, _ in _tensors(one.entries)}
+    markers = _markers(headers, entries)
+    scales = {f"{layer}weight": name for layer, name in _scales(homes)}
     found = {}
     for weight, scale in scales.items():
         if weight not in entries:
-            _refuse(path, f"{scale} is a scale without its weight, {weight}")
+            _refuse(homes[scale], f"{scale} is a scale without its weight, {weight}")
+        path = homes[weight]
         _check_scale(path, weight, scale, entries)
         marker = markers.get(weight)
         if marker is None and entries[weight]["dtype"] in UNTOLD:
             _refuse(path, f"{weight} is 8-bit integers, and nothing says of which format")
         found[weight] = Stored(scale, 0 if marker is None else marker.rotated)
-    for weight in markers.keys() - scales.keys():
-        _refuse(path, f"{weight} has a marker and no scale")
-    for name, entry in _tensors(entries):
+    for weight in sorted(markers.keys() - scales.keys()):
+        _refuse(homes[weight], f"{weight} has a marker and no scale")
+    for name, entry in entries.items():
         if name.endswith("weight") and entry["dtype"] in UNTOLD and name not in scales:
-            _refuse(path, f"{name} is 8-bit integers without a scale")
+            _refuse(homes[name], f"{name} is 8-bit integers without a scale")
     return found
 
 
@@ -115,6 +128,14 @@ def widened(weight: Tensor, scale: Tensor, rotated: int, dtype: torch.dtype) -> 
     return made
 
 
+def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
+    """Returns a weight in a number format of fewer bits, what is too large as its largest."""
+    import torch
+
+    limit = torch.finfo(kind).max
+    return weight.float().clamp(-limit, limit).to(kind)
+
+
 def hadamard(size: int) -> Tensor:
     """Returns the regular Hadamard matrix of a power of four, scaled to be orthogonal. It is
     symmetric, so its own inverse.
@@ -134,10 +155,10 @@ def _tensors(entries: Entries) -> Iterator[tuple[str, Any]]:
     return ((name, entry) for name, entry in entries.items() if name != "__metadata__")
 
 
-def _scales(path: Path, entries: Entries) -> Iterator[tuple[str, str]]:
+def _scales(homes: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
     """Yields the beginning of a layer's names, and the name of its scale."""
     found: dict[str, str] = {}
-    for name, _ in _tensors(entries):
+    for name, path in homes.items():
         if (match := SCALE.fullmatch(name)) is not None:
             if match[1] in found:
                 _refuse(path, f"{match[1]}weight has two scales, {found[match[1]]} and {name}")
@@ -159,14 +180,15 @@ def _check_scale(path: Path, weight: str, scale: str, entries: Entries) -> None:
         )
 
 
-def _markers(path: Path, begin: int, entries: Entries) -> dict[str, Marker]:
+def _markers(headers: Sequence[Header], entries: Entries) -> dict[str, Marker]:
     """Returns what markers say, by the names of the weights."""
     found: dict[str, Marker] = {}
-    for name, said in (*_in_metadata(path, entries), *_in_tensors(path, begin, entries)):
-        weight = _weight(path, name, entries)
-        marker = _understood(path, weight, said, entries[weight])
-        if found.setdefault(weight, marker) != marker:
-            _refuse(path, f"{weight} has two markers, which differ")
+    for one in headers:
+        for name, said in (*_in_metadata(one.path, one.entries), *_in_tensors(one)):
+            weight = _weight(one.path, name, entries)
+            marker = _understood(one.path, weight, said, entries[weight])
+            if found.setdefault(weight, marker) != marker:
+                _refuse(one.path, f"{weight} has two markers, which differ")
     return found
 
 
@@ -180,9 +202,10 @@ def _in_metadata(path: Path, entries: Entries) -> Iterator[tuple[str, Any]]:
         _refuse(path, f"its metadata {METADATA} is not understood")
 
 
-def _in_tensors(path: Path, begin: int, entries: Entries) -> Iterator[tuple[str, Any]]:
+def _in_tensors(header: Header) -> Iterator[tuple[str, Any]]:
+    path = header.path
     with path.open("rb") as file:
-        for name, entry in _tensors(entries):
+        for name, entry in _tensors(header.entries):
             kind = name.rpartition(".")[2]
             if kind == OF_FILE and entry["dtype"] not in OF_FILE_TYPES:
                 _refuse(path, f"its marker {name} is {entry['dtype']}, which is not understood")
@@ -192,7 +215,7 @@ def _in_tensors(path: Path, begin: int, entries: Entries) -> Iterator[tuple[str,
             try:
                 if entry["dtype"] != "U8" or end - first > LONGEST_MARKER:
                     raise ValueError
-                file.seek(begin + first)
+                file.seek(header.begin + first)
                 said = json.loads(file.read(end - first))
             except (ValueError, RecursionError):
                 _refuse(path, f"its marker {name} is not understood")
@@ -206,7 +229,7 @@ def _weight(path: Path, layer: str, entries: Entries) -> str:
     name = f"{layer}.weight" if layer else "weight"
     if name in entries:
         return name
-    ending = [one for one, _ in _tensors(entries) if one.endswith(f".{name}")]
+    ending = [one for one in entries if one.endswith(f".{name}")]
     if len(ending) != 1:
         _refuse(path, f"a marker says how {name} is stored, which is not there")
     return ending[0]

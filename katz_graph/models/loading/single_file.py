@@ -33,11 +33,12 @@ from katz_graph.models.loading.configurations import (
     vae_configuration,
 )
 from katz_graph.models.loading.identity import (
-    LENGTH_BYTES,
     configuration_identity,
     file_identity,
+    header,
     read_header,
 )
+from katz_graph.models.loading.number import read_number
 from katz_graph.models.loading.quantised import is_beside, stored_weights
 from katz_graph.models.text.kinds import CLIP, QWEN3, T5, EncoderKind, kind_of
 from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
@@ -76,7 +77,11 @@ STRANGERS = {  # what families are called that none of ours is, by the names of 
     r"(^|\.)patchify_proj\.": "LTX-Video",
     r"(^|\.)txt_norm\.": "Qwen-Image",
     r"(^|\.)adaln_single\.": "PixArt",
-    r"^net\.x_embedder\.": "Cosmos",
+    r"(^|\.)net\.x_embedder\.": "Cosmos",
+    r"(^|\.)t5_yproj\.": "Mochi",
+    r"(^|\.)patch_embed\.text_proj\.|(^|\.)attention\.query_key_value\.": "CogVideoX",
+    r"(^|\.)double_stream_blocks\.": "HiDream",
+    r"(^|\.)visual_transformer_blocks\.": "Kandinsky 5",
     r"^edm_mean$": "Playground 2.5",
     r"^edm_vpred\.": "EDM",
 }
@@ -89,6 +94,10 @@ KINDS = {
         "which is not supported: take a ControlNet",
     ),
     r"ip_adapter": ("IP-Adapter", "which is not supported"),
+    r"^controlnet_blocks\.0\.linear\.": (
+        "MistoLine ControlNet",
+        "which is not supported: take another of FLUX.1",
+    ),
     r"input_hint_block\.|controlnet_cond_embedding\.": (
         "ControlNet",
         "load it with ControlNetLoader",
@@ -99,20 +108,6 @@ KINDS = {
     ),
     r"vision_model\.": ("CLIP vision encoder", "which is not supported"),
 }
-UNREAD = (  # parts of tensors' names that are all there, those of which none is -> what it is
-    (
-        ("double_blocks.0.img_attn.", "controlnet_blocks.0.weight", "input_hint_block.0.weight"),
-        (),
-        "ControlNet for FLUX.1 in XLabs' own layout, which is not read: take it in diffusers' "
-        "layout",
-    ),
-    (
-        ("controlnet_blocks.0.weight", "pos_embed_input.proj.weight"),
-        ("context_embedder.", "add_q_proj."),  # of those that read a text
-        "ControlNet of Stable Diffusion 3.5 large: a ControlNet that reads the model's own tokens, "
-        "which is not supported: take one that reads the text",
-    ),
-)
 PIPELINE_PARTS = {
     r"(encoder\.layers|transformer\.resblocks)\.0\.|SelfAttention\.|\.self_attn\.q_proj\.": (
         "text encoder",
@@ -185,7 +180,8 @@ def vae_component(
 
 def controlnet_component(file: Contents) -> Component:
     """Returns a ControlNet, in either layout, also one for several kinds of reference."""
-    return _component(file, [controls.file for controls in all_controls()], "a ControlNet")
+    layouts = [layout for controls in all_controls() for layout in controls.files]
+    return _component(file, layouts, "a ControlNet")
 
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
@@ -281,15 +277,16 @@ def _configured(
         raise InputError(
             f"{file.path}: the shapes of its tensors are not those of {supported()}"
         ) from None
+    for name in layout.told:
+        if prefix + name in file.shapes:
+            values[name] = read_number(file.identity, prefix + name)
     return Component(file.path, (file.identity,), json.dumps(values), prefix, rounding)
 
 
 @lru_cache(maxsize=64)
 def _check_weights(identity: FileIdentity) -> None:
     """Raises InputError for weights in a format that is not read."""
-    path = Path(identity.path)
-    header, entries = read_header(path)
-    stored_weights(path, LENGTH_BYTES + len(header), entries)
+    stored_weights(header(Path(identity.path)))
 
 
 def _refuse_others(file: Contents) -> None:
@@ -300,9 +297,6 @@ def _refuse_others(file: Contents) -> None:
     )
     if stranger is not None:
         raise InputError(f"{file.path}: this is a {stranger} checkpoint; {_runs()}")
-    for there, absent, what in UNREAD:
-        if all(one in names for one in there) and not any(one in names for one in absent):
-            raise InputError(f"{file.path}: this is a {what}")
 
 
 def _other(file: Contents, wanted: str) -> InputError:

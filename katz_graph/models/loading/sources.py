@@ -30,14 +30,8 @@ from katz_graph.models.family import (
     known,
     supported,
 )
-from katz_graph.models.loading.identity import (
-    SENTENCE_PIECES,
-    Kind,
-    component,
-    has_vocabulary,
-    read_json,
-    resolve,
-)
+from katz_graph.models.loading.component import SENTENCE_PIECES, Kind, component, has_vocabulary
+from katz_graph.models.loading.identity import read_json, resolve
 from katz_graph.models.loading.single_file import (
     check_checkpoint,
     contents,

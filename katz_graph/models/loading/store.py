@@ -23,7 +23,7 @@ from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
 from katz_graph.models.family import families, family_of, family_of_class
 from katz_graph.models.loading.convert import blank, tensors
-from katz_graph.models.loading.fill import fill, rounded, with_memory
+from katz_graph.models.loading.fill import fill, with_memory
 from katz_graph.models.loading.form import form_of
 from katz_graph.models.loading.identity import check_unchanged, count_values
 from katz_graph.models.loading.loadable import Loadable, Shells
@@ -184,13 +184,7 @@ def fill_from_files(part: Component, module: nn.Module) -> None:
     """Copies a component's weights from its files. InputError when they are not those of such a
     module, or change meanwhile.
     """
-
-    def write(weight: Tensor, tensor: Tensor) -> None:
-        weight.copy_(tensor)
-        if part.rounding is not None and weight.is_floating_point():
-            weight.copy_(rounded(weight, part.rounding))
-
-    fill(module, _read(part, module), write)
+    fill(module, _read(part, module))
     check_unchanged(*part.files)
 
 
@@ -200,8 +194,7 @@ def _fill_controlnet(part: Component, base: Component | None, module: nn.Module)
         return
 
     def add(weight: Tensor, tensor: Tensor) -> None:
-        tensor = tensor.to(weight.dtype)
-        weight += tensor if base.rounding is None else rounded(tensor, base.rounding)
+        weight += tensor.to(weight.dtype)
 
     there = dict(module.named_parameters())
     # from its files: the live one may have LoRAs in it

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from katz_graph.errors import InputError
 from katz_graph.messages import first_line
-from katz_graph.models.loading.identity import SENTENCE_PIECES, VOCABULARIES
+from katz_graph.models.loading.component import SENTENCE_PIECES, VOCABULARIES
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.text.kinds import kind_of, positions_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments

@@ -41,14 +41,19 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     """Returns the region of one sampler: `begin` is the type of its begin node and `begin_inputs`
     what that takes. It gives the latent, and the denoised one that the last step began with.
     """
-    model = guider.model
+    uses = guider.model.controls  # their pictures would travel with each operation of the model
+    model = replace(guider.model, controls=())
+    guider = replace(guider, model=model)
     latent = fit_empty(begin_inputs["latent_image"], model)
     entries = balanced(
         [getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:]
     )
     complete = family_of(model.network).network.complete
     sides = {
-        name: tuple(complete(entry, model, latent, number == 0) for entry in side)
+        name: tuple(
+            complete(replace(entry, control=entry.control + uses), model, latent, number == 0)
+            for entry in side
+        )
         for number, (name, side) in enumerate(zip(guider.sides, entries, strict=True))
     }
     given = {**begin_inputs, "latent_image": latent, "model": model}

@@ -60,6 +60,11 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
 def _check_patches(program: Program, variant: Variant) -> None:
     """Checks that a hand-drawn region has the nodes that heed patches; a sampler's has."""
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
+    if getattr(program.region.begin.inputs.get("model"), "controls", ()):
+        raise InputError(
+            f"node {program.region.begin.id}: a ControlNet is put on the model, which acts "
+            "only in a KSampler; draw it with TransformerControlTokens and TransformerControlBlock"
+        )
     types = {operation.type for operation in variant.operations}
     if (
         (guidance_patch(patches) or post_guidance_patches(patches))

@@ -50,7 +50,7 @@ def hoist(program: Program) -> Program:
             return operation
         inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"), base.network)
-        model = inputs.get("model") or inputs.get("control_net")
+        model = inputs.get(stage_of(operation).module)
         entry = complete(entry, base, latent, True)  # as a sampler has done, a hand has not
         text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
         inputs["text"] = once(
@@ -68,7 +68,7 @@ def hoist(program: Program) -> Program:
             reads = {"model": model, "text": inputs["text"]}
             if "cells" in stage(made_by).recipes:  # it depends on what is seen
                 # a ControlNet sees the picture alone
-                beside = entry.references if "model" in inputs else None
+                beside = entry.references if model is inputs.get("model") else None
                 reads |= {"cells": part.cells if part else None, "references": beside}
                 key = f"{key}:{digest((reads['cells'], beside))[:12]}"
             inputs[name] = once(made_by, key, reads)
@@ -83,6 +83,9 @@ def hoist(program: Program) -> Program:
             if "hint" in hoists:  # what the ControlNet makes of it
                 reads = {"control_net": model, "reference": inputs.pop("reference")}
                 inputs["hint"] = once(hoists["hint"], key, reads)
+        if "fill" in hoists:  # of the model whose tokens a ControlNet begins with
+            reads = {"model": inputs["model"]}
+            inputs["fill"] = once(hoists["fill"], digest(inputs["model"])[:12], reads)
         if "concatenated" in hoists and entry.concatenated is not None:
             key = ":".join(
                 [

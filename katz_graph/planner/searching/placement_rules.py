@@ -194,7 +194,7 @@ def _module(operation: Operation) -> Hashable:
             for prompt in prompts(operation.inputs["encoding"])
             for encoder in prompt.clip.encoders
         )
-    model = operation.inputs.get("model") or operation.inputs.get("control_net")
+    model = operation.inputs.get(stage_of(operation).module)
     return model.network if isinstance(model, ModelRecipe) else getattr(model, "control_net", None)
 
 

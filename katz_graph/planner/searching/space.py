@@ -13,6 +13,7 @@ import networkx
 from katz_graph.approximations import STALE_CONTROLNET
 from katz_graph.ir.program import Program
 from katz_graph.planner.passes.decompose import Tree
+from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.bound import Bounds
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
 from katz_graph.planner.searching.placement_rules import PlacementRules
@@ -213,7 +214,7 @@ def items_of(
 
 def _models(program: Program) -> dict[str, object]:
     return {
-        op.id: op.inputs.get("model") or op.inputs.get("control_net")
+        op.id: op.inputs.get(stage_of(op).module)
         for variant in program.variants
         for op in variant.operations
     }

@@ -1,5 +1,5 @@
 """Tells the ControlNets of FLUX.1: which of their residuals each block reads, if they fit, and
-their files in diffusers' layout. Never imports torch.
+their files in diffusers' layout and in XLabs'. Never imports torch.
 """
 
 from __future__ import annotations
@@ -7,10 +7,14 @@ from __future__ import annotations
 from katz_graph.errors import InputError
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.flux.architecture import CONTROLNET, transformer_architecture
-from katz_graph.models.families.flux.files import positions
+from katz_graph.models.families.flux.files import (
+    ORIGINAL_HINT,
+    blocks_configuration,
+    positions,
+)
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 CHAINS = "num_layers", "num_single_layers"
@@ -58,7 +62,7 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "num_layers": how_many(shapes, "transformer_blocks.{}."),
         "num_single_layers": how_many(shapes, "single_transformer_blocks.{}."),
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": shapes["context_embedder.weight"][1],
         "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
         "guidance_embeds": "time_text_embed.guidance_embedder.linear_1.weight" in shapes,
@@ -67,6 +71,19 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "conditioning_embedding_channels": None
         if pixels is None
         else shapes["input_hint_block.conv_out.weight"][0],
+    }
+
+
+def original_controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
+    """Derives the configuration of a ControlNet in XLabs' layout, which reads the pixels of its
+    reference. KeyError names a tensor that is missing.
+    """
+    side = 2
+    return {
+        **blocks_configuration(shapes),
+        "_class_name": CONTROLNET,
+        "patch_size": side,
+        "conditioning_embedding_channels": shapes[ORIGINAL_HINT][1] // side**2,
     }
 
 

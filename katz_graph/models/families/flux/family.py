@@ -13,9 +13,10 @@ from katz_graph.models.families.flux.architecture import (
 from katz_graph.models.families.flux.controls import (
     check_controlnet,
     controlnet_configuration,
+    original_controlnet_configuration,
     reads,
 )
-from katz_graph.models.families.flux.files import transformer_configuration
+from katz_graph.models.families.flux.files import ORIGINAL_HINT, transformer_configuration
 from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
@@ -49,6 +50,7 @@ FAMILY = ModelFamily(
             prefixes=("model.diffusion_model.", ""),
             names=("double_blocks.0.img_attn.norm.query_norm.scale",),
             configure=transformer_configuration,
+            besides=(ORIGINAL_HINT,),
         ),
         text_encoders={
             "text_encoders.clip_l.transformer.": CLIP,
@@ -63,10 +65,18 @@ FAMILY = ModelFamily(
     ),
     controls=Controls(
         (CONTROLNET,),
-        Layout(
-            prefixes=("",),
-            names=("controlnet_x_embedder.weight",),
-            configure=controlnet_configuration,
+        (
+            Layout(
+                prefixes=("",),
+                names=("controlnet_x_embedder.weight",),
+                configure=controlnet_configuration,
+            ),
+            Layout(
+                prefixes=("",),
+                names=(ORIGINAL_HINT,),
+                configure=original_controlnet_configuration,
+                besides=("controlnet_blocks.0.linear.weight",),
+            ),
         ),
         check_controlnet,
         draw_control,

@@ -1,4 +1,6 @@
-"""Reads transformers of FLUX.1 in the original layout. Never imports torch."""
+"""Reads transformers of FLUX.1, and XLabs' ControlNets, in the original layout. Never imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 from katz_graph.models.families.flux.architecture import TRANSFORMER
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
 DOUBLE: Mapping[str, tuple[str, ...]] = {
@@ -35,12 +37,24 @@ SINGLE: Mapping[str, tuple[str, ...]] = {
     "norm.key_norm": ("attn.norm_k",),
 }
 EMBEDDERS = {"time_in": "timestep", "vector_in": "text", "guidance_in": "guidance"}
+ORIGINAL_HINT = "pos_embed_input.weight"
+CONVOLUTIONS = ("conv_in", *(f"blocks.{number}" for number in range(6)), "conv_out")
+"""Names the layers that read a reference's pixels, as diffusers does; in the original code each
+but the last has its activation behind it.
+"""
 RENAMING = Renaming(
     {
         "img_in": ("x_embedder",),
         "txt_in": ("context_embedder",),
         "final_layer.adaLN_modulation.1": ("norm_out.linear",),
         "final_layer.linear": ("proj_out",),
+    }
+    | {
+        "pos_embed_input": ("controlnet_x_embedder",),
+    }
+    | {
+        f"input_hint_block.{2 * place}": (f"input_hint_block.{layer}",)
+        for place, layer in enumerate(CONVOLUTIONS)
     }
     | {
         f"{original}.{side}_layer": (f"time_text_embed.{name}_embedder.linear_{number}",)
@@ -78,17 +92,24 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
     """Derives the configuration of a transformer in the original layout. KeyError names a tensor
     that is missing.
     """
+    return {
+        **blocks_configuration(shapes),
+        "_class_name": TRANSFORMER,
+        "patch_size": 1,
+        "out_channels": shapes["final_layer.linear.weight"][0],
+    }
+
+
+def blocks_configuration(shapes: Shapes) -> Configuration:
+    """Derives what a transformer and a ControlNet in the original layout have in common."""
     width, channels = shapes["img_in.weight"]
     (head,) = shapes["double_blocks.0.img_attn.norm.query_norm.scale"]
     return {
-        "_class_name": TRANSFORMER,
-        "patch_size": 1,
         "in_channels": channels,
-        "out_channels": shapes["final_layer.linear.weight"][0],
         "num_layers": how_many(shapes, "double_blocks.{}."),
         "num_single_layers": how_many(shapes, "single_blocks.{}."),
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": shapes["txt_in.weight"][1],
         "pooled_projection_dim": shapes["vector_in.in_layer.weight"][1],
         "guidance_embeds": "guidance_in.in_layer.weight" in shapes,

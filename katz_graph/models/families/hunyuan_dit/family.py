@@ -51,10 +51,12 @@ FAMILY = ModelFamily(
     ),
     controls=Controls(
         (CONTROLNET,),
-        Layout(
-            prefixes=("",),
-            names=("before_proj.weight", "input_block.weight"),
-            configure=controlnet_configuration,
+        (
+            Layout(
+                prefixes=("",),
+                names=("before_proj.weight", "input_block.weight"),
+                configure=controlnet_configuration,
+            ),
         ),
         check_controlnet,
         draw_control,

@@ -9,7 +9,7 @@ from typing import Any
 
 from katz_graph.models.families.hunyuan_dit.architecture import CONTROLNET, TRANSFORMER
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
 POOLER = "pooler.positional_embedding"
@@ -97,7 +97,7 @@ def _configuration(shapes: Shapes) -> Configuration:
         "in_channels": channels,
         "hidden_size": width,
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "mlp_ratio": _ratio(_shape(shapes, "blocks.0.mlp.fc1.weight")[0], width),
         "cross_attention_dim": text,
         "cross_attention_dim_t5": _shape(shapes, "mlp_t5.0.weight")[1],

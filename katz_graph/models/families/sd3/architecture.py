@@ -33,7 +33,8 @@ def transformer_architecture(part: Component) -> Architecture:
     heads, head_width = (
         config_value(part, name, int) for name in ("num_attention_heads", "attention_head_dim")
     )
-    text = config_value(part, "caption_projection_dim", int)
+    alone = reads_tokens(part)
+    text = heads * head_width if alone else config_value(part, "caption_projection_dim", int)
     if heads * head_width != text:
         raise InputError(
             f"{part.folder}: config.json gives {heads} heads of {head_width} and a text of width "
@@ -43,10 +44,18 @@ def transformer_architecture(part: Component) -> Architecture:
     return Architecture(
         latent_channels=int(config(part).get("out_channels") or channels),
         input_channels=channels,
-        text_width=config_value(part, "joint_attention_dim", int),
+        text_width=0 if alone else config_value(part, "joint_attention_dim", int),
         pooled_width=config_value(part, "pooled_projection_dim", int),
         pads_text=True,
     )
+
+
+def reads_tokens(part: Component) -> bool:
+    """Tells a ControlNet that begins with the model's tokens and reads no text, those of 3.5
+    large.
+    """
+    values = config(part)
+    return values.get("_class_name") == CONTROLNET and values.get("joint_attention_dim") is None
 
 
 def complete(
@@ -56,7 +65,8 @@ def complete(
     positions, and for what the family has not.
     """
     check_told(entry, model)
-    parts = [model.network, *(use.control_net.control_net for use in entry.control)]
+    controls = [use.control_net.control_net for use in entry.control]
+    parts = [model.network, *(one for one in controls if not reads_tokens(one))]
     sizes = latent["samples"].shape[-2:]
     for part in parts:
         side = config_value(part, "pos_embed_max_size", int, 96) * config_value(

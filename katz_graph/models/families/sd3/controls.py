@@ -1,5 +1,5 @@
 """Tells the ControlNets of Stable Diffusion 3: which of their residuals each block reads, if they
-fit, and their files in diffusers' layout. Never imports torch.
+fit, and their files in diffusers' layout and in Stability's. Never imports torch.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from math import isqrt
 
 from katz_graph.errors import InputError
 from katz_graph.models.configuration import config, config_value
-from katz_graph.models.families.sd3.architecture import CONTROLNET, transformer_architecture
+from katz_graph.models.families.sd3.architecture import (
+    CONTROLNET,
+    reads_tokens,
+    transformer_architecture,
+)
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, how_many
+from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_count, how_many
 from katz_graph.recipe import ControlNetRecipe, ModelRecipe
 
 
@@ -23,16 +27,14 @@ def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ..
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError for a ControlNet of other sizes, and for those of 3.5 large, which have no
-    tokens of their own.
+    """Raises InputError for a ControlNet of other sizes, and for one that has tokens of its own and
+    no text, or the other way round.
     """
     part = control.control_net
-    if config(part).get("joint_attention_dim") is None or not config(part).get(
-        "pos_embed_type", "sincos"
-    ):
+    if bool(config(part).get("use_pos_embed", True)) == reads_tokens(part):
         raise InputError(
-            f"{part.folder}: a ControlNet that reads the model's own tokens and no text, which is "
-            "not supported: take one that reads the text"
+            f"{part.folder}: the ControlNet has either tokens of its own or reads the text, "
+            "expected both or neither"
         )
     if config(part).get("extra_conditioning_channels"):
         raise InputError(
@@ -67,7 +69,7 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "in_channels": channels,
         "num_layers": how_many(shapes, "controlnet_blocks.{}."),
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": text,
         "caption_projection_dim": width,
         "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
@@ -75,4 +77,24 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "extra_conditioning_channels": shapes["pos_embed_input.proj.weight"][1] - channels,
         "qk_norm": "rms_norm" if norm else None,
         "force_zeros_for_pooled_projection": True,
+    }
+
+
+def original_controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
+    """Derives the configuration of a ControlNet of 3.5 large in Stability's layout, which begins
+    with the model's tokens. KeyError names a tensor that is missing.
+    """
+    width, channels, patch = shapes["pos_embed_input.proj.weight"][:3]
+    return {
+        "_class_name": CONTROLNET,
+        "patch_size": patch,
+        "in_channels": channels,
+        "num_layers": how_many(shapes, "controlnet_blocks.{}."),
+        "attention_head_dim": HEAD_WIDTH,
+        "num_attention_heads": head_count(width, HEAD_WIDTH),
+        "joint_attention_dim": None,
+        "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
+        "pos_embed_type": None,
+        "use_pos_embed": False,
+        "force_zeros_for_pooled_projection": False,
     }

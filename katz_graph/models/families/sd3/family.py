@@ -8,14 +8,20 @@ from katz_graph.models.families.sd3.architecture import (
     SCHEDULER,
     TRANSFORMER,
     complete,
+    reads_tokens,
     transformer_architecture,
 )
 from katz_graph.models.families.sd3.controls import (
     check_controlnet,
     controlnet_configuration,
+    original_controlnet_configuration,
     reads,
 )
-from katz_graph.models.families.sd3.files import transformer_configuration
+from katz_graph.models.families.sd3.files import (
+    CONTROL_TYPE,
+    ORIGINAL_CONTROL,
+    transformer_configuration,
+)
 from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
@@ -61,15 +67,26 @@ FAMILY = ModelFamily(
     ),
     controls=Controls(
         (CONTROLNET,),
-        Layout(
-            prefixes=("",),
-            names=("pos_embed_input.proj.weight",),
-            configure=controlnet_configuration,
+        (
+            Layout(
+                prefixes=("",),
+                names=("pos_embed_input.proj.weight",),
+                configure=controlnet_configuration,
+                besides=(ORIGINAL_CONTROL,),
+            ),
+            Layout(
+                prefixes=("",),
+                names=(ORIGINAL_CONTROL,),
+                configure=original_controlnet_configuration,
+                told=(CONTROL_TYPE,),
+            ),
         ),
         check_controlnet,
         draw_control,
         reads,
         numbered_blocks,
+        reads_tokens,
+        f"{FOLDER}.stack:seen",
     ),
     lora=lora_names(
         roots=(

@@ -1,5 +1,6 @@
-"""Reads transformers of Stable Diffusion 3 in the original layout: one table from its names to
-diffusers', where fused rows come apart and two halves change places. Never imports torch.
+"""Reads transformers of Stable Diffusion 3 and its ControlNets in the original layout: one table
+from its names to diffusers', where fused rows come apart and two halves change places. Never
+imports torch.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import Any
 
 from katz_graph.models.families.sd3.architecture import TRANSFORMER
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, how_many
+from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
+CONTROL_TYPE = "control_type"  # of a ControlNet: one number that says what it reads
+ORIGINAL_CONTROL = "transformer_blocks.0.adaLN_modulation.1.weight"
 RENAMING = Renaming(
     {
         "x_embedder.proj": ("pos_embed.proj",),
@@ -46,6 +49,16 @@ RENAMING = Renaming(
             "context_block.mlp.fc1": ("ff_context.net.0.proj",),
             "context_block.mlp.fc2": ("ff_context.net.2",),
         }.items()
+    }
+    | {  # of ControlNets
+        f"transformer_blocks.{{}}.{layer}": tuple(f"transformer_blocks.{{}}.{one}" for one in names)
+        for layer, names in {
+            "attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
+            "attn.proj": ("attn.to_out.0",),
+            "adaLN_modulation.1": ("norm1.linear",),
+            "mlp.fc1": ("ff.net.0.proj",),
+            "mlp.fc2": ("ff.net.2",),
+        }.items()
     },
     swapped=frozenset({"final_layer.adaLN_modulation.1"}),
     # the last block's text is only read, by a norm of one shift and one scale
@@ -71,7 +84,7 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
         "out_channels": shapes["final_layer.linear.weight"][0] // patch**2,
         "num_layers": blocks,
         "attention_head_dim": head,
-        "num_attention_heads": width // head,
+        "num_attention_heads": head_count(width, head),
         "joint_attention_dim": text,
         "caption_projection_dim": width,
         "pooled_projection_dim": shapes["y_embedder.mlp.0.weight"][1],
@@ -85,4 +98,5 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the tensors as diffusers names them. `values`: the module's configuration."""
-    return RENAMING.converted(tensors, values["num_layers"])
+    kept = {name: tensor for name, tensor in tensors.items() if name != CONTROL_TYPE}
+    return RENAMING.converted(kept, values["num_layers"])

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from diffusers.models.transformers.transformer_sd3 import SD3SingleTransformerBlock
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from katz_graph.ir.values import TextEncoding
+from katz_graph.ir.values import TextEncoding, Tokens
+from katz_graph.models.families.sd3.files import CONTROL_TYPE
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
@@ -33,6 +35,8 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
     match name:
         case "context":
             return [module.context_embedder]
+        case "control":
+            return [module.time_text_embed.timestep_embedder]
         case "embed":
             return [module.pos_embed.proj, module.time_text_embed.timestep_embedder]
         case _:
@@ -64,13 +68,52 @@ def hint(module: Any, reference: Tensor) -> Tensor:
     return tokens
 
 
+def seen(values: Mapping[str, Any], pixels: Tensor) -> Tensor:
+    """Returns the pixels that a ControlNet's VAE encodes: Stability's for edges were trained with
+    other numbers, those for depth with what is near dark, and ComfyUI makes both of what people
+    give.
+    """
+    match values.get(CONTROL_TYPE):
+        case 1:  # edges
+            return pixels * 255 * 0.5 + 0.5
+        case 2:  # depth
+            return 1 - pixels
+        case _:
+            return pixels
+
+
+def fill(module: Any) -> Tensor:
+    table: Tensor = module.pos_embed.pos_embed
+    return table[:, :0]
+
+
+def begun(
+    module: Any,
+    tokens: Tokens,
+    hint: Tensor,
+    vectors: tuple[Tensor, ...],
+    fill: Tensor,
+    fixed: Fixed,
+) -> tuple[Tensor, Tensor]:
+    return tokens.hidden + hint, embedding(module, tokens.step.timestep, vectors)
+
+
+def model_tokens(module: Any, batch: int, patches: int, text: int) -> tuple[Tensor, Tensor]:
+    hidden = torch.empty(batch, patches, module.inner_dim, device="meta")
+    return hidden, hidden[:, 0]
+
+
 def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
     found: Tensor = module.controlnet_blocks[number](hidden)
     return found
 
 
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
-    """Returns the middle of the table of positions [1, rows · columns, D]."""
+    """Returns the middle of the table of positions [1, rows · columns, D]; nothing of a ControlNet
+    that has none.
+    """
+    if module.pos_embed is None:
+        return ()
     size = module.pos_embed.pos_embed_max_size
     table = module.pos_embed.pos_embed.reshape(1, size, size, -1)
     down, across = (
@@ -102,10 +145,13 @@ def block(
     embedding: Tensor,
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor | None]:
-    """The text's tokens end with the last block."""
+    """The text's tokens end with the last block; a ControlNet of 3.5 large has none."""
+    one = module.transformer_blocks[number]
+    if isinstance(one, SD3SingleTransformerBlock):
+        return one(hidden, embedding), None
     if text is None:
         raise lacks_text(number)
-    text, hidden = module.transformer_blocks[number](hidden, text, embedding)
+    text, hidden = one(hidden, text, embedding)
     return hidden, text
 
 

@@ -30,7 +30,8 @@ def check_sizes(
     ]
     for name, got, wanted in (
         ("width", *widths),
-        ("text width", ours.text_width, theirs.text_width),
+        # one that reads no text has none
+        ("text width", ours.text_width or theirs.text_width, theirs.text_width),
         ("pooled text width", ours.pooled_width, theirs.pooled_width),
         ("latent channels", ours.latent_channels, theirs.latent_channels),
     ):

@@ -103,6 +103,9 @@ def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     unshifted = stack.unshifted(config(part))
     space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
     pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height, width)
+    controls = family_of(part).controls
+    if controls is not None and controls.picture:
+        pixels = named(controls.picture)(config(part), pixels)
     return {"pixels": pixels, "space": (space.scale, space.shift), "dtype": str(loop.dtype)}
 
 
@@ -127,6 +130,25 @@ def control(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns the tokens that a ControlNet's first block reads."""
     (tokens,) = embed(module, given)
     return (replace(tokens, hidden=tokens.hidden + given["hint"]),)
+
+
+def fill(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Returns what a model fills the tokens of a picture up with [1, 1, D]; [1, 0, D] where it does
+    not.
+    """
+    return (stack_of(module).fill(module).clone(),)
+
+
+def control_tokens(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Returns the tokens that the first block reads of a ControlNet that begins with the model's,
+    before their first block.
+    """
+    tokens: Tokens = given["features"]
+    stack = stack_of(module)
+    hidden, embedding = stack.begun(
+        module, tokens, given["hint"], given["pooled"], given["fill"], given["fixed"]
+    )
+    return (Tokens(hidden, None, embedding, tokens.step),)
 
 
 def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:

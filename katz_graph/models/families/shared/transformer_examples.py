@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.ir.values import TextEncoding, Tokens
+from katz_graph.ir.values import Step, TextEncoding, Tokens
 from katz_graph.models.families.shared.transformer import run_blocks, skip_sources, still_read
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
@@ -71,6 +71,22 @@ def head(module: Any, sizes: Sized) -> Example:
 control = embed
 
 
+def control_tokens(module: Any, sizes: Sized) -> Example:
+    stack = stack_of(module)
+    tokens, fixed = _tokens(module, sizes)
+    _, text, _ = _inputs(module, sizes)
+    rows, columns = patch_grid(stack.side(module), sizes.height, sizes.width)
+    hint = torch.empty(sizes.batch, rows * columns, tokens.hidden.shape[-1], device="meta")
+    fill = torch.empty(1, 1, tokens.hidden.shape[-1], device="meta")
+    vectors = stack.vectors(module, text)
+
+    def call() -> list[Tensor]:
+        hidden, embedding = stack.begun(module, tokens, hint, vectors, fill, fixed)
+        return [hidden, embedding]
+
+    return call, stack.parts(module, "control")
+
+
 def control_block(module: Any, sizes: Sized) -> Example:
     """Counts as its output what is sent to the network alone."""
     stack, number = stack_of(module), sizes.first_block
@@ -117,15 +133,26 @@ def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
 
 
 def _shape_of(module: Any) -> Architecture:
+    return architecture(_component(module))
+
+
+def _component(module: Any) -> Component:
     values = {**module.config, "_class_name": type(module).__name__}
-    return architecture(Component(values["_class_name"], (), json.dumps(values, default=list)))
+    return Component(values["_class_name"], (), json.dumps(values, default=list))
 
 
 def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
     stack = stack_of(module)
     x, text, fixed = _inputs(module, sizes)
+    controls = family_of_module(module).controls
+    if controls is not None and controls.reads_tokens(_component(module)):
+        rows, columns = patch_grid(stack.side(module), sizes.height, sizes.width)
+        hidden, embedding = stack.model_tokens(
+            module, sizes.batch, rows * columns, text.hidden.shape[1]
+        )
+        step = Step.of(x, x, 0.0, 0.0)
+        return Tokens(hidden, None, embedding, step), fixed
     embedding = stack.embedding(module, x.new_empty(sizes.batch), stack.vectors(module, text))
     context = stack.context(module, text)
     hidden, words = stack.embed(module, filled(x, stack.side(module)), context, embedding, fixed)
-    step: Any = x  # no example reads it
-    return Tokens(hidden, words, embedding, step), fixed
+    return Tokens(hidden, words, embedding, Step.of(x, x, 0.0, 0.0)), fixed

@@ -39,8 +39,8 @@ def predict(
                 f"{model.network.folder}: {patch} does not act on a transformer: take the patch off"
             )
     common = {"model": model, "conditioning": text}
-    nodes[f"{name}-embed"] = NodeCall("TransformerEmbed", {**common, "step": step})
-    features, groups = Link(f"{name}-embed", 0), _groups(model, controls)
+    features = _embedded(nodes, f"{name}-embed", model, step, text)
+    groups = _groups(model, controls)
     *grouped, (_, _, last) = groups if controls else [*groups, (0, 0, {})]
     for number, (first, final, residuals) in enumerate(grouped):
         blocks = f"{name}-blocks{number or ''}"
@@ -55,6 +55,18 @@ def predict(
         "TransformerHead", {"model": model, "features": features, **last}
     )
     return Link(f"{name}-head", 0)
+
+
+def _embedded(
+    nodes: dict[str, NodeCall], name: str, model: ModelRecipe, step: Link, text: Conditioning
+) -> Link:
+    """Adds the embedding of a transformer, unless a ControlNet of the same branch has it."""
+    call = NodeCall("TransformerEmbed", {"model": model, "conditioning": text, "step": step})
+    branch = name.partition("-")[0]
+    known = (one for one in nodes if one.startswith(f"{branch}-controlnet"))
+    found = next((one for one in known if nodes[one] == call), name)
+    nodes[found] = call
+    return Link(found, 0)
 
 
 def _groups(
@@ -99,11 +111,16 @@ def draw_control(
     vae = use.vae if reads_latents(control_net.control_net) else None
     check_vae(control_net.control_net, vae, model.latent)
     common = {"control_net": control_net, "conditioning": text}
-    inputs: dict[str, Any] = {**common, "step": step, "image": use.image, "vae": vae}
-    nodes[name] = NodeCall("TransformerControl", inputs)
-    features, residuals = Link(name, 0), []
+    inputs: dict[str, Any] = {**common, "image": use.image, "vae": vae}
     family = family_of(model.network).controls
     assert family is not None and family.blocks is not None  # as the ControlNet was checked
+    if family.reads_tokens(control_net.control_net):
+        tokens = _embedded(nodes, f"{name}-embed", model, step, text)
+        inputs |= {"model": model, "features": tokens}
+        nodes[name] = NodeCall("TransformerControlTokens", inputs)
+    else:
+        nodes[name] = NodeCall("TransformerControl", {**inputs, "step": step})
+    features, residuals = Link(name, 0), []
     for number in range(family.blocks(control_net.control_net)):
         block = f"{name}-block{number}"
         nodes[block] = NodeCall(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.errors import InputError
-from katz_graph.ir.values import TextEncoding
+from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.family import ModelFamily, family_of_class
 
 Fixed = tuple[Tensor, ...]
@@ -101,6 +101,34 @@ class Stack(Protocol):
 
     def residual(self, module: Any, number: int, hidden: Tensor) -> Tensor:
         """Returns what a ControlNet adds to a picture's tokens after its n-th block."""
+
+    # of families whose ControlNets begin with the model's tokens
+
+    def fill(self, module: Any) -> Tensor:
+        """Returns what a model fills the tokens of a picture up with [1, 1, D]; [1, 0, D] where it
+        does not.
+        """
+
+    def begun(
+        self,
+        module: Any,
+        tokens: Tokens,
+        hint: Tensor,
+        vectors: tuple[Tensor, ...],
+        fill: Tensor,
+        fixed: Fixed,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the tokens of a ControlNet's first block, and the embedding [B, E] that its
+        blocks read. `tokens`: of the model's embedding; `fill`: of the model; `fixed`: of the
+        ControlNet.
+        """
+
+    def model_tokens(
+        self, module: Any, batch: int, patches: int, text: int
+    ) -> tuple[Tensor, Tensor]:
+        """Returns hidden state [B, N, D] and embedding [B, E], without memory, of a model's
+        embedding, to count a ControlNet that begins with them.
+        """
 
     def unshifted(self, values: Mapping[str, Any]) -> bool:
         """Tells by its configuration if a ControlNet reads latents that are not shifted."""

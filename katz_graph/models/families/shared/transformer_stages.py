@@ -39,7 +39,7 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
 
 def network_of(inputs: Mapping[str, Any]) -> Component:
     """Returns the network or ControlNet that an operation computes with."""
-    recipe = inputs.get("model") or inputs["control_net"]
+    recipe = inputs.get("control_net") or inputs["model"]
     return recipe.control_net if isinstance(recipe, ControlNetRecipe) else recipe.network
 
 
@@ -109,6 +109,8 @@ REFERENCE = Stage(
     recorded=False,
 )
 HINT = Stage(f"{NOUN}_hint", uncounted, compute=f"{COMPUTE}:hint", module="control_net")
+FILL = Stage(f"{NOUN}_fill", uncounted, compute=f"{COMPUTE}:fill", module="model")
+SEEN = {"reference": REFERENCE.name, "hint": HINT.name}
 
 
 def _control(name: str, label: str, **declared: Any) -> Stage:
@@ -147,7 +149,14 @@ STAGES = (
         "control",
         "ControlNet embed",
         gives=("state",),
-        hoists=EMBED | {"reference": REFERENCE.name, "hint": HINT.name},
+        hoists=EMBED | SEEN,
+    ),
+    _control(
+        "control_tokens",
+        "ControlNet embed",
+        recipes=("model",),
+        gives=("hidden",),
+        hoists=BLOCKS | {"pooled": POOLED.name, "fill": FILL.name} | SEEN,
     ),
     _control(
         "control_block",
@@ -159,4 +168,5 @@ STAGES = (
     ),
     REFERENCE,
     HINT,
+    FILL,
 )

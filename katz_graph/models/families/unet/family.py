@@ -47,11 +47,13 @@ FAMILY = ModelFamily(
     ),
     controls=Controls(
         CONTROLNETS,
-        Layout(
-            prefixes=("control_model.", ""),
-            names=("input_hint_block.0.weight", "controlnet_cond_embedding.conv_in.weight"),
-            configure=controlnet_configuration,
-            besides=("lora_controlnet",),
+        (
+            Layout(
+                prefixes=("control_model.", ""),
+                names=("zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight"),
+                configure=controlnet_configuration,
+                besides=("lora_controlnet",),
+            ),
         ),
         check_controlnet,
         region.draw_control,

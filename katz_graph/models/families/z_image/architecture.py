@@ -13,7 +13,8 @@ from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
 from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
-TRANSFORMER = "ZImageTransformer2DModel"
+TRANSFORMER, CONTROLNET = "ZImageTransformer2DModel", "ZImageControlNetModel"
+THETA = 256.0  # of rotary positions
 LATENT = LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159)
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 SCHEDULER: Configuration = {
@@ -25,11 +26,14 @@ SCHEDULER: Configuration = {
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer. InputError for another class, and for one that reads
-    pictures beside the text, or patches of several sizes.
+    """Returns the shape of a transformer or ControlNet, which reads no text. InputError for another
+    class, and for one that reads pictures beside the text, or patches of several sizes; for a
+    ControlNet of a later version.
     """
-    expect_class(part, TRANSFORMER)
+    expect_class(part, TRANSFORMER, CONTROLNET)
     values = config(part)
+    if is_controlnet(part):
+        return _controlnet_architecture(part)
     if values.get("siglip_feat_dim") is not None:
         raise InputError(
             f"{part.folder}: siglip_feat_dim is {values['siglip_feat_dim']!r}: models that read "
@@ -47,6 +51,34 @@ def transformer_architecture(part: Component) -> Architecture:
         text_width=config_value(part, "cap_feat_dim", int, 2560),
         pooled_width=None,
     )
+
+
+def is_controlnet(part: Component) -> bool:
+    """Tells a ControlNet, all of which begin with the model's tokens."""
+    return bool(config(part).get("_class_name") == CONTROLNET)
+
+
+def _controlnet_architecture(part: Component) -> Architecture:
+    channels, refiners = (
+        config(part).get(name) for name in ("control_in_dim", "add_control_noise_refiner")
+    )
+    if channels != LATENT.channels or refiners is not None:
+        raise InputError(
+            f"{part.folder}: a ControlNet of version 2 (control_in_dim {channels}, "
+            f"add_control_noise_refiner {refiners}), which also reads a mask and acts on the "
+            "refiners, and is not supported: take version 1"
+        )
+    return Architecture(channels, channels, text_width=0, pooled_width=None)
+
+
+def positions(head: int) -> list[int]:
+    """Returns how a head is shared by the axes of rotary positions: the text, rows, columns.
+    ValueError for a head that cannot be.
+    """
+    first = head // 4
+    if first % 2 or (head - first) % 4:
+        raise ValueError(head)
+    return [first, (head - first) // 2, (head - first) // 2]
 
 
 def complete(

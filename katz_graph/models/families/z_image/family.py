@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
+from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.families.z_image.architecture import (
+    CONTROLNET,
     LATENT,
     SCHEDULER,
     TEMPLATE,
     TRANSFORMER,
     complete,
+    is_controlnet,
     transformer_architecture,
+)
+from katz_graph.models.families.z_image.controls import (
+    blocks,
+    check_controlnet,
+    controlnet_configuration,
+    reads,
 )
 from katz_graph.models.families.z_image.files import transformer_configuration
 from katz_graph.models.family import (
+    Controls,
     Files,
     Layout,
     ModelFamily,
@@ -48,6 +58,21 @@ FAMILY = ModelFamily(
         latent=lambda _: LATENT,
         noise=lambda _: SCHEDULER,
         multiplier=1.0,
+    ),
+    controls=Controls(
+        (CONTROLNET,),
+        (
+            Layout(
+                prefixes=("",),
+                names=("control_all_x_embedder.2-1.weight",),
+                configure=controlnet_configuration,
+            ),
+        ),
+        check_controlnet,
+        draw_control,
+        reads,
+        blocks,
+        reads_tokens=is_controlnet,
     ),
     lora=lora_names(
         roots=(

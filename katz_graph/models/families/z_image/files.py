@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.models.families.z_image.architecture import TRANSFORMER
+from katz_graph.models.families.z_image.architecture import TRANSFORMER, positions
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
 CHAINS = "layers", "noise_refiner", "context_refiner"
@@ -38,23 +38,22 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
     """
     width, inputs = shapes["x_embedder.weight"]
     (head,) = shapes["layers.0.attention.q_norm.weight"]
-    first = head // 4  # of rotary positions: the axis of the text, then rows and columns
-    if first % 2 or (head - first) % 4:
-        raise ValueError(head)
     return {
         "_class_name": TRANSFORMER,
         "in_channels": inputs // 4,
         "dim": width,
         "n_layers": how_many(shapes, "layers.{}."),
         "n_refiner_layers": how_many(shapes, "noise_refiner.{}."),
-        "n_heads": width // head,
-        "n_kv_heads": width // head,
+        "n_heads": head_count(width, head),
+        "n_kv_heads": head_count(width, head),
         "cap_feat_dim": shapes["cap_embedder.1.weight"][1],
-        "axes_dims": [first, (head - first) // 2, (head - first) // 2],
+        "axes_dims": positions(head),
     }
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors as diffusers names them. `values`: the module's configuration."""
+    """Returns the tensors as diffusers names them, as ControlNets' files do. `values`: the module's
+    configuration.
+    """
     kept = {name: tensor for name, tensor in tensors.items() if name != UNUSED}
-    return RENAMING.converted(kept, values["n_layers"])
+    return RENAMING.converted(kept, blocks=0)  # its last block is as the others

@@ -7,14 +7,19 @@ one sequence, the picture's first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from diffusers.models.transformers.transformer_z_image import SEQ_MULTI_OF
+from diffusers import ZImageControlNetModel
+from diffusers.models.transformers.transformer_z_image import (
+    ADALN_EMBED_DIM,
+    SEQ_MULTI_OF,
+    ZImageTransformerBlock,
+)
 from torch import Tensor, nn
 
-from katz_graph.ir.values import TextEncoding
+from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
@@ -22,14 +27,15 @@ from katz_graph.models.families.shared.transformer_stack import (
     grid_ids,
     unpatched,
 )
+from katz_graph.models.families.z_image.architecture import THETA, positions
 
 
 def side(module: Any) -> int:
-    return int(module.all_patch_size[0])
+    return int(module.config.all_patch_size[0])
 
 
 def blocks(module: Any) -> Sequence[nn.Module]:
-    return list(module.layers)
+    return list(_layers(module))
 
 
 def parts(module: Any, name: str) -> Sequence[nn.Module]:
@@ -38,6 +44,8 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
             return [module.cap_embedder, module.context_refiner]
         case "embed":
             return [_embedder(module), module.noise_refiner, module.t_embedder]
+        case "control":
+            return [module.control_noise_refiner, module.control_layers[0].before_proj]
         case _:
             return [_final_layer(module)]
 
@@ -72,11 +80,7 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
 def embed(
     module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
 ) -> tuple[Tensor, Tensor | None]:
-    patch = side(module)
-    batch, channels, height, width = x.shape
-    grid = x.reshape(batch, channels, height // patch, patch, width // patch, patch)
-    patches = grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch * patch * channels)
-    hidden = _filled(_embedder(module)(patches), module.x_pad_token)
+    hidden = _filled(_embedder(module)(_patches(module, x)), module.x_pad_token)
     frequencies = torch.view_as_complex(fixed[0][:1, : hidden.shape[1]])
     for layer in module.noise_refiner:
         hidden = layer(hidden, None, frequencies, embedding)
@@ -91,13 +95,75 @@ def block(
     embedding: Tensor,
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor | None]:
-    return module.layers[number](hidden, None, torch.view_as_complex(fixed[0][:1]), embedding), None
+    frequencies = torch.view_as_complex(fixed[0][:1])
+    if _is_controlnet(module):  # whose block computes as a model's, and is called otherwise
+        layer = module.control_layers[number]
+        return ZImageTransformerBlock.forward(layer, hidden, None, frequencies, embedding), None
+    return module.layers[number](hidden, None, frequencies, embedding), None
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
     """The model predicts the way from noise to picture, a flow's is the other way."""
     tokens: Tensor = _final_layer(module)(hidden, c=embedding)[:, : rows * columns]
     return -unpatched(tokens, rows, columns, side(module))
+
+
+def hint(module: Any, reference: Tensor) -> Tensor:
+    tokens: Tensor = module.control_all_x_embedder[f"{side(module)}-1"](_patches(module, reference))
+    return tokens
+
+
+def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
+    found: Tensor = module.control_layers[number].after_proj(hidden)
+    return found
+
+
+def unshifted(values: Mapping[str, Any]) -> bool:
+    return False
+
+
+def fill(module: Any) -> Tensor:
+    token: Tensor = module.x_pad_token
+    return token[None]
+
+
+def begun(
+    module: Any,
+    tokens: Tokens,
+    hint: Tensor,
+    vectors: tuple[Tensor, ...],
+    fill: Tensor,
+    fixed: Fixed,
+) -> tuple[Tensor, Tensor]:
+    """The reference is refined as a picture is, and joined to the model's text."""
+    seen = _filled(hint, fill[0])
+    count = seen.shape[1]
+    frequencies = torch.view_as_complex(fixed[0][:1, :count])
+    for layer in module.control_noise_refiner:
+        seen = layer(seen, None, frequencies, tokens.embedding)
+    joined = torch.cat([seen, tokens.hidden[:, count:]], dim=1)
+    return module.control_layers[0].before_proj(joined) + tokens.hidden, tokens.embedding
+
+
+def model_tokens(module: Any, batch: int, patches: int, text: int) -> tuple[Tensor, Tensor]:
+    width = module.config.dim
+    hidden = torch.empty(batch, _whole(patches) + _whole(text), width, device="meta")
+    return hidden, hidden[:, 0, : min(width, ADALN_EMBED_DIM)]
+
+
+def _is_controlnet(module: Any) -> bool:
+    return isinstance(module, ZImageControlNetModel)
+
+
+def _layers(module: Any) -> Sequence[nn.Module]:
+    return module.control_layers if _is_controlnet(module) else module.layers  # type: ignore[no-any-return]
+
+
+def _patches(module: Any, x: Tensor) -> Tensor:
+    patch = side(module)
+    batch, channels, height, width = x.shape
+    grid = x.reshape(batch, channels, height // patch, patch, width // patch, patch)
+    return grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch * patch * channels)
 
 
 def _embedder(module: Any) -> Any:
@@ -123,17 +189,21 @@ def _text_ids(module: Any, tokens: int) -> Tensor:
     """Returns positions [tokens, 3], which stand one behind the other from 1 on. Positions are
     computed on the host, as diffusers does.
     """
-    place = "meta" if module.x_pad_token.is_meta else "cpu"
+    place = "meta" if module.device.type == "meta" else "cpu"
     ids = torch.zeros(tokens, 3, dtype=torch.float64, device=place)
     ids[:, 0] = torch.arange(1, tokens + 1, device=place)
     return ids
 
 
 def _frequencies(module: Any, ids: Tensor) -> Tensor:
-    """Returns the rotary positions [S, D / 2] complex64 of ids [S, 3]."""
-    found = []
-    for axis, width in enumerate(module.axes_dims):
+    """Returns the rotary positions [S, D / 2] complex64 of ids [S, 3]; a ControlNet's are those of
+    its model.
+    """
+    found, values = [], module.config
+    axes = values.get("axes_dims") or positions(values.dim // values.n_heads)
+    theta = values.get("rope_theta", THETA)
+    for axis, width in enumerate(axes):
         steps = torch.arange(0, width, 2, dtype=torch.float64, device=ids.device) / width
-        angles = torch.outer(ids[:, axis], 1.0 / module.rope_theta**steps).float()
+        angles = torch.outer(ids[:, axis], 1.0 / theta**steps).float()
         found.append(torch.polar(torch.ones_like(angles), angles))
-    return torch.cat(found, dim=-1).to(module.x_pad_token.device)
+    return torch.cat(found, dim=-1).to(module.device)

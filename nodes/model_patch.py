@@ -1,0 +1,54 @@
+"""Loads networks that act on a model by themselves, without a conditioning, and puts them on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from katz_graph.context import Context
+from katz_graph.models.family import check_controlnet
+from katz_graph.models.loading.sources import controlnet_recipe
+from katz_graph.node import FileChoice, Node, Widget
+from katz_graph.recipe import ControlUse, Picture, digest
+from katz_graph.wires import Image, Mask, Model, ModelPatch, Vae
+
+PatchStrength = Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)]
+
+
+class ModelPatchLoader(Node, category="advanced/loaders"):
+    """A ControlNet that is put on a model, not on a conditioning: Z-Image's control patch."""
+
+    name: Annotated[str, FileChoice("model_patches")]
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(self.run(context))
+
+    def run(self, context: Context) -> ModelPatch:
+        return controlnet_recipe(context.folders.resolve("model_patches", self.name))
+
+
+class QwenImageDiffsynthControlnet(Node, category="advanced/loaders/qwen"):
+    """A reference image that a patch of the model reads, on whatever the model is told. The mask is
+    for patches that fill in.
+    """
+
+    strength: PatchStrength = 1.0
+
+    def run(
+        self,
+        model: Model,
+        model_patch: ModelPatch,
+        vae: Vae,
+        image: Image,
+        context: Context,
+        mask: Mask | None = None,
+    ) -> Model:
+        check_controlnet(model_patch, model)
+        if mask is not None:
+            context.warn(
+                f"QwenImageDiffsynthControlnet: {model_patch.control_net.folder} reads no mask, so "
+                "the mask is not used"
+            )
+        use = ControlUse(model_patch, Picture.of(image), self.strength, vae=vae)
+        return model.with_control(use)
