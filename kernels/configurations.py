@@ -28,7 +28,7 @@ def tiles(kernel: str, device: torch.device, *sizes: int) -> Tiles:
     """Returns the tiles of a kernel for these sizes, none where a library is faster. Of the listed
     sizes the nearest count, by their ratios.
     """
-    listed = listed_for(kernel, _architecture(device))
+    listed = listed_for(kernel, capability(device))
     return listed[min(listed, key=lambda name: _apart(sizes, name))]
 
 
@@ -53,7 +53,8 @@ def _apart(sizes: tuple[int, ...], name: str) -> float:
     return sum(abs(log2(one / other)) for one, other in zip(sizes, others, strict=True))
 
 
-def _architecture(device: torch.device) -> int:
+def capability(device: torch.device) -> int:
+    """Returns a device's compute capability, as 90 for 9.0."""
     if device.type != "cuda":
         return INTERPRETED_AS
     major, minor = torch.cuda.get_device_capability(device)

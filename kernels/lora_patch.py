@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.dispatch import uses_kernels
 
 
@@ -45,7 +47,7 @@ def lora_patch(patches: Sequence[Patch]) -> None:
     if patches and uses_kernels(patches[0].weight):
         from katz_graph.kernels.triton_lora_patch import lora_patch as kernel
 
-        kernel(patches)
+        kernel(patches, partial(tiles, "lora_patch", patches[0].weight.device))
     else:
         reference(patches)
 

@@ -7,7 +7,7 @@ they are for, with ranks filled up with zeros to whole tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
@@ -16,13 +16,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from katz_graph.kernels.configurations import tiles
+from katz_graph.kernels.configurations import Tiles
 from katz_graph.kernels.dispatch import INTERPRETED
 from katz_graph.kernels.lora_patch import Patch
 
 ALIGNED = 16  # bytes of addresses and values of rows, so that loads are wide
 SEARCHED = 1024  # layers that a program looks through at once
 FORMATS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+Choose = Callable[[int], Tiles]
+"""Returns the tiles for the largest rank of a launch."""
 LAYER, DELTA = tl.constexpr(7), tl.constexpr(3)  # numbers of a line of the tables
 
 
@@ -101,17 +103,26 @@ class _Factor:
         return whole[tuple(map(slice, self.values.shape))]
 
 
-def lora_patch(patches: Sequence[Patch]) -> None:
+def lora_patch(patches: Sequence[Patch], choose: Choose) -> None:
+    for launch in launches(patches, choose):
+        launch()
+
+
+def launches(patches: Sequence[Patch], choose: Choose) -> Iterator[Callable[[], None]]:
+    """Yields a launch for the weights of each number format, with all that it reads on its way to
+    the device; it may be done again as long as there are weights and originals.
+    """
+
     def kind(patch: Patch) -> tuple[str, int]:
         return str(patch.weight.dtype), _multiple(patch)
 
     for (_, multiple), alike in groupby(sorted(patches, key=kind), key=kind):
-        _launch(list(alike), multiple)
+        yield _launch(list(alike), multiple, choose)
 
 
-def _launch(patches: Sequence[Patch], multiple: int) -> None:
+def _launch(patches: Sequence[Patch], multiple: int, choose: Choose) -> Callable[[], None]:
     weight, given = patches[0].weight, [delta for patch in patches for delta in patch.deltas]
-    cut = tiles("lora_patch", weight.device, max(delta.up.shape[1] for delta in given))
+    cut = choose(max(delta.up.shape[1] for delta in given))
     factors = [one for patch in patches for one in _factors(patch, cut["RANK"])]
     addresses, sent = _sent(factors, weight.device)
     counts = list(accumulate((len(patch.deltas) for patch in patches), initial=0))
@@ -125,19 +136,26 @@ def _launch(patches: Sequence[Patch], multiple: int) -> None:
     ]
     ranks = [up.shape[1] for up in factors[::2]]
     deltas = list(zip(addresses[::2], addresses[1::2], ranks, strict=True))
-    _kernel[(ends[-1],)](
+    tables = (
         _table(layers, torch.int64, weight.device),
         _table(deltas, torch.int64, weight.device),
         _table([delta.scale for delta in given], torch.float32, weight.device),
-        len(layers),
-        WEIGHT=FORMATS[weight.dtype],
-        FACTOR=FORMATS[sent[0].dtype],
-        MULTIPLE=multiple,
-        PRECISION=precision(weight.dtype),
-        UPCAST=INTERPRETED,
-        SEARCHED=SEARCHED,
-        **cut,
     )
+
+    def launch() -> None:
+        _kernel[(ends[-1],)](
+            *tables,
+            len(layers),
+            WEIGHT=FORMATS[weight.dtype],
+            FACTOR=FORMATS[sent[0].dtype],
+            MULTIPLE=multiple,
+            PRECISION=precision(weight.dtype),
+            UPCAST=INTERPRETED,
+            SEARCHED=SEARCHED,
+            **cut,
+        )
+
+    return launch
 
 
 def precision(weight: torch.dtype) -> str:

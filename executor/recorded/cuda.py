@@ -17,7 +17,9 @@ SHARE = 1 / 8  # of the device's memory, that recordings may take
 
 
 class CudaGraphs:
-    """Implements `Backend` for one device, of which nothing is asked before the first call. Other
+    """Implements `Backend` for one device, of which nothing is asked before the first call. It
+    records and replays on the stream that is current, which must not be the default one, on which
+    nothing can be recorded: there libraries have set themselves up in eager calls before. Other
     threads may use the device while it records.
     """
 
@@ -31,20 +33,16 @@ class CudaGraphs:
         return SHARE * float(torch.cuda.mem_get_info(self._device)[1])
 
     @cached_property
-    def _stream(self) -> torch.cuda.Stream:
-        """Makes a stream, as nothing can be recorded on the default one."""
-        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-
-    @cached_property
     def _pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
 
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> CudaGraph:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
+        stream = torch.cuda.current_stream(self._device)
         with (
             torch.cuda.device(self._device),
             Trace(given),
-            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
         ):
             outputs = call()
         return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)

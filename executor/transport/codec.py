@@ -34,7 +34,7 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
     """Holds an encoded value: the header says everything but the contents of its tensors, each of
-    which stands here once.
+    which stands here once, with its axes in the order in which they lie in memory.
     """
 
     header: bytes
@@ -112,10 +112,10 @@ class _Encoder:
     def _tensor(self, tensor: Tensor) -> list[Any]:
         if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
             raise self._refusal(type(tensor), "only dense tensors with data can be sent")
-        number = self._numbers.setdefault(id(tensor), len(self.tensors))
+        number, order = self._numbers.setdefault(id(tensor), len(self.tensors)), _order(tensor)
         if number == len(self.tensors):
-            self.tensors.append(tensor.detach())
-        return ["tensor", number, str(tensor.dtype), list(tensor.shape)]
+            self.tensors.append(tensor.detach().permute(order))
+        return ["tensor", number, str(tensor.dtype), list(tensor.shape), order]
 
     def _refusal(self, kind: type, reason: str) -> TypeError:
         return TypeError(
@@ -156,12 +156,24 @@ class _Decoder:
         return kind(**dict(zip(sent_fields(kind), map(self.unpack, rest[1:]), strict=True)))
 
     def _tensor(self, rest: list[Any]) -> Tensor:
-        number, name, shape = rest
+        number, name, shape, order = rest
         dtype, buffer = _DTYPES[name], self._buffers[number]
         if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != buffer.numel():
             raise ProtocolError(
                 f"a message tells of a tensor {name} {shape}, but brings {buffer.numel()} "
                 "bytes for it"
             )
-        tensor: Tensor = buffer.view(dtype).view(shape)
-        return tensor
+        if sorted(order) != list(range(len(shape))):
+            raise ProtocolError(f"a message tells of a tensor {shape} with its axes as {order}")
+        lying: Tensor = buffer.view(dtype).view([shape[axis] for axis in order])
+        return lying.permute([order.index(axis) for axis in range(len(shape))])
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """Returns the axes of a tensor as they lie in memory, the outermost first; as they are counted
+    where there are gaps between its elements, or several share a place.
+    """
+    counted = list(range(tensor.ndim))
+    order = sorted(counted, key=lambda axis: tensor.stride()[axis], reverse=True)
+    dense = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
+    return order if dense else counted

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 import torch
@@ -146,11 +146,18 @@ class SubmittedTask:
 class DeviceThread:
     """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which
     it keeps its processor busy while requests wait for what others send, unless others want it
-    (`affinity.Awake`).
+    (`affinity.Awake`). `within`: makes what each unit, and what ends with it, runs inside of.
     """
 
-    def __init__(self, name: str, threads: int, awake: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        awake: float = 0.0,
+        within: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.name = name
+        self._within = within
         self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
         self._jobs: list[SubmittedTask] = []
         self._turns: DeficitRoundRobin[SubmittedTask] = DeficitRoundRobin()
@@ -242,9 +249,10 @@ class DeviceThread:
     def _advance(self, job: SubmittedTask) -> None:
         """Does a unit of a job, and ends it where that was the last or failed."""
         try:
-            if self._step(job):
-                self._leave(job)
-                job.succeed()
+            with self._within():
+                if self._step(job):
+                    self._leave(job)
+                    job.succeed()
         except NoRoom as error:
             if not self._may_wait(job):
                 self._leave(job)

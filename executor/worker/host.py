@@ -91,7 +91,10 @@ class Host:
         self._calls: dict[int, SubmittedTask] = {}
         self.models = _models(config)
         self._worker = DeviceThread(
-            config.name, config.threads, AWAKE if config.processors else 0.0
+            config.name,
+            config.threads,
+            AWAKE if config.processors else 0.0,
+            self.models.stream.entered,
         )
         stay_on(config.processors)
         self.mailbox = Mailbox(self._worker.wake)

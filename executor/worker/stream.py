@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -44,8 +46,13 @@ class Stream(Protocol):
         ended.
         """
 
+    def entered(self) -> AbstractContextManager[object]:
+        """Has a thread enqueue its work here inside of the `with` statement."""
+
     def read(self, tensor: Tensor) -> Reading:
-        """Begins to copy a tensor to the host, behind what is enqueued."""
+        """Begins to copy a tensor to the host, behind what is enqueued; nobody may write into it
+        any more.
+        """
 
     def clock(self) -> Clock:
         """Makes a clock; the host may wait for the device once."""
@@ -55,6 +62,9 @@ class HostStream:
     """Presents a processor: what was computed is there."""
 
     ahead = 0
+
+    def entered(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def read(self, tensor: Tensor) -> Reading:
         return lambda: tensor
@@ -72,17 +82,35 @@ class HostMoment:
 
 
 class CudaStream:
-    """Presents a GPU by the stream that torch enqueues its work on. While the host waits for an
-    evaluation the next one is enqueued, so that the GPU never does.
+    """Presents a GPU by two streams of its own: on one it computes, on the other it copies to the
+    host meanwhile. While the host waits for an evaluation the next one is enqueued, so that the GPU
+    never does. Nothing is asked of the GPU before one of them is used.
     """
 
     ahead = 1
 
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @cached_property
+    def _computing(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _copying(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    def entered(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._computing)
+
     def read(self, tensor: Tensor) -> Reading:
         landing = torch.empty_like(tensor, device="cpu", pin_memory=True)
-        landing.copy_(tensor, non_blocking=True)
         landed = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        landed.record(torch.cuda.current_stream(tensor.device))
+        self._copying.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._copying):
+            landing.copy_(tensor, non_blocking=True)
+            landed.record(self._copying)
+        tensor.record_stream(self._copying)  # its memory is not given away before that
 
         def wait() -> Tensor:
             landed.synchronize()
@@ -122,4 +150,4 @@ def _event() -> torch.cuda.Event:
 
 
 def stream_of(device: torch.device) -> Stream:
-    return CudaStream() if device.type == "cuda" else HostStream()
+    return CudaStream(device) if device.type == "cuda" else HostStream()

@@ -59,6 +59,7 @@ LACKING = {
     "seed": "draws nothing by chance",
     "part": "has no parts",
     "out": "writes no rows",
+    "write": "measures no tiles",
 }
 """Says what a bench does not have that knows nothing of an option."""
 

@@ -165,11 +165,15 @@ def bench(
         Path | None,
         typer.Option(help="a folder for rows, written as they are measured"),
     ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="a file for the table of kernels' tiles, with what was fastest"),
+    ] = None,
 ) -> None:
     """Measure, and compare with the bounds that must hold."""
     from katz_graph.bench.command import run_bench
 
-    if not run_bench(name, as_json, svg, seed=seed, part=part, out=out):
+    if not run_bench(name, as_json, svg, seed=seed, part=part, out=out, write=write):
         raise typer.Exit(1)
 
 

@@ -174,7 +174,7 @@ class Program:
     cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # cost: length of the text of each operation that has one
     tokens: Mapping[str, int] = field(default_factory=dict)
-    # cost: blocks that a GPU computes as diffusers does, by operation, with the reason
+    # cost: blocks that a GPU computes as their library does, by operation, with the reason
     unprepared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # search: operation of the loop -> device
     placement: Mapping[str, str] = field(default_factory=dict)

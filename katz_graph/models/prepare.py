@@ -1,7 +1,7 @@
-"""Gives known blocks of diffusers forwards that compute with our kernels, over the same parameters
-and buffers.
+"""Gives known blocks of diffusers and transformers forwards that compute with our kernels, over the
+same parameters and buffers.
 
-On a processor the operations are diffusers' own, in their order, so results are bit-equal to it. On
+On a processor the operations are theirs, in their order, so results are bit-equal to them. On
 a GPU biases of convolutions are added by the kernels that follow, and norms, activations and
 residuals take one pass over the memory each. A block of another kind, or with options that these
 forwards do not know, keeps its own.
@@ -14,22 +14,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from diffusers.models.activations import GEGLU
 from diffusers.models.attention import BasicTransformerBlock
 from diffusers.models.attention_processor import Attention
 from diffusers.models.resnet import ResnetBlock2D
 from torch import Tensor, nn
+from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
+from transformers.models.clip.modeling_clip import CLIPAttention, CLIPEncoderLayer
+from transformers.models.mt5.modeling_mt5 import MT5LayerNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.group_norm_silu import group_norm_silu
 from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
-
-FUSED = "query_key_value"
-"""Names the attribute of an attention layer that holds its projections' weights [3 · C', C]."""
+from katz_graph.models.prepared_text import (
+    PreparedBertOutput,
+    PreparedBertSelfOutput,
+    PreparedCLIPAttention,
+    PreparedCLIPLayer,
+)
+from katz_graph.models.projections import FUSED, FusedProjections
 
 
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
@@ -109,8 +117,8 @@ def prepare(module: nn.Module) -> None:
 
 
 def unprepared(module: nn.Module) -> Counter[str]:
-    """Counts the blocks of a module that keep diffusers' forward, by their kind and the reason.
-    Changes nothing.
+    """Counts the blocks of a module that keep their library's forward, by kind and reason. Changes
+    nothing.
     """
     kept: Counter[str] = Counter()
     for one in module.modules():
@@ -122,16 +130,18 @@ def unprepared(module: nn.Module) -> Counter[str]:
 
 def fuse_projections(module: nn.Module) -> None:
     """Lays the weights of self-attention's three projections side by side in one storage, of which
-    they become views: one product computes them (a processor of attention that knows `FUSED`), and
-    what is written into each of them is seen. The module must stay on its device, in its format.
+    they become views, and so their biases: one product computes them where the layer's forward
+    knows `FUSED`, and what is written into each of them is seen. The module must stay on its
+    device, in its format.
     """
     for layer in module.modules():
         if isinstance(layer, Attention) and _has_three_alike(layer):
-            projections = (layer.to_q, layer.to_k, layer.to_v)
-            together = torch.cat([one.weight.data for one in projections])
-            for one, part in zip(projections, together.chunk(3), strict=True):
-                one.weight.data = part
-            setattr(layer, FUSED, together)
+            fused = FusedProjections.of(layer.to_q, layer.to_k, layer.to_v)
+        elif isinstance(layer, PreparedCLIPAttention):
+            fused = FusedProjections.of(layer.q_proj, layer.k_proj, layer.v_proj)
+        else:
+            continue
+        setattr(layer, FUSED, fused)
 
 
 def _has_three_alike(layer: Any) -> bool:
@@ -168,6 +178,14 @@ def _unknown_transformer(block: Any) -> str:
     return ""
 
 
+def _unknown_text_attention(layer: Any) -> str:
+    return "dropout" if layer.dropout and layer.training else ""
+
+
+def _unknown_text_output(layer: Any) -> str:
+    return "dropout" if layer.dropout.p and layer.training else ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A kind of block: `unknown` says why one of it cannot become ours, empty where it can."""
@@ -182,7 +200,15 @@ _PREPARED: Mapping[type, _Known] = {
     GEGLU: _Known(
         PreparedGEGLU, lambda block: "" if type(block.proj) is nn.Linear else "no linear layer"
     ),
+    CLIPAttention: _Known(PreparedCLIPAttention, _unknown_text_attention),
+    CLIPEncoderLayer: _Known(PreparedCLIPLayer, lambda layer: ""),
+    BertSelfOutput: _Known(PreparedBertSelfOutput, _unknown_text_output),
+    BertOutput: _Known(PreparedBertOutput, _unknown_text_output),
     nn.GroupNorm: _Known(PreparedGroupNorm, lambda norm: "" if norm.affine else "no weights"),
+    **{
+        norm: _Known(norm, lambda norm: "norm without a mean")
+        for norm in (T5LayerNorm, MT5LayerNorm, Qwen3RMSNorm)
+    },
 }
 
 

@@ -23,6 +23,7 @@ from katz_graph.bench.gpu.setting import Setting, full_size
 from katz_graph.bench.gpu.shares import shares
 from katz_graph.bench.random_models import unet_config
 from katz_graph.errors import InputError, RunError
+from katz_graph.kernels.configurations import FILE
 
 CPU = torch.device("cpu")
 WIDTHS = (32, 48)  # of the two text encoders
@@ -98,11 +99,17 @@ def test_a_wrong_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_are_timed_at_every_size_of_a_step(small: Setting, tmp_path: Path) -> None:
     with Rows("kernels", tmp_path) as rows:
-        result = kernels.run(small, rows)
+        result = kernels.run(small, rows, tmp_path / "table.json")
+    assert (tmp_path / "table.json").read_text() == FILE.read_text()  # no kernels, so no tiles
     assert result.metrics["large_of_copy"] > 0 and result.metrics["small_of_copy"] > 0
     told = " ".join(str(row["what"]) for row in rows.kept)
     for name in ("group_norm_silu", "bias_residual", "residual_layer_norm", "geglu"):
         assert name in told
+    tried = [row for row in rows.kept if "fastest" in row]
+    gates = [row["calls"] for row in rows.kept if str(row["what"]).startswith("geglu")]
+    assert [row["calls"] for row in tried[:-1]] == gates  # a product before each
+    assert str(tried[-1]["what"]).startswith("lora_patch")
+    assert all(row["chosen"] == row["fastest"] == "library" for row in tried)
     attention = [row for row in rows.kept if str(row["what"]).startswith("attention")]
     assert attention and all(row["math_tflops"] > 0 for row in attention)
     assert all(
@@ -174,6 +181,8 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         InputError, match="--part: there is no 'stap'; did you mean \"step\"\\?; there"
     ):
         gpu.run(part="stap")
+    with pytest.raises(InputError, match="--write: part step measures no tiles"):
+        gpu.run(part="step", write=tmp_path / "table.json")
     with pytest.raises(InputError, match="--part: bench graph has no parts"):
         run_bench("graph", False, part="x")
     (tmp_path / "file").touch()

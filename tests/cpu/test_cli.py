@@ -621,8 +621,8 @@ def test_threads_are_those_asked_for(
     monkeypatch.setattr(
         host,
         "DeviceThread",
-        lambda name, threads, awake: (
-            given.append((threads, torch.get_num_threads())) or DeviceThread(name, threads)
+        lambda name, threads, *rest: (
+            given.append((threads, torch.get_num_threads())) or DeviceThread(name, threads, *rest)
         ),
     )
     assert katz("run", write(workflow()), "--models", model_folder, "--threads", 1).code == 0

@@ -109,6 +109,18 @@ def test_views_arrive_as_what_they_show() -> None:
         assert torch.equal(there_and_back(view), view)
 
 
+def test_dense_tensors_lie_in_memory_as_before() -> None:
+    """Else features of a GPU, which are channels-last, would be put in order twice on their way."""
+    last = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    for dense in (last, last.transpose(0, 3), torch.rand(3, 4).t(), torch.rand(2, 3, 4)):
+        copy = there_and_back([dense, dense])
+        assert all(torch.equal(one, dense) and one.stride() == dense.stride() for one in copy)
+        (sent,) = encode([dense, dense]).tensors
+        assert sent.is_contiguous() and sent.data_ptr() == dense.data_ptr()
+    for gaps in (last[..., 1:], torch.ones(3, 1).expand(3, 4)):
+        assert there_and_back(gaps).is_contiguous()
+
+
 def test_a_tensor_that_stands_twice_is_sent_once() -> None:
     tensor = torch.ones(8)
     assert len(encode({"a": tensor, "b": (tensor,)}).tensors) == 1
@@ -240,10 +252,15 @@ def damaged() -> list[tuple[bytes, list[Tensor]]]:
         (msgpack.packb(["dict", 1]), []),
         (msgpack.packb(["dict", ["list"], 1]), []),
         (msgpack.packb(["dtype", "load"]), []),
-        (msgpack.packb(["tensor", 0, "torch.float32", [1]]), []),
-        (msgpack.packb(["tensor", 0, "torch.float32", [2**40]]), [four]),
-        (msgpack.packb(["tensor", 0, "torch.uint8", [-2, -2]]), [four]),
-        (msgpack.packb(["tensor", 0, "torch.uint8", ["4"]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.float32", [1], [0]]), []),
+        (msgpack.packb(["tensor", 0, "torch.float32", [2**40], [0]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.uint8", [-2, -2], [0, 1]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.uint8", ["4"], [0]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.uint8", [4]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.uint8", [2, 2], [1, 1]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.uint8", [2, 2], [0]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.uint8", [2, 2], [0, "1"]]), [four]),
+        (msgpack.packb(["tensor", 0, "torch.uint8", [2, 2], 1]), [four]),
         (encode([1, 2]).header[:-1], []),
         (encode([1, 2]).header + b"\x00", []),
     ]

@@ -20,6 +20,7 @@ from katz_graph.host.transfer import to_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
+GPU = torch.device("cuda:0")
 LONG = 2_000_000_000  # cycles: about a second
 
 
@@ -34,7 +35,7 @@ def no_waits() -> Iterator[None]:
 
 
 def test_moves_and_reads_go_on_beside_the_gpu() -> None:
-    stream, there = CudaStream(), to_device(torch.ones(1000), "cuda")
+    stream, there = CudaStream(GPU), to_device(torch.ones(1000), "cuda")
     stream.read(there)()  # pinned memory is there from now on
     torch.cuda._sleep(LONG)
     busy = torch.cuda.Event()
@@ -45,8 +46,28 @@ def test_moves_and_reads_go_on_beside_the_gpu() -> None:
     assert torch.equal(read(), torch.full((1000,), 3.0)) and busy.query()
 
 
+def test_computing_goes_on_beside_a_copy_to_the_host() -> None:
+    """What is computed after a read ends before the read where the copy takes longer; and a read
+    has what was computed before it.
+    """
+    stream, there = CudaStream(GPU), torch.zeros(1 << 28, dtype=torch.uint8, device=GPU)
+    stream.read(there)()  # pinned memory is there from now on
+    with stream.entered():
+        assert torch.cuda.current_stream() != torch.cuda.default_stream()
+        torch.cuda._sleep(LONG)
+        read = stream.read(there.add_(3))
+        small = torch.ones(8, device=GPU) + 1
+        computed = torch.cuda.Event()
+        computed.record()
+        copied = torch.cuda.Event()
+        copied.record(stream._copying)
+    computed.synchronize()
+    assert not copied.query()
+    assert int(small[0]) == 2 and int(read().min()) == 3
+
+
 def test_a_clock_tells_when_the_gpu_was_there() -> None:
-    clock, before = CudaStream().clock(), time.perf_counter()
+    clock, before = CudaStream(GPU).clock(), time.perf_counter()
     began = clock()
     torch.cuda._sleep(LONG)
     ended = clock()
@@ -64,7 +85,7 @@ def test_no_evaluation_waits(sampler: str, sd1: Models) -> None:
         program = planner.plan(sampler_region(Case("test", sd1.pipeline, sd1.xl, sampler, 5)))
         (device,) = program.instructions
         execution = Execution(device_program(program, device), models, bare_context(planner))
-        with torch.inference_mode():
+        with torch.inference_mode(), models.stream.entered():
             assert not execution.step() and not execution.step()
             with no_waits():
                 while not execution.step():

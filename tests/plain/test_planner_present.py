@@ -76,7 +76,7 @@ def test_of_gpus_it_says_what_is_recorded_and_which_blocks_are_not_prepared() ->
         lines = as_text(program).splitlines()
         of_gpus = [
             "cuda:0, recorded as CUDA graphs: ControlNet, UNet encoder, UNet mid, UNet decoder",
-            "blocks that keep diffusers' forward: 3 ResnetBlock2D, scaled output",
+            "blocks that keep their library's forward: 3 ResnetBlock2D, scaled output",
         ]
         assert [line for line in of_gpus if line in lines] == (of_gpus if gpu in devices else [])
         kept_by = {one["id"]: one["unprepared"] for one in as_json(program)["operations"]}

@@ -8,6 +8,7 @@ cut off has lost nothing.
 from __future__ import annotations
 
 import importlib
+from inspect import signature
 from pathlib import Path
 
 import torch
@@ -21,19 +22,22 @@ from katz_graph.messages import suggest
 PARTS = ("check", "kernels", "step", "requests", "compiled")
 
 
-def run(part: str | None = None, out: Path | None = None) -> BenchResult:
-    """Runs a part, the first unless told. `out`: a folder for the rows. InputError where there is
-    no GPU, and for a part that is not known.
+def run(part: str | None = None, out: Path | None = None, write: Path | None = None) -> BenchResult:
+    """Runs a part, the first unless told. `out`: a folder for the rows. `write`: a file for the
+    table of tiles, of the part that measures them. InputError where there is no GPU, for a part
+    that is not known, and for one that has no use for `write`.
     """
     part = part or next(iter(PARTS))
     if part not in PARTS:
         raise InputError(
             f"--part: there is no {part!r}{suggest(part, PARTS)}; there are {', '.join(PARTS)}"
         )
+    measure = importlib.import_module(f"katz_graph.bench.gpu.{part}").run
+    options = {} if write is None else {"write": write}
+    if options.keys() - signature(measure).parameters.keys():
+        raise InputError(f"--write: part {part} measures no tiles; kernels does")
     if not torch.cuda.is_available():
         raise InputError("katz bench gpu needs a GPU, and torch sees no CUDA device")
     with Rows(part, out) as rows, torch.inference_mode():
-        result: BenchResult = importlib.import_module(f"katz_graph.bench.gpu.{part}").run(
-            full_size(torch.device("cuda:0")), rows
-        )
+        result: BenchResult = measure(full_size(torch.device("cuda:0")), rows, **options)
     return result

@@ -1,17 +1,21 @@
-"""Measures our kernels at the sizes of an SDXL step against a copy of their bytes, and what the
-libraries make of its products, convolutions and attention. Takes four minutes.
+"""Measures our kernels at the sizes of an SDXL step against a copy of their bytes, those that
+multiply with all their tiles, and what the libraries make of its products, convolutions and
+attention. Takes four minutes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from katz_graph.bench.gpu import tiles
 from katz_graph.bench.gpu.clock import Action, interleaved, repeated
 from katz_graph.bench.gpu.layers import Layer, Shape, layers_of_step
 from katz_graph.bench.gpu.rows import Rows
@@ -23,6 +27,7 @@ from katz_graph.kernels.group_norm_silu import group_norm_silu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 
 TIMES = 20  # calls in a graph
+COPY = "copy"
 LARGE_BOUND, SMALL_BOUND = 1.25, 1.3
 """× the copy's time: of arrays that exceed the cache (80 % of its bandwidth), and of others."""
 BACKENDS = {
@@ -41,7 +46,8 @@ class Moved:
     bytes: int
 
 
-def run(setting: Setting, rows: Rows) -> BenchResult:
+def run(setting: Setting, rows: Rows, write: Path | None = None) -> BenchResult:
+    """Measures. `write`: a file for the table of tiles with what was fastest here."""
     listed = layers_of_step(setting, setting.sides[0])
     worst = {"large": 0.0, "small": 0.0}
     for layer, count in listed.items():
@@ -59,6 +65,13 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
                 gb_per_second=moved.bytes / took["kernel"] / 1e9,
                 of_copy=ratio,
             )
+    found = dict(_tried(setting, listed, rows))
+    for trial, took in found.items():
+        if trial.kernel == "lora_patch":  # which moves much and computes little
+            worst["large"] = max(worst["large"], took[trial.chosen] / took[COPY])
+    if write is not None:
+        best = {trial: tiles.fastest(trial, took) for trial, took in found.items()}
+        tiles.write(write, setting.device, best)
     for layer, count in listed.items():
         ways = dict(_libraries(setting, layer))
         if ways:
@@ -78,6 +91,29 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
         columns,
         table,
     )
+
+
+def _tried(
+    setting: Setting, listed: Counter[Layer], rows: Rows
+) -> Iterator[tuple[tiles.Trial, dict[str, float]]]:
+    """Measures kernels with all their tiles; yields the seconds of each way, and of a copy."""
+    for trial in tiles.trials(setting, listed):
+        ways = {name: way for name, way in trial.ways.items() if _can(way)}
+        took = _compared({**ways, COPY: _copy(setting, trial.bytes)}, setting)
+        chosen = took[trial.chosen]
+        rows.add(
+            f"{trial.kernel} {trial.what}",
+            calls=trial.calls,
+            bytes=trial.bytes,
+            microseconds=1e6 * chosen,
+            gb_per_second=trial.bytes / chosen / 1e9,
+            of_copy=chosen / took[COPY],
+            tflops=trial.operations / chosen / 1e12,
+            chosen=trial.chosen,
+            fastest=tiles.fastest(trial, took),
+            **{f"{name}_microseconds": 1e6 * took[name] for name in ways},
+        )
+        yield trial, took
 
 
 def _compared(actions: dict[str, Action], setting: Setting) -> dict[str, float]:

@@ -96,8 +96,8 @@ class Counts:
         return formula.work(sizes(batch, height, width, tokens), value_bytes)
 
     def unprepared(self, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns which blocks of a network or ControlNet keep diffusers' forward on GPUs: how many
-        of what kind, and why.
+        """Returns which blocks of a network, ControlNet or text encoder keep their forward on GPUs:
+        how many of what kind, and why.
         """
         text = json.dumps(dict(config), sort_keys=True)
         key = digest((text, "unprepared", _software()))

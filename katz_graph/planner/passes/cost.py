@@ -14,6 +14,7 @@ from katz_graph.ir.region import CROP, Operation, Previous, Ref
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.stages import Extent
+from katz_graph.models.text.recipe import clips
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
 from katz_graph.recipe import ControlNetRecipe, Encoding, ModelRecipe, digest
@@ -24,7 +25,7 @@ Unprepared = Callable[[Operation], tuple[str, ...]]
 
 
 def all_prepared(operation: Operation) -> tuple[str, ...]:
-    """Knows no block that keeps diffusers' forward."""
+    """Knows no block that keeps its library's forward."""
     return ()
 
 
@@ -38,7 +39,7 @@ def cost(
     """Fills `work`, `keys`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
 
     `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens,
-    `unprepared` the blocks of its module that keep diffusers' forward.
+    `unprepared` the blocks of its modules that keep their library's forward.
     """
     before = {op.id: op for op in program.before}
     lengths = {
@@ -124,11 +125,17 @@ def count_work(
 
 
 def unprepared_blocks(operation: Operation, counts: Counts) -> tuple[str, ...]:
-    """Returns the blocks of an operation's module that keep diffusers' forward on GPUs."""
-    match operation.inputs.get(stage_of(operation).module):
+    """Returns the blocks of an operation's modules that keep their library's forward on GPUs."""
+    stage = stage_of(operation)
+    match operation.inputs.get(stage.module):
         case ModelRecipe(network=part) | ControlNetRecipe(control_net=part):
-            return counts.unprepared(config(part))
-    return ()
+            parts = [part]
+        case encoding if encoding is not None and stage.encodes_text:
+            parts = [one.encoder for clip in clips(encoding) for one in clip.encoders]
+        case _:
+            parts = []
+    found = (blocks for part in dict.fromkeys(parts) for blocks in counts.unprepared(config(part)))
+    return tuple(dict.fromkeys(found))
 
 
 EXACT = 4  # bytes of a float32: the sampler's latents and the predictions

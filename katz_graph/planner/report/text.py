@@ -114,7 +114,7 @@ def _on_gpus(program: Program) -> Iterator[str]:
             if names:
                 yield f"{device.name}, {what}: {', '.join(names)}"
     for blocks in dict.fromkeys(program.unprepared.values()):
-        yield f"blocks that keep diffusers' forward: {'; '.join(blocks)}"
+        yield f"blocks that keep their library's forward: {'; '.join(blocks)}"
 
 
 def _labels(program: Program, names: Collection[str], recorded: bool) -> list[str]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from diffusers.models.attention_processor import Attention, AttnProcessor2_0
 from torch import Tensor, nn
 
 from katz_graph.kernels.attention import attention
-from katz_graph.models.prepare import FUSED
+from katz_graph.models.projections import FUSED
 
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
 """Maps the name of a cross-attention layer to key and value, each [B, T, heads · head width], as
@@ -47,7 +46,7 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
         if pair is not None:
             parts: tuple[Tensor, ...] = (attn.to_q(hidden_states), *pair)
         elif fused is not None and encoder_hidden_states is None and attention_mask is None:
-            parts = F.linear(hidden_states, fused).chunk(3, dim=-1)
+            parts = fused(hidden_states)
         else:
             computed: Tensor = super().__call__(
                 attn, hidden_states, encoder_hidden_states, attention_mask, temb

@@ -1,0 +1,79 @@
+"""Forwards of blocks of transformers' text encoders that compute with our kernels, see `prepare`.
+
+They stand for the blocks of CLIP and BERT, in eval mode. The norms of T5 and Qwen have no mean, and
+no kernel here: their blocks stay transformers' own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
+from transformers.models.clip.modeling_clip import (
+    ALL_ATTENTION_FUNCTIONS,
+    CLIPAttention,
+    CLIPEncoderLayer,
+    eager_attention_forward,
+)
+
+from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+from katz_graph.models.projections import FUSED
+
+
+class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
+    """Self-attention and a feed-forward, each after a norm and beside a residual."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, **options: Any
+    ) -> Tensor:
+        """Takes and returns [B, T, C]."""
+        mixed, _ = self.self_attn(
+            hidden_states=self.layer_norm1(hidden_states), attention_mask=attention_mask, **options
+        )
+        hidden, normalised = _added(self.layer_norm2, mixed, hidden_states)
+        fed: Tensor = hidden + self.mlp(normalised)
+        return fed
+
+
+class PreparedCLIPAttention(CLIPAttention):  # type: ignore[misc]
+    """Attention whose three projections are one product, once their weights are `FUSED`."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Takes [B, T, C]; returns [B, T, C], and the weights of attention where they are made."""
+        fused = getattr(self, FUSED, None)
+        if fused is None:
+            own: tuple[Tensor, Tensor | None] = super().forward(
+                hidden_states, attention_mask, **options
+            )
+            return own
+        heads = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query, key, value = (part.view(heads).transpose(1, 2) for part in fused(hidden_states))
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        mixed, weights = attention(
+            self, query, key, value, attention_mask, scaling=self.scale, **options
+        )
+        return self.out_proj(mixed.reshape(hidden_states.shape)), weights
+
+
+class PreparedBertSelfOutput(BertSelfOutput):  # type: ignore[misc]
+    """A linear layer beside a residual, and a norm of their sum."""
+
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        return _added(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
+
+
+class PreparedBertOutput(BertOutput):  # type: ignore[misc]
+    """A linear layer beside a residual, and a norm of their sum."""
+
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        return _added(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
+
+
+def _added(norm: Any, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the sum and its norm."""
+    return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)

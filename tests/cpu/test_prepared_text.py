@@ -1,0 +1,191 @@
+"""Prepared text encoders against transformers' own forwards: on a processor bit for bit; with their
+projections side by side, as on a GPU, within float rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import recipes
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertModel,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    T5Config,
+    T5EncoderModel,
+)
+
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.random_transformers import make_pipeline
+from katz_graph.bench.requests import sampler_region
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.weights.weight_set import WeightSets
+from katz_graph.ir.device import Device, Target
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.prepare import fuse_projections, prepare, unprepared
+from katz_graph.models.projections import FUSED
+from katz_graph.planner.region import stage_of
+
+TOKENS = [5, 12, 77]
+HALF = [torch.float16, torch.bfloat16]
+
+
+def clip(kind: type, activation: str) -> Any:
+    torch.manual_seed(0)
+    return kind(
+        CLIPTextConfig(
+            vocab_size=200,
+            hidden_size=40,
+            intermediate_size=80,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            projection_dim=24,
+            hidden_act=activation,
+            bos_token_id=198,
+            eos_token_id=199,
+            initializer_factor=4.0,
+        )
+    ).eval()
+
+
+def bert() -> Any:
+    torch.manual_seed(0)
+    return BertModel(
+        BertConfig(
+            vocab_size=200,
+            hidden_size=40,
+            intermediate_size=80,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            initializer_range=0.3,
+        )
+    ).eval()
+
+
+ENCODERS: dict[str, Callable[[], Any]] = {
+    "clip of sd1": lambda: clip(CLIPTextModel, "quick_gelu"),
+    "clip of sd2": lambda: clip(CLIPTextModel, "gelu"),
+    "clip that projects": lambda: clip(CLIPTextModelWithProjection, "gelu"),
+    "bert": bert,
+}
+
+
+def call(module: Any, tokens: int) -> Tensor:
+    """All hidden states, as `clip skip` takes any of them, and the pooled text."""
+    generator = torch.Generator().manual_seed(tokens)
+    ids = torch.randint(0, 198, (2, tokens), generator=generator)
+    ids[:, -1] = 199
+    output = module(ids, output_hidden_states=True)
+    pooled = output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
+    return torch.cat([one.flatten() for one in (*output.hidden_states, pooled)])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_on_a_processor_it_is_transformers_bit_for_bit(name: str, tokens: int) -> None:
+    module = ENCODERS[name]()
+    expected, kinds = call(module, tokens), [type(one) for one in module.modules()]
+    assert not unprepared(module)
+    prepare(module)
+    changed = [
+        kind for kind, one in zip(kinds, module.modules(), strict=True) if type(one) is not kind
+    ]
+    assert len(changed) == 2 * 3  # two blocks of each layer
+    assert torch.equal(call(module, tokens), expected)
+
+
+def fused(module: nn.Module) -> int:
+    fuse_projections(module)
+    return sum(hasattr(one, FUSED) for one in module.modules())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in ENCODERS if name != "bert"])
+def test_with_projections_side_by_side_it_is_transformers_within_rounding(name: str) -> None:
+    """Also once weights and biases of one of them were written into."""
+    ours, theirs = ENCODERS[name](), ENCODERS[name]()
+    prepare(ours)
+    assert fused(ours) == 3
+    found = []
+    for _ in range(2):
+        made, expected = call(ours, 77), call(theirs, 77)
+        assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+        found.append(made)
+        for module in (ours, theirs):
+            for called, weight in module.named_parameters():
+                if "v_proj" in called:
+                    weight.add_(0.1)
+    assert (found[1] - found[0]).abs().max() > 0.01
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_in_half_precision_it_errs_no_more_than_transformers(name: str, dtype: torch.dtype) -> None:
+    """Root mean square against float64 of the same rounded weights, over several texts."""
+    eager = ENCODERS[name]().to(dtype)
+    exact, made = copy.deepcopy(eager).double(), copy.deepcopy(eager)
+    prepare(made)
+    fuse_projections(made)
+
+    def error(module: Any) -> float:
+        apart = [call(module, tokens).double() - call(exact, tokens) for tokens in TOKENS]
+        return float(torch.cat(apart).square().mean().sqrt())
+
+    assert 0 < error(made) <= 1.2 * error(eager)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_loras_are_patched_into_projections_that_lie_side_by_side(family: Any) -> None:
+    from test_adapters_weight_set import loras
+
+    def patched(together: bool) -> tuple[Tensor, Tensor, Tensor]:
+        encoder = recipes(family)[1].encoders[0].encoder
+        module = ModelStore().text_encoder(encoder, "cpu", torch.float32)
+        if together:
+            assert fused(module) == module.config.num_hidden_layers
+        plain = call(module, 77)
+        WeightSets(module).use(loras(family, 0.7, -0.4), "text_encoder")
+        layer = getattr(module, "text_model", module).encoder.layers[0].self_attn
+        return plain, layer.q_proj.weight, call(module, 77)
+
+    (_, weight, expected), (plain, other, made) = patched(False), patched(True)
+    assert torch.equal(weight, other) and not torch.equal(made, plain)
+    assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+
+
+def test_blocks_whose_norms_have_no_mean_are_told() -> None:
+    with torch.device("meta"):
+        module = T5EncoderModel(T5Config(d_model=16, d_ff=32, num_layers=2, num_heads=2)).eval()
+    kept = unprepared(module)
+    kinds = [type(one) for one in module.modules()]
+    prepare(module)
+    assert kept == {"T5LayerNorm, norm without a mean": 5}
+    assert [type(one) for one in module.modules()] == kinds
+
+
+def test_dropout_keeps_the_library_s_forward() -> None:
+    module = bert().train()
+    assert unprepared(module) == {"BertSelfOutput, dropout": 3, "BertOutput, dropout": 3}
+
+
+def test_a_plan_for_a_gpu_names_the_blocks_of_text_encoders_that_are_kept(tmp_path: Path) -> None:
+    make_pipeline(tmp_path, "sd35", 1, with_t5=True)
+    case = Case("test", tmp_path, True, "euler", 2, latent=torch.zeros(1, 16, 8, 8))
+    gpu = Device("cuda:0", 1e12, 1e12, torch_name="cuda:0")
+    program = plan_region(sampler_region(case), Target((gpu,), batching=False))
+    texts = {one.id for one in program.before if stage_of(one).encodes_text}
+    assert texts and texts <= program.unprepared.keys()
+    for name in texts:
+        (kept,) = program.unprepared[name]  # CLIP's are prepared
+        assert kept.endswith(" T5LayerNorm, norm without a mean")

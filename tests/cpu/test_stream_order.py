@@ -1,0 +1,105 @@
+"""On which streams a GPU's worker enqueues, and what waits for what: on simulated streams, which do
+their work as late as they may.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from simulated_cuda import DEFAULT, simulated
+from torch import Tensor
+
+from katz_graph.bench.parity import Models
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.requests import local_engine, sample, sampler_region
+from katz_graph.executor.worker import models as device_models
+from katz_graph.executor.worker.computing import Eagerly
+from katz_graph.executor.worker.stream import CudaStream, HostStream, Reading
+from katz_graph.models.stages import Outputs, Stage
+
+GPU = torch.device("cuda:0")
+
+
+def test_a_read_waits_for_what_was_enqueued_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated(monkeypatch) as gpu:
+        stream, there, later = CudaStream(GPU), torch.zeros(3), torch.zeros(3)
+        with stream.entered():
+            computing = gpu.current
+            computing.enqueue(lambda: there.fill_(7))
+            read = stream.read(there)
+            computing.enqueue(lambda: later.fill_(1))
+        assert computing is not DEFAULT and gpu.current is DEFAULT
+        assert read().tolist() == [7, 7, 7] and later.tolist() == [0, 0, 0]
+
+
+def test_computing_waits_for_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated(monkeypatch) as gpu:
+        stream, there = CudaStream(GPU), torch.ones(3)
+        with stream.entered():
+            computing = gpu.current
+            read = stream.read(there)
+            computing.enqueue(lambda: None)
+            computing.run(computing.enqueued)
+        ((held, copying),) = gpu.held
+        assert held is there and copying is not computing
+        assert copying.done == 0 and read().tolist() == [1, 1, 1]
+        assert copying.done == copying.enqueued
+
+
+def test_streams_are_made_when_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then nothing may be asked of a GPU, whose beginning takes seconds."""
+    made: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device))
+    stream = CudaStream(GPU)
+    assert made == []
+    with stream.entered():
+        assert made == [GPU]
+
+
+class Noting(HostStream):
+    """Notes who is inside."""
+
+    def __init__(self) -> None:
+        self.inside: set[int] = set()
+        self.reads = 0
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:  # type: ignore[override]
+        self.inside.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self.inside.remove(threading.get_ident())
+
+    def check(self) -> None:
+        assert threading.get_ident() in self.inside
+
+    def read(self, tensor: Tensor) -> Reading:
+        self.check()
+        self.reads += 1
+        return super().read(tensor)
+
+
+def test_a_worker_enqueues_all_of_a_request_on_its_stream(
+    sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, called = Noting(), []
+
+    class Checked(Eagerly):
+        def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+            stream.check()
+            called.append(stage.name)
+            return super().__call__(stage, module, given)
+
+    monkeypatch.setattr(device_models, "stream_of", lambda device: stream)
+    with local_engine(cache=costs) as engine:
+        engine.models.compute = Checked()
+        sample(engine, sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 3)))
+    assert {"unet_encoder", "unet_decoder"} <= set(called)
+    assert stream.reads == 3 + 2 and not stream.inside  # of each evaluation, and the result's two
