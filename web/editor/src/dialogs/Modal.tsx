@@ -39,6 +39,10 @@ export function Frame({
       ref={dialog}
       className={className}
       aria-label={label}
+      onCancel={(event) => {
+        event.preventDefault(); // else it is hidden for a moment in which keys still belong to it
+        onClose();
+      }}
       onClose={onClose}
       onClick={(event) => event.target === dialog.current && onClose()}
       onKeyDown={onKeyDown}

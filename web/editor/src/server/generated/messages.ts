@@ -334,7 +334,7 @@ export interface DescribedPlan {
  * its own, else the sampler. `branch` is the conditioning entry that a sampler's operation
  * computes: positive, negative2; empty where it belongs to none. `label` names it for people.
  * `recorded`: on a CUDA device its calls may be recorded as CUDA graphs; `unprepared`: blocks of
- * its module that GPUs compute as diffusers does, with the reason.
+ * its modules that GPUs compute as their library does, with the reason.
  */
 export interface DescribedOperation {
   id: string;
