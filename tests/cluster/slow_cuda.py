@@ -5,6 +5,7 @@ held, whatever is asked of it first.
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from functools import cache
 from types import SimpleNamespace
 
@@ -31,6 +32,8 @@ def install() -> None:
     )  # type: ignore[func-returns-value]
     torch.cuda.get_device_name = lambda device=None: torch.cuda.get_device_properties(device).name
     torch.cuda.mem_get_info = lambda device=None: initialise() or (8 << 30, 8 << 30)  # type: ignore[func-returns-value]
+    torch.cuda.Stream = lambda device=None: initialise()
+    torch.cuda.stream = lambda stream: nullcontext()
 
 
 def work(connection: Connection) -> None:

@@ -356,12 +356,12 @@ def test_rows_of_two_requests_share_a_call(
     """
     make_transformer_pipeline(tmp_path, "sd35", 1)
     make_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
+    alone = {"joint_attention_dim": None, "pos_embed_type": None, "use_pos_embed": False}
+    make_controlnet("sd35", 3, **alone).save_pretrained(tmp_path / "without_text")
+    transformer = replace(case(sd1), pipeline=tmp_path, latent=torch.zeros(1, 16, 8, 8))
     pipelines = (
         *((case(models), models.controls[:1]) for models in (sd1, sdxl)),
-        (
-            replace(case(sd1), pipeline=tmp_path, latent=torch.zeros(1, 16, 8, 8)),
-            (tmp_path / "controlnet",),
-        ),
+        *((transformer, (tmp_path / control,)) for control in ("controlnet", "without_text")),
     )
     shared = set()
     for plain, files in pipelines:

@@ -374,10 +374,8 @@ def test_views_and_other_layouts_are_written_where_they_lie() -> None:
     assert same(module, ModelStore().network(model(6).network, *CPU))
     assert places(module) == there and module.conv_in.weight.stride() == strides
     fused = [layer for layer in module.modules() if hasattr(layer, FUSED)]
-    assert fused and all(
-        torch.equal(
-            getattr(layer, FUSED),
-            torch.cat([one.weight for one in (layer.to_q, layer.to_k, layer.to_v)]),
-        )
-        for layer in fused
-    )
+    assert fused
+    for layer in fused:
+        whole, layers = getattr(layer, FUSED), (layer.to_q, layer.to_k, layer.to_v)
+        assert torch.equal(whole.weight, torch.cat([one.weight for one in layers]))
+        assert whole.bias is None and all(one.bias is None for one in layers)

@@ -109,7 +109,7 @@ REFERENCE = Stage(
     recorded=False,
 )
 HINT = Stage(f"{NOUN}_hint", uncounted, compute=f"{COMPUTE}:hint", module="control_net")
-FILL = Stage(f"{NOUN}_fill", uncounted, compute=f"{COMPUTE}:fill", module="model")
+FILL = Stage(f"{NOUN}_fill", uncounted, compute=f"{COMPUTE}:fill", module="model", recorded=False)
 SEEN = {"reference": REFERENCE.name, "hint": HINT.name}
 
 
