@@ -8,6 +8,7 @@ from torch import Tensor
 from katz_graph.kernels import geglu as gate
 from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.products import linear
 
 
 def linear_geglu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -25,7 +26,7 @@ def linear_geglu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             from katz_graph.kernels.triton_linear_geglu import linear_geglu as kernel
 
             return kernel(x, weight, bias, chosen)
-    return gate.geglu(F.linear(x, weight, bias))
+    return gate.geglu(linear(x, weight, bias))
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -44,6 +44,7 @@ BENCHES = {
     "and what each waits",
     "restore": "random LoRAs, strengths, failures, cancellations: afterwards the files' weights",
     "recorded": "stages as recorded calls: the same bytes, nothing recorded anew by a switch",
+    "processor": "networks as a processor computes them against diffusers' own modules",
     "longtail": "hundreds of LoRAs, most of them rare, by URL through a server: memory, budgets, "
     "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 
 @contextmanager
@@ -19,6 +20,15 @@ def quiet() -> Iterator[None]:
 
     with quiet_libraries(*LIBRARIES), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def library_products() -> Iterator[None]:
+    """Has layers compute as torch does on any processor, where bits are compared."""
+    from katz_graph.kernels import products
+
+    with patch.object(products, "BY_ONEDNN", False):
         yield
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench import parity_reference as reference
-from katz_graph.bench.conditions import quiet
+from katz_graph.bench.conditions import library_products, quiet
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import (
     LAYERS_PER_BLOCK,
@@ -264,7 +264,7 @@ def run() -> BenchResult:
         )
     torch.set_num_threads(1)
     rows: list[list[Any]] = []
-    with quiet(), tempfile.TemporaryDirectory() as folder:
+    with quiet(), library_products(), tempfile.TemporaryDirectory() as folder:
         families = [
             random_models(Path(folder), "sd1"),
             random_models(Path(folder), "sdxl"),

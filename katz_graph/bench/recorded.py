@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from katz_graph.bench.conditions import quiet
+from katz_graph.bench.conditions import library_products, quiet
 from katz_graph.bench.parity import Models, mini_models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.placed import Scale
@@ -38,7 +38,7 @@ def run(scale: Scale | None = None, switches: int = SWITCHES) -> BenchResult:
     scale = scale or Scale(steps=10, runs=9)
     torch.set_num_threads(1)
     mini = mini_models()
-    with tempfile.TemporaryDirectory() as name, quiet():
+    with tempfile.TemporaryDirectory() as name, quiet(), library_products():
         larger = Path(name) / "pipeline"
         make_pipeline(larger, "sdxl", seed=1, channels=scale.channels)
         metrics = _switched(mini, switches)

@@ -12,16 +12,20 @@ from torch import Tensor, nn
 
 from katz_graph.host.transfer import uploading
 from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.products import by_onednn
 from katz_graph.models.loading.deferred import now
 from katz_graph.models.prepare import fuse_projections, prepare
+from katz_graph.models.processor_layers import use_processor_layers
 
 Change = Callable[[Tensor, Tensor], Any]
 """Writes a tensor into a weight."""
 
 
+@torch.inference_mode(False)
 def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> nn.Module:
     """Gives a module of the meta device memory on a device, as it will be computed with, its known
-    blocks prepared for that. What is in the memory is undefined.
+    blocks prepared for that. What is in the memory is undefined. Its weights count how often they
+    are written into, in inference mode too.
     """
     prepare(module)
     computed = [
@@ -38,6 +42,8 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
     if uses_kernels(next(module.parameters())):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         fuse_projections(module)
+    if by_onednn(next(module.parameters())):
+        use_processor_layers(module)
     return module
 
 

@@ -1,0 +1,80 @@
+"""Linear layers and convolutions for processors whose BLAS library lags, over the same weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from katz_graph.kernels.products import by_onednn, linear
+
+PACK = "packed_weight"
+"""Names the attribute of a convolution that holds its `Packed`."""
+WORDS = ("same", "valid")
+"""Lists paddings that have to be worked out, which are left to torch."""
+
+
+class ProcessorLinear(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
+class ProcessorConvolution(nn.Conv2d):
+    """Computes with a copy of its weights that is laid out for oneDNN's kernels, and gives features
+    [B, C, H, W] in channels-last order. The copy is of the last shape of features, and is made anew
+    when the weights have changed.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        counted = not self.weight.is_inference()  # how often it was written into
+        if not (by_onednn(input) and input.ndim == 4 and input.numel() and counted):
+            return super().forward(input)
+        packed: Packed | None = getattr(self, PACK, None)
+        if packed is None or not packed.fits(self.weight, input):
+            packed = Packed.of(self, input)
+            setattr(self, PACK, packed)
+        found: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            input, packed.weight, self.bias, *_geometry(self), "none", [], ""
+        )
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """Holds the weights of a convolution as they were at a `version`, laid out for a shape of
+    features.
+    """
+
+    weight: Tensor
+    version: tuple[int, int]
+    shape: torch.Size
+
+    @classmethod
+    def of(cls, layer: nn.Conv2d, x: Tensor) -> Packed:
+        weight = torch.ops.mkldnn._reorder_convolution_weight(
+            layer.weight, *_geometry(layer), list(x.shape)
+        )
+        return cls(weight, _version(layer.weight), x.shape)
+
+    def fits(self, weight: Tensor, x: Tensor) -> bool:
+        return self.shape == x.shape and self.version == _version(weight)
+
+
+def _version(weight: Tensor) -> tuple[int, int]:
+    """Returns what changes when somebody writes into a weight or replaces its memory."""
+    return weight._version, weight.data_ptr()
+
+
+def _geometry(layer: nn.Conv2d) -> tuple[Any, ...]:
+    return layer.padding, layer.stride, layer.dilation, layer.groups
+
+
+def use_processor_layers(module: nn.Module) -> None:
+    """Gives linear layers and convolutions of a module their forwards for processors."""
+    for one in module.modules():
+        if type(one) is nn.Linear:
+            one.__class__ = ProcessorLinear
+        elif type(one) is nn.Conv2d and one.padding_mode == "zeros" and one.padding not in WORDS:
+            one.__class__ = ProcessorConvolution
