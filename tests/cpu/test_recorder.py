@@ -134,6 +134,15 @@ def test_a_weight_that_was_replaced_is_seen() -> None:
             compute(stage, scale, {"x": torch.ones(3)})
 
 
+def test_an_input_that_was_written_into_is_read_anew() -> None:
+    compute, x = strict(), torch.zeros(3)
+    stage = Computed(call=lambda module, given: given["x"] * 2)
+    with torch.no_grad():
+        for number in range(3):
+            x.fill_(number)
+            assert compute(stage, None, {"x": x})[0].tolist() == [2.0 * number] * 3
+
+
 def test_inputs_that_last_are_copied_where_others_lie() -> None:
     """What is computed once a request, of two requests in turn, and of one that ends meanwhile."""
     compute = strict()
