@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -222,12 +222,19 @@ class DeviceEngine:
 
     # plans
 
-    def plan(self, region: Region, after: str = "emit") -> Program:
-        """Compiles a region as for a request that came now."""
+    def plan(
+        self,
+        region: Region,
+        after: str = "emit",
+        changed: Callable[[Target], Target] = lambda target: target,
+    ) -> Program:
+        """Compiles a region as for a request that came now. `changed`: makes of the devices and
+        limits that it would have those for which it is planned.
+        """
         target = (
             self._target_here() if self._why_here(region) else self._target(self._router.preview())
         )
-        return self._planned(region, target, after)
+        return self._planned(region, changed(target), after)
 
     def _why_here(self, region: Region) -> str:
         """Says what of a region only a device of this process can reach; empty where all can be

@@ -121,6 +121,18 @@ def test_a_value_of_an_earlier_replay_is_seen() -> None:
         assert torch.isnan(made[1:]).all()
 
 
+def test_what_a_replay_made_is_gone_once_it_was_taken() -> None:
+    made = []
+
+    def call(module: Any, given: Mapping[str, Tensor]) -> Tensor:
+        made.append(given["x"] * 2)
+        return made[-1]
+
+    with torch.no_grad():
+        (found,) = strict()(Computed(call=call), None, {"x": torch.ones(3)})
+    assert found.tolist() == [2.0] * 3 and torch.isnan(made[-1]).all()
+
+
 def test_a_weight_that_was_replaced_is_seen() -> None:
     compute, scale = strict(), Scale()
     stage = Computed(call=lambda module, given: given["x"] * module.weight)

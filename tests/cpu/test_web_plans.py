@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.node import Node
 from katz_graph.packs import Registry, load_registry
+from katz_graph.planner.changes import PlanChanges
 from katz_graph.web.runner import plans
 from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner_client.messages import MakePlan
@@ -43,9 +44,10 @@ class Engine:
         self.cluster = SimpleNamespace(devices=devices, links=links)
         self.planned: list[str] = []
 
-    def plan(self, region: Region) -> Program:
+    def plan(self, region: Region, changed: Callable[[Target], Target]) -> Program:
         self.planned.append(region.name)
-        return plan_region(region, Target(self.cluster.devices, self.cluster.links))
+        target = Target(self.cluster.devices, self.cluster.links)
+        return plan_region(region, changed(target))
 
 
 RAN, GOES_ON = threading.Event(), threading.Event()
@@ -77,6 +79,7 @@ def question(
     client: str | None = None,
     packs: bool = False,
     blur: bool = False,
+    changes: PlanChanges = PlanChanges(),  # noqa: B008
     **knobs: Any,
 ) -> MakePlan:
     document = json.loads((WORKFLOWS / "txt2img.json").read_text())
@@ -89,7 +92,7 @@ def question(
         }
         prompt["5"]["inputs"]["latent_image"] = ["blur", 0]
     (target,) = (name for name, call in prompt.items() if call["class_type"] == "SaveImage")
-    return MakePlan(prompt, (target,), client, packs)
+    return MakePlan(prompt, (target,), client, packs, changes)
 
 
 def test_a_plan_is_that_of_the_devices_and_is_kept_until_they_change(registry: Registry) -> None:
@@ -108,6 +111,33 @@ def test_a_plan_is_that_of_the_devices_and_is_kept_until_they_change(registry: R
     slower = made.enter(question(registry))().plans[0]
     assert slower["prediction"]["planned_seconds"] > plan["prediction"]["planned_seconds"]
     assert engine.planned == ["5", "5", "5"]
+
+
+def test_a_plan_is_made_for_what_might_be(registry: Registry) -> None:
+    engine = Engine()
+    made = plans_of(engine, registry)
+
+    def planned(**changes: Any) -> Any:
+        return made.enter(question(registry, changes=PlanChanges(**changes)))()
+
+    (as_jobs_run,) = planned().plans
+    (one,) = planned(devices=("cpu:1",)).plans
+    assert one["devices"] == ["cpu:1"] and as_jobs_run["devices"] == ["cpu:0", "cpu:1"]
+    (more,) = planned(devices=("cpu:0*3",)).plans
+    assert more["devices"] == ["cpu:0", "cpu:0+1", "cpu:0+2"]
+    (pinned,) = planned(place=("unet_decoder=cpu:1",)).plans
+    decoders = [
+        segment["device"]
+        for variant in pinned["variants"]
+        for segment in variant["segments"]
+        for call in segment["calls"]
+        if call["stage"] == "unet_decoder"
+    ]
+    assert set(decoders) == {"cpu:1"}
+    assert planned().plans == (as_jobs_run,)
+    assert len(engine.planned) == 4  # the first was kept
+    refused = planned(devices=("cuda:7",))
+    assert refused.plans == () and "cuda:7 is none of the devices cpu:0, cpu:1" in refused.notes[0]
 
 
 def test_the_newest_request_of_a_client_replaces_the_one_before(registry: Registry) -> None:

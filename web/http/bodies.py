@@ -21,6 +21,7 @@ from katz_graph.errors import InputError
 from katz_graph.formats.image import PNG, Carried, is_webp, workflow_from_picture
 from katz_graph.formats.read import read_document
 from katz_graph.formats.strict_json import parse_json
+from katz_graph.planner.changes import PlanChanges
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
 
@@ -37,6 +38,10 @@ NO_NUMBERS = (b"NaN", b"Infinity")  # which Python reads as numbers and JSON has
 
 Id = Field(max_length=200)
 Model = TypeVar("Model", bound=BaseModel)
+
+
+ShortText = Annotated[str, Field(max_length=200)]
+MOST_DEVICES, MOST_PLACES = 16, 64
 
 
 class Body(BaseModel):
@@ -65,12 +70,27 @@ class PromptBody(Body):
 
 
 class PlanBody(Body):
-    """`POST /katz/plan`. `packs`: nodes of packs may run for it."""
+    """`POST /katz/plan`. `packs`: nodes of packs may run for it. The others are what if: devices,
+    limits and batching in place of what jobs have; what is left out stays. Texts are those of
+    `katz plan`.
+    """
 
     prompt: dict[str, Any]
     client_id: str | None = Field(None, max_length=200)
     partial_execution_targets: list[str] | None = Field(None, max_length=MOST_IDS)
     packs: bool = False
+    devices: list[ShortText] = Field(
+        [], max_length=MOST_DEVICES, description="names, and NAME*N for so many like one"
+    )
+    place: list[ShortText] = Field([], max_length=MOST_PLACES, description="STAGE=DEVICE")
+    allow: str | None = Field(None, max_length=200)
+    link: str | None = Field(None, max_length=200, description="GBPS[,MS]")
+    batching: bool | None = None
+
+    @property
+    def changes(self) -> PlanChanges:
+        devices, place = tuple(self.devices), tuple(self.place)
+        return PlanChanges(devices, place, self.allow, self.link, self.batching)
 
 
 class ForgetBody(Body):

@@ -26,6 +26,7 @@ from katz_graph.web.http.bodies import (
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.runner_client.facts import PlannedGraph
+from katz_graph.web.runner_client.messages import MakePlan
 from katz_graph.web.state import State
 
 FILE = {"type": "string", "format": "binary", "description": "a workflow file or a picture"}
@@ -84,13 +85,22 @@ def router(state: State) -> APIRouter:
     )
     async def planned(request: Request) -> Response:
         """Plan every sampler on the devices that jobs use; no model runs. The newest request of a
-        client replaces the one before, which gets 409.
+        client replaces the one before, which gets 409. With `devices`,
+        `place`, `allow`, `link` or `batching` it is planned for what might be.
         """
         body = await read_graph(request, PlanBody, state.options.limits)
         found = await state.runner.check(body.prompt, body.partial_execution_targets)
         made = PlannedGraph()
         if found.prompt is not None and found.error is None:
-            made = await state.runner.plan(found.prompt, found.targets, body.client_id, body.packs)
+            made = await state.runner.plan(
+                MakePlan(
+                    found.prompt,
+                    found.targets,
+                    body.client_id,
+                    body.packs,
+                    body.changes,
+                )
+            )
             if made.refusal:
                 status, message, wait = REFUSED[made.refusal]
                 raise Refusal(status, message, made.refusal, retry_after=wait)

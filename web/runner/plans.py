@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from katz_graph.checks.validate import downstream, upstream
@@ -24,6 +25,7 @@ from katz_graph.graph import Graph
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.packs import BUILTIN, Registry
+from katz_graph.planner.changes import PlanChanges
 from katz_graph.planner.report.describe import as_json
 from katz_graph.recipe import digest
 from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
@@ -58,7 +60,7 @@ class Plans:
         """Takes a request in, in place of the client's earlier one. Returns what answers it, to be
         called in `thread`.
         """
-        request = _Request(self._context())
+        request = _Request(self._context(question.changes))
         key = object() if question.client is None else question.client
         with self._lock:
             if (before := self._requests.get(key)) is not None:
@@ -80,8 +82,8 @@ class Plans:
 
         return answer
 
-    def _context(self) -> RunContext:
-        engine = PlanningEngine(self._engine.device, self._compiled)
+    def _context(self, changes: PlanChanges) -> RunContext:
+        engine = PlanningEngine(self._engine.device, partial(self._compiled, changes))
         return RunContext(engine, self._folders, self._folders.output, types=self._registry)
 
     def _planned(self, question: MakePlan, request: _Request) -> PlannedGraph:
@@ -135,12 +137,12 @@ class Plans:
             kind.pack != BUILTIN or any(output.socket == "LATENT" for output in kind.outputs)
         )
 
-    def _compiled(self, region: Region) -> Program:
-        key = digest(region)
+    def _compiled(self, changes: PlanChanges, region: Region) -> Program:
+        key = digest((region, changes))
         measured = self._engine.cluster.devices, dict(self._engine.cluster.links)
         known, program = self._kept.get(key, (None, None))
         if program is None or known != measured:
-            program = self._engine.plan(region)
+            program = self._engine.plan(region, changed=changes.of)
             self._kept[key] = measured, program
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:

@@ -202,11 +202,9 @@ class Runner:
         drawn: DrawnWorkflow = await self._ask(Draw(document))
         return drawn
 
-    async def plan(
-        self, prompt: Mapping[str, Any], targets: Sequence[str], client: str | None, packs: bool
-    ) -> PlannedGraph:
+    async def plan(self, question: MakePlan) -> PlannedGraph:
         """Plans the samplers of a checked prompt, in place of the client's earlier request."""
-        planned: PlannedGraph = await self._ask(MakePlan(prompt, targets, client, packs))
+        planned: PlannedGraph = await self._ask(question)
         return planned
 
     async def packs(self) -> tuple[PackFacts, ...]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import TypeAdapter
 
 from katz_graph.errors import KatzError
+from katz_graph.planner.changes import PlanChanges
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
@@ -115,7 +116,8 @@ class Draw(Question):
 @dataclass(frozen=True)
 class MakePlan(Question):
     """Asks for the plans of a checked prompt, in place of an earlier question of this client.
-    `packs`: nodes of packs may run for it.
+    `packs`: nodes of packs may run for it. `changes`: what it is planned for in place of what jobs
+    have.
     """
 
     answer: ClassVar[TypeAdapter[PlannedGraph]] = TypeAdapter(PlannedGraph)
@@ -123,6 +125,7 @@ class MakePlan(Question):
     targets: Sequence[str]
     client: str | None
     packs: bool
+    changes: PlanChanges = field(default_factory=PlanChanges)
 
 
 @dataclass(frozen=True)
