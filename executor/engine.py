@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -42,12 +42,14 @@ from katz_graph.executor.turns.affinity import Claim, claim_seats
 from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.timing import Timing
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.families.shared.stages import TEXT, VAE_DECODE, VAE_ENCODE
+from katz_graph.planner.changes import changed
 from katz_graph.planner.queries import opaque_functions, switches
 from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.wires import LatentSamples
@@ -223,18 +225,15 @@ class DeviceEngine:
     # plans
 
     def plan(
-        self,
-        region: Region,
-        after: str = "emit",
-        changed: Callable[[Target], Target] = lambda target: target,
+        self, region: Region, after: str = "emit", changes: PlanChanges | None = None
     ) -> Program:
-        """Compiles a region as for a request that came now. `changed`: makes of the devices and
-        limits that it would have those for which it is planned.
+        """Compiles a region as for a request that came now. `changes`: in place of what it would
+        have.
         """
         target = (
             self._target_here() if self._why_here(region) else self._target(self._router.preview())
         )
-        return self._planned(region, changed(target), after)
+        return self._planned(region, changed(target, changes or PlanChanges()), after)
 
     def _why_here(self, region: Region) -> str:
         """Says what of a region only a device of this process can reach; empty where all can be
@@ -282,7 +281,7 @@ class DeviceEngine:
             return self._sampled_here(region, context, why)
         lease = self._router.admit(region)
         try:
-            program = self._planned(region, self._target(lease))
+            program = self._planned(region, changed(self._target(lease), context.changes))
             self._autoscaler.apply(self._router.planned(lease, program))
             return self._carried_out(region, program, context)
         except NotSerializable as error:

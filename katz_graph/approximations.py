@@ -6,6 +6,8 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
 
 from katz_graph.errors import InputError
 
@@ -38,10 +40,15 @@ def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
 
 
 def made_with(
-    devices: str, dtype: str, approximated: Collection[str], arrivals: Mapping[str, int]
+    devices: str,
+    dtype: str,
+    approximated: Collection[str],
+    arrivals: Mapping[str, int],
+    chosen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Writes the text chunk `katz` of a picture. `arrivals`: of LoRAs that evaluations ran without,
-    by path, the evaluation from which on each was there.
+    by path, the evaluation from which on each was there. `chosen`: what a job chose itself of where
+    and how its stages ran.
     """
     facts = {
         "approximations": list(approximated),
@@ -50,4 +57,5 @@ def made_with(
         "version": version("katz-graph"),
     }
     late = {PurePath(path).name: evaluation for path, evaluation in arrivals.items()}
-    return json.dumps(facts | ({"lora_arrivals": late} if late else {}))
+    more = {"lora_arrivals": late, "chosen": dict(chosen)}
+    return json.dumps(facts | {name: value for name, value in more.items() if value})

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from katz_graph.events import Event
     from katz_graph.files.folders import Folders
+    from katz_graph.ir.changes import PlanChanges
     from katz_graph.ir.device import Device
     from katz_graph.ir.region import Region
     from katz_graph.ir.values import TextEncoding
@@ -75,6 +76,10 @@ class Context(Protocol):
         """Returns the text chunks for pictures that this run writes: `prompt` (the workflow) and
         what the plan says of itself.
         """
+
+    @property
+    def changes(self) -> PlanChanges:
+        """Returns what this run's samplers are planned for in place of what runs have."""
 
     @property
     def previews(self) -> bool:

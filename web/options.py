@@ -8,6 +8,7 @@ from pathlib import Path
 from katz_graph.eviction import POLICIES
 from katz_graph.files.settings import TOKEN
 from katz_graph.options import CACHE, GB, FolderOptions, PlacementOptions, option
+from katz_graph.planner.changes import PERMISSIONS, PLACE
 
 MB = 2**20
 RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it lives
@@ -93,6 +94,10 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     devices_per_job: int | None = option(
         "besides those of the ControlNets; all, unless given",
         min=1,
+    )
+    permit: str = option(
+        f"what jobs may choose themselves, of {', '.join(PERMISSIONS)}; commas between",
+        PLACE,
     )
     control_net_bytes: int | None = option(
         "of each device, for ControlNets; no limit, unless given",

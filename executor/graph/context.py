@@ -14,6 +14,7 @@ from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, InputError
 from katz_graph.events import Event, Listener, Warned
 from katz_graph.files.folders import Folders
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.node import NodeType
 from katz_graph.packs import builtin_types
 from katz_graph.run_stats import RunStats
@@ -47,6 +48,7 @@ class RunContext:
     warnings: list[str] = field(default_factory=list)
     measured: RunStats = field(default_factory=RunStats)
     types: Mapping[str, NodeType] = field(default_factory=builtin_types)
+    changes: PlanChanges = field(default_factory=PlanChanges)
     clock: Callable[[], float] = time.monotonic
     _shown: dict[str, float] = field(default_factory=dict)  # when each node last made a preview
     _cancelled: bool = False

@@ -21,6 +21,7 @@ from katz_graph.executor.graph.run import GraphResult, run_graph
 from katz_graph.files.folders import Folders
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.strict_json import parse_json
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.node import ANY, Input, NodeType, Output
 from katz_graph.packs import Registry
 
@@ -77,6 +78,7 @@ class QuietContext:
     output_directory = Path()
     folders = Folders()
     types: Mapping[str, NodeType] = REGISTRY
+    changes = PlanChanges()
 
     @property
     def engine(self) -> Engine:

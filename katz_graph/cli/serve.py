@@ -16,6 +16,7 @@ from katz_graph.devices import AUTO, DeviceList, check_dtype, parse_link, thread
 from katz_graph.errors import InputError
 from katz_graph.eviction import POLICIES
 from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.planner.changes import permissions
 from katz_graph.planner.places import parse_places
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
@@ -50,6 +51,7 @@ def serve(options: ServeOptions) -> None:
             f"{', '.join(devices.names)} only"
         )
     allowed_names(options.allow)
+    permissions(options.permit)
     parse_link(options.link)
     check_writable(options.data.absolute(), "--data")
     if options.output is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +18,13 @@ from katz_graph.executor.planning import plan_region
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.node import Node
 from katz_graph.packs import Registry, load_registry
-from katz_graph.planner.changes import PlanChanges
+from katz_graph.planner.changes import changed
 from katz_graph.web.runner import plans
 from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner_client.messages import MakePlan
@@ -44,10 +45,10 @@ class Engine:
         self.cluster = SimpleNamespace(devices=devices, links=links)
         self.planned: list[str] = []
 
-    def plan(self, region: Region, changed: Callable[[Target], Target]) -> Program:
+    def plan(self, region: Region, changes: PlanChanges) -> Program:
         self.planned.append(region.name)
         target = Target(self.cluster.devices, self.cluster.links)
-        return plan_region(region, changed(target))
+        return plan_region(region, changed(target, changes))
 
 
 RAN, GOES_ON = threading.Event(), threading.Event()
@@ -92,7 +93,7 @@ def question(
         }
         prompt["5"]["inputs"]["latent_image"] = ["blur", 0]
     (target,) = (name for name, call in prompt.items() if call["class_type"] == "SaveImage")
-    return MakePlan(prompt, (target,), client, packs, changes)
+    return MakePlan(prompt, (target,), client, packs, changes.said())
 
 
 def test_a_plan_is_that_of_the_devices_and_is_kept_until_they_change(registry: Registry) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from katz_graph.errors import InputError
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
-from katz_graph.planner.changes import MOST_LIKE_ONE, PlanChanges
+from katz_graph.planner.changes import MOST_LIKE_ONE, changed
 
 FAST, SLOW = NetworkLink(1e10, 1e-5), NetworkLink(1e8, 1e-3)
 TWO = Target(
@@ -24,17 +25,17 @@ def names(target: Target) -> list[str]:
 
 
 def test_nothing_changed_is_the_same() -> None:
-    assert PlanChanges().of(TWO) == TWO
+    assert changed(TWO, PlanChanges()) == TWO
 
 
 def test_fewer_devices_lose_what_was_pinned_to_others() -> None:
-    made = PlanChanges(devices=("a",)).of(TWO)
+    made = changed(TWO, PlanChanges(devices=("a",)))
     assert names(made) == ["a"] and made.links == {} and made.pins == {"unet_encoder": ("a",)}
     assert made.allowed == TWO.allowed and made.batching is True
 
 
 def test_more_devices_are_like_one_with_its_links() -> None:
-    made = PlanChanges(devices=("b*2", "a")).of(TWO)
+    made = changed(TWO, PlanChanges(devices=("b*2", "a")))
     assert names(made) == ["b", "b+1", "a"]
     assert {device.flops_per_second for device in made.devices[:2]} == {2e12}
     assert made.links["a", "b+1"] == FAST and made.links["b+1", "a"] == SLOW
@@ -42,16 +43,18 @@ def test_more_devices_are_like_one_with_its_links() -> None:
 
 
 def test_a_link_stands_for_all() -> None:
-    made = PlanChanges(link="8,2").of(TWO)
+    made = changed(TWO, PlanChanges(link="8,2"))
     assert set(made.links.values()) == {NetworkLink(1e9, 2e-3)} and len(made.links) == 2
-    assert len(PlanChanges(devices=("a*3",), link="8").of(ONE).links) == 6
+    assert len(changed(ONE, PlanChanges(devices=("a*3",), link="8")).links) == 6
 
 
 def test_pins_approximations_and_batching_take_the_place_of_others() -> None:
-    made = PlanChanges(place=("controlnet=a",), allow="stale-controlnet", batching=False).of(TWO)
+    made = changed(
+        TWO, PlanChanges(place=("controlnet=a",), allow="stale-controlnet", batching=False)
+    )
     assert set(made.pins.values()) == {("a",)} and "unet_encoder" not in made.pins
     assert made.allowed == {"stale-controlnet"} and made.batching is False
-    assert PlanChanges(allow="").of(TWO).allowed == frozenset()
+    assert changed(TWO, PlanChanges(allow="")).allowed == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -70,10 +73,10 @@ def test_pins_approximations_and_batching_take_the_place_of_others() -> None:
 )
 def test_what_cannot_be_is_said(changes: PlanChanges, said: str) -> None:
     with pytest.raises(InputError) as raised:
-        changes.of(TWO)
+        changed(TWO, changes)
     assert said in str(raised.value)
 
 
 def test_two_like_one_need_a_link() -> None:
     with pytest.raises(InputError, match=r"a and a\+1: give a link"):
-        PlanChanges(devices=("a*2",)).of(ONE)
+        changed(ONE, PlanChanges(devices=("a*2",)))

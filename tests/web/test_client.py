@@ -250,6 +250,25 @@ def test_a_plan_without_a_run_is_that_of_the_run(server: Served) -> None:
     assert {edge["from"] for edge in asked["variants"][0]["edges"]} >= {asked["begin"]}
 
 
+def test_a_job_runs_as_it_chose_and_its_picture_says_so(server: Served) -> None:
+    """And what others made is not taken for what it would make."""
+    prompt = painting(12, EVALUATIONS)
+    for choices in ({}, {"batching": False}, {"batching": False}):
+        made = ask(server, "/prompt", {"prompt": prompt, "extra_data": {"katz": choices}})
+        server.wait_for([made["prompt_id"]], PATIENCE)
+        entry = server.finished()[made["prompt_id"]]
+        (image,) = next(iter(entry["outputs"].values()))["images"]
+        said = json.loads(picture(server, image).info["katz"])
+        assert said.get("chosen", {}) == choices
+        cached = {
+            node
+            for kind, message in entry["status"]["messages"]
+            if kind == "execution_cached"
+            for node in message["nodes"]
+        }
+        assert not choices or not cached
+
+
 def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Served) -> None:
     with socket_of(server, "comes-back") as socket:
         identifier = ask(

@@ -21,7 +21,7 @@ from katz_graph.errors import InputError
 from katz_graph.formats.image import PNG, Carried, is_webp, workflow_from_picture
 from katz_graph.formats.read import read_document
 from katz_graph.formats.strict_json import parse_json
-from katz_graph.planner.changes import PlanChanges
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
 
@@ -69,16 +69,11 @@ class PromptBody(Body):
     )
 
 
-class PlanBody(Body):
-    """`POST /katz/plan`. `packs`: nodes of packs may run for it. The others are what if: devices,
-    limits and batching in place of what jobs have; what is left out stays. Texts are those of
-    `katz plan`.
+class ChoicesBody(Body):
+    """Devices, limits and batching in place of what jobs have; what is left out stays. Texts are
+    those of `katz plan`. For a job in `extra_data.katz` of `POST /prompt`.
     """
 
-    prompt: dict[str, Any]
-    client_id: str | None = Field(None, max_length=200)
-    partial_execution_targets: list[str] | None = Field(None, max_length=MOST_IDS)
-    packs: bool = False
     devices: list[ShortText] = Field(
         [], max_length=MOST_DEVICES, description="names, and NAME*N for so many like one"
     )
@@ -91,6 +86,15 @@ class PlanBody(Body):
     def changes(self) -> PlanChanges:
         devices, place = tuple(self.devices), tuple(self.place)
         return PlanChanges(devices, place, self.allow, self.link, self.batching)
+
+
+class PlanBody(ChoicesBody):
+    """`POST /katz/plan`. `packs`: nodes of packs may run for it. The choices are what if."""
+
+    prompt: dict[str, Any]
+    client_id: str | None = Field(None, max_length=200)
+    partial_execution_targets: list[str] | None = Field(None, max_length=MOST_IDS)
+    packs: bool = False
 
 
 class ForgetBody(Body):

@@ -98,7 +98,7 @@ def router(state: State) -> APIRouter:
                     found.targets,
                     body.client_id,
                     body.packs,
-                    body.changes,
+                    body.changes.said(),
                 )
             )
             if made.refusal:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.http.bodies import PromptBody, idempotency_key, read_prompt
+from katz_graph.errors import InputError
+from katz_graph.planner.changes import needed, permissions
+from katz_graph.web.http.bodies import (
+    ChoicesBody,
+    PromptBody,
+    idempotency_key,
+    read_prompt,
+    validated,
+)
 from katz_graph.web.http.job_views import PRIVATE, place_number
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Submission
 from katz_graph.web.routes.documented import PROMPT_ERROR, answers, refusals, takes
+from katz_graph.web.runner_client.messages import CHOICES
 from katz_graph.web.state import State
 
 log = logging.getLogger("katz.web")
@@ -75,6 +85,7 @@ def router(state: State) -> APIRouter:
                     "shutting_down",
                     retry_after=state.options.drain_seconds,
                 )
+            _check_choices(body.extra_data or {}, permissions(state.options.permit))
             await state.jobs.admit(body.client_id, key)
             checked = await state.runner.check(body.prompt, body.partial_execution_targets)
             node_errors = state.concealment.data(checked.node_errors)
@@ -115,3 +126,20 @@ def _extra(body: PromptBody, workflow: Any) -> dict[str, Any]:
     if workflow is not None:
         extra["extra_pnginfo"] = {**(extra.get("extra_pnginfo") or {}), "workflow": workflow}
     return extra
+
+
+def _check_choices(extra: Mapping[str, Any], permitted: frozenset[str]) -> None:
+    """Refuses a job that chooses what cannot be run, or what the operator keeps to himself."""
+    changes = validated(extra.get(CHOICES) or {}, ChoicesBody).changes
+    try:
+        asked = needed(changes)
+    except InputError as error:
+        raise Refusal(400, f"extra_data.{CHOICES}: {error}", "invalid_choice") from None
+    if changes.hypothetical:
+        raise Refusal(
+            400,
+            "a job runs on devices and links that there are: these are planned only",
+            "invalid_choice",
+        )
+    for name in sorted(asked - permitted):
+        raise Refusal(403, f"this server lets no job choose {name} (--permit)", "not_permitted")

@@ -22,10 +22,10 @@ from katz_graph.executor.planning_engine import PlanningEngine
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.graph import Graph
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.packs import BUILTIN, Registry
-from katz_graph.planner.changes import PlanChanges
 from katz_graph.planner.report.describe import as_json
 from katz_graph.recipe import digest
 from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
@@ -60,7 +60,7 @@ class Plans:
         """Takes a request in, in place of the client's earlier one. Returns what answers it, to be
         called in `thread`.
         """
-        request = _Request(self._context(question.changes))
+        request = _Request(self._context(PlanChanges.read(question.changes)))
         key = object() if question.client is None else question.client
         with self._lock:
             if (before := self._requests.get(key)) is not None:
@@ -142,7 +142,7 @@ class Plans:
         measured = self._engine.cluster.devices, dict(self._engine.cluster.links)
         known, program = self._kept.get(key, (None, None))
         if program is None or known != measured:
-            program = self._engine.plan(region, changed=changes.of)
+            program = self._engine.plan(region, changes=changes)
             self._kept[key] = measured, program
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:

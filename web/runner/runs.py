@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,19 +20,21 @@ from katz_graph.errors import Cancelled, KatzError, RunError
 from katz_graph.events import Event, Sampled
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.secrets import hide_secrets
 from katz_graph.graph import Graph
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.node import NodeType
 from katz_graph.packs import Registry
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.reporter import JobReporter, described, text_of
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
-from katz_graph.web.runner_client.messages import Order
+from katz_graph.web.runner_client.messages import CHOICES, Order
 
 CHUNK_NAME = 79  # characters of a PNG text chunk's name, in Latin-1
 OWN_CHUNKS = ("prompt", "katz")
@@ -142,7 +144,7 @@ class Runs:
                     return
 
     def _context(self, order: Order, reporter: JobReporter) -> RunContext:
-        place = self._place
+        place, changes = self._place, chosen(order)
         texts = pictures_texts(order, place.registry, place.devices, place.engine.device.dtype)
 
         def listen(event: Event) -> None:
@@ -152,6 +154,7 @@ class Runs:
                     place.engine.device.dtype,
                     context.measured.approximations,
                     context.measured.arrivals,
+                    changes.said(),
                 )
             reporter.listen(event)
 
@@ -172,6 +175,7 @@ class Runs:
             and order.extra.get("preview_method") != NO_PREVIEWS,
             on_file=wrote,
             types=place.registry,
+            changes=changes,
         )
         return context
 
@@ -228,14 +232,19 @@ class Runs:
             tuple(reporter.reused),
         )
 
+    def _cache(self, order: Order) -> AbstractContextManager[ResultCache]:
+        """Returns what has results for a job; one that chose how it runs begins without any."""
+        if chosen(order).said():
+            return nullcontext(ResultCache("none"))
+        return self._place.caches.lent(order.client)
+
     def _outcome(
         self, order: Order, context: RunContext, reporter: JobReporter
     ) -> tuple[EndStatus, JobError | None]:
-        place = self._place
         try:
             graph = from_api(order.prompt)
             reporter.behind = partial(only_read_by, graph, order.targets)
-            with place.caches.lent(order.client) as cache:
+            with self._cache(order) as cache:
                 result = run_graph(graph, context, cache, order.targets, reporter.listen)
             result.raise_failures()
             return "completed", None
@@ -249,6 +258,11 @@ class Runs:
         except BaseException as error:
             traceback.print_exc()
             return "failed", internal(error)
+
+
+def chosen(order: Order) -> PlanChanges:
+    """Returns what a job runs with in place of what others have."""
+    return PlanChanges.read(order.extra.get(CHOICES) or {})
 
 
 def internal(error: BaseException) -> JobError:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, get_args
 from pydantic import TypeAdapter
 
 from katz_graph.errors import KatzError
-from katz_graph.planner.changes import PlanChanges
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
@@ -42,6 +41,9 @@ class Order:
     client: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+
+CHOICES = "katz"
+"""Names what in `extra` a job chose itself of how it runs, as `PlanChanges.said` gives it."""
 
 ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
@@ -117,7 +119,7 @@ class Draw(Question):
 class MakePlan(Question):
     """Asks for the plans of a checked prompt, in place of an earlier question of this client.
     `packs`: nodes of packs may run for it. `changes`: what it is planned for in place of what jobs
-    have.
+    have, as `PlanChanges.said` gives it.
     """
 
     answer: ClassVar[TypeAdapter[PlannedGraph]] = TypeAdapter(PlannedGraph)
@@ -125,7 +127,7 @@ class MakePlan(Question):
     targets: Sequence[str]
     client: str | None
     packs: bool
-    changes: PlanChanges = field(default_factory=PlanChanges)
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import { criticalChain } from "../plan/critical";
 import type { Plan, Timeline } from "../plan/plan";
 import { gapsOf, gapWords } from "../plan/gaps";
 import { TimelineView } from "../plan/TimelineView";
+import { moreText } from "./moreText";
+import { WhatIf } from "./WhatIf";
 import { deviceLook, namedIn, shortName, timeText } from "../plan/words";
 
 const MOST_GAPS = 8;
@@ -35,6 +37,7 @@ export function PlanPanel({
           {note}
         </p>
       ))}
+      {planned !== null && <WhatIf planned={planned} />}
       {plans.map((plan) => (
         <Sampler
           key={plan.sampler}
@@ -212,10 +215,4 @@ function Segments({
       </table>
     </>
   );
-}
-
-/** How much more a ratio is than 1, with its sign. */
-function moreText(ratio: number): string {
-  const percent = 100 * (ratio - 1);
-  return `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(percent > -1 && percent < 1 ? 1 : 0)} %`;
 }

@@ -132,16 +132,25 @@ export async function check(document: Doc): Promise<Checked> {
   return checkedOf(await posted("katz/check", { prompt: document } satisfies messages.PromptBody));
 }
 
+/** What a plan is made for in place of what jobs have; see `PlanBody`. */
+export interface Instead {
+  readonly devices?: readonly string[];
+  readonly place?: readonly string[];
+  readonly allow?: string;
+  readonly link?: string;
+  readonly batching?: boolean;
+}
+
 /** Plans every sampler of a document; a newer question of the same asker replaces this one. */
 export async function plan(
   document: Doc,
   asker: string,
-  signal: AbortSignal,
+  signal?: AbortSignal,
+  instead: Instead = {},
 ): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
+  const asked = { prompt: document, client_id: asker } satisfies messages.PlanBody;
   const planned = told<messages.PlannedWorkflow>(
-    await posted("katz/plan", { prompt: document, client_id: asker } satisfies messages.PlanBody, {
-      signal,
-    }),
+    await posted("katz/plan", { ...asked, ...instead }, signal && { signal }),
   );
   return { plans: listOf(planned.plans), notes: textsOf(planned.notes) };
 }

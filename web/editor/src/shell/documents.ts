@@ -16,6 +16,28 @@ export interface Planned {
   readonly notes: readonly string[];
   /** Whether the document has changed since. */
   readonly old: boolean;
+  /** What might be, as it was tried since. */
+  readonly trials: readonly Trial[];
+  /** The trial that stands over the document; null for what jobs have. */
+  readonly shown: number | null;
+}
+
+/** Plans for other devices, limits or batching than jobs have. */
+export interface Trial {
+  readonly choices: Choices;
+  readonly plans: readonly Plan[];
+  readonly notes: readonly string[];
+}
+
+/** What a plan is made for in place of what jobs have; left out: the same. */
+export interface Choices {
+  /** Names of devices, and how many like each. */
+  readonly devices?: Readonly<Record<string, number>>;
+  /** The device of each stage that is pinned. */
+  readonly place?: Readonly<Record<string, string>>;
+  readonly allow?: string;
+  readonly link?: string;
+  readonly batching?: boolean;
 }
 
 /** What stood in a document when its last job was sent, or when running on change began. */

@@ -14,8 +14,10 @@ const NONE: readonly Plan[] = [];
 /** One that asks for plans a page. */
 const ASKER = crypto.randomUUID();
 
-/** The plans of a document: made while editing, else those of its job. */
+/** The plans of a document: what is tried, those made while editing, else those of its job. */
 export function plansOf(planned: Planned | null | undefined, job: Job | null | undefined) {
+  const tried = planned?.shown == null ? undefined : planned.trials[planned.shown];
+  if (tried !== undefined) return tried.plans;
   return planned && planned.plans.length > 0 ? planned.plans : plansOfJob(job);
 }
 
@@ -71,7 +73,8 @@ export function watchPlans(): () => void {
     const { signal } = (asking = new AbortController());
     try {
       const { plans, notes } = await askForPlan(doc, ASKER, signal);
-      update(session, { planned: { work, plans: plans.map(planOf), notes, old: false } });
+      const made = { work, plans: plans.map(planOf), notes, old: false, trials: [], shown: null };
+      update(session, { planned: made });
     } catch (error) {
       const busy = error instanceof Refused && error.status === UNAVAILABLE && !signal.aborted;
       if (busy) timer = setTimeout(() => void ask(session, doc), AGAIN);

@@ -170,7 +170,9 @@ export interface PromptBody {
   deadline_seconds?: number | null;
 }
 /**
- * `POST /katz/plan`. `packs`: nodes of packs may run for it.
+ * `POST /katz/plan`. `packs`: nodes of packs may run for it. The others are what if: devices,
+ * limits and batching in place of what jobs have; what is left out stays. Texts are those of
+ * `katz plan`.
  */
 export interface PlanBody {
   prompt: {
@@ -179,6 +181,116 @@ export interface PlanBody {
   client_id?: string | null;
   partial_execution_targets?: string[] | null;
   packs?: boolean;
+  /**
+   * names, and NAME*N for so many like one
+   *
+   * @maxItems 16
+   */
+  devices?:
+    | []
+    | [string]
+    | [string, string]
+    | [string, string, string]
+    | [string, string, string, string]
+    | [string, string, string, string, string]
+    | [string, string, string, string, string, string]
+    | [string, string, string, string, string, string, string]
+    | [string, string, string, string, string, string, string, string]
+    | [string, string, string, string, string, string, string, string, string]
+    | [string, string, string, string, string, string, string, string, string, string]
+    | [string, string, string, string, string, string, string, string, string, string, string]
+    | [
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string
+      ]
+    | [
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string
+      ]
+    | [
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string
+      ]
+    | [
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string
+      ]
+    | [
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string
+      ];
+  /**
+   * STAGE=DEVICE
+   *
+   * @maxItems 64
+   */
+  place?: string[];
+  allow?: string | null;
+  /**
+   * GBPS[,MS]
+   */
+  link?: string | null;
+  batching?: boolean | null;
 }
 /**
  * `POST /queue` and `POST /history`: all, or these.

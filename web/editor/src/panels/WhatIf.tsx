@@ -1,0 +1,199 @@
+/** What if: plans for other devices, pins, approximations, links or batching, side by side. */
+import { useState } from "react";
+import type { Plan } from "../plan/plan";
+import { timeText } from "../plan/words";
+import { type Choices, type Planned, useActive } from "../shell/documents";
+import { tell } from "../shell/live";
+import { choiceWords, dropTrial, secondsOf, showTrial, tryPlan } from "../shell/trying";
+import { moreText } from "./moreText";
+
+const MOST_ALIKE = 8;
+const ALLOWED = ["stale-controlnet", "async-lora", "stale-controlnet,async-lora"];
+
+export function WhatIf({ planned }: { readonly planned: Planned }) {
+  const session = useActive();
+  const [choices, setChoices] = useState<Choices>({});
+  const [asking, setAsking] = useState(false);
+  const words = choiceWords(choices);
+  if (session === null || planned.plans.length === 0) return null;
+  const ask = async () => {
+    setAsking(true);
+    try {
+      await tryPlan(session, choices);
+    } catch (error) {
+      tell(error);
+    } finally {
+      setAsking(false);
+    }
+  };
+  return (
+    <details className="what-if">
+      <summary>What if</summary>
+      <form
+        aria-label="What if"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (words !== "" && !asking) void ask();
+        }}
+      >
+        <Fields plans={planned.plans} choices={choices} onChange={setChoices} />
+        <button type="submit" disabled={words === "" || asking}>
+          Plan so
+        </button>
+      </form>
+      <Trials planned={planned} session={session.id} />
+    </details>
+  );
+}
+
+function Fields({
+  plans,
+  choices,
+  onChange,
+}: {
+  readonly plans: readonly Plan[];
+  readonly choices: Choices;
+  readonly onChange: (choices: Choices) => void;
+}) {
+  const known = [...new Set(plans.flatMap(({ devices }) => devices))];
+  const stages = [...new Set(plans.flatMap(({ cells }) => cells.map(({ stage }) => stage)))];
+  const counts = choices.devices ?? Object.fromEntries(known.map((name) => [name, 1]));
+  const places = known.flatMap((name) => alike(name, counts[name] ?? 0));
+  const { devices: _, ...withoutDevices } = choices;
+  const setCount = (name: string, count: number) => {
+    const next = { ...counts, [name]: Math.max(0, Math.min(MOST_ALIKE, count)) };
+    const same = known.every((one) => next[one] === 1);
+    onChange(same ? withoutDevices : { ...choices, devices: next });
+  };
+  const setPlace = (stage: string, device: string) => {
+    const { place, ...rest } = choices;
+    const others = Object.entries(place ?? {}).filter(([one]) => one !== stage);
+    const next = Object.fromEntries(device === "" ? others : [...others, [stage, device]]);
+    onChange(Object.keys(next).length === 0 ? rest : { ...rest, place: next });
+  };
+  const set = (name: "allow" | "link" | "batching", value: string | boolean | undefined) => {
+    const { [name]: before, ...rest } = choices;
+    onChange(value === undefined ? rest : { ...rest, [name]: value });
+  };
+  return (
+    <>
+      {known.map((name) => (
+        <label key={name}>
+          like {name}
+          <input
+            type="number"
+            min={0}
+            max={MOST_ALIKE}
+            value={counts[name] ?? 0}
+            onChange={(event) => setCount(name, event.target.valueAsNumber || 0)}
+          />
+        </label>
+      ))}
+      {stages.map((stage) => (
+        <label key={stage}>
+          {stage.replaceAll("_", " ")}
+          <select
+            value={choices.place?.[stage] ?? ""}
+            onChange={(event) => setPlace(stage, event.target.value)}
+          >
+            <option value="">anywhere</option>
+            {places.map((device) => (
+              <option key={device}>{device}</option>
+            ))}
+          </select>
+        </label>
+      ))}
+      <label>
+        allowed
+        <select
+          value={choices.allow ?? "same"}
+          onChange={({ target: { value } }) => set("allow", value === "same" ? undefined : value)}
+        >
+          <option value="same">as for jobs</option>
+          <option value="">nothing</option>
+          {ALLOWED.map((names) => (
+            <option key={names} value={names}>
+              {names.replace(",", " and ")}
+            </option>
+          ))}
+        </select>
+      </label>
+      <label>
+        equal calls
+        <select
+          value={String(choices.batching ?? "same")}
+          onChange={({ target: { value } }) =>
+            set("batching", value === "same" ? undefined : value === "true")
+          }
+        >
+          <option value="same">as for jobs</option>
+          <option value="true">together</option>
+          <option value="false">one per branch</option>
+        </select>
+      </label>
+      <label>
+        links of
+        <input
+          placeholder="GBPS,MS as measured"
+          value={choices.link ?? ""}
+          onChange={({ target: { value } }) => set("link", value === "" ? undefined : value)}
+        />
+      </label>
+    </>
+  );
+}
+
+/** The names that so many devices like one have. */
+function alike(name: string, count: number): readonly string[] {
+  return Array.from({ length: count }, (_, at) => (at === 0 ? name : `${name}+${at}`));
+}
+
+function Trials({ planned, session }: { readonly planned: Planned; readonly session: string }) {
+  const usual = secondsOf(planned.plans);
+  return (
+    <table className="trials" aria-label="plans side by side">
+      <tbody>
+        <tr>
+          <td>
+            <button
+              type="button"
+              aria-pressed={planned.shown === null}
+              onClick={() => showTrial(session, null)}
+            >
+              as jobs run
+            </button>
+          </td>
+          <td>{timeText(usual)}</td>
+          <td />
+          <td />
+        </tr>
+        {planned.trials.map(({ choices, plans, notes }, at) => (
+          <tr key={`${at} ${choiceWords(choices)}`}>
+            <td>
+              <button
+                type="button"
+                aria-pressed={planned.shown === at}
+                disabled={plans.length === 0}
+                onClick={() => showTrial(session, at)}
+              >
+                {choiceWords(choices)}
+              </button>
+              {notes.map((note) => (
+                <p className="remark" key={note}>
+                  {note}
+                </p>
+              ))}
+            </td>
+            <td>{plans.length > 0 ? timeText(secondsOf(plans)) : "–"}</td>
+            <td>{plans.length > 0 && usual > 0 ? moreText(secondsOf(plans) / usual) : ""}</td>
+            <td>
+              <button type="button" title="Drop this" onClick={() => dropTrial(session, at)}>
+                ×
+              </button>
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}

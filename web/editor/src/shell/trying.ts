@@ -1,0 +1,69 @@
+/** Plans the document in front for what might be, beside what jobs have. */
+import { type Plan, planOf } from "../plan/plan";
+import { type Instead, plan as askForPlan } from "../server/client";
+import { type Choices, docOf, type Planned, type Session, useDocuments } from "./documents";
+
+export const MOST_TRIALS = 8;
+const ASKER = crypto.randomUUID();
+
+/** What the server is asked for. */
+export function insteadOf({ devices, place, allow, link, batching }: Choices): Instead {
+  const many = Object.entries(devices ?? {}).filter(([, count]) => count > 0);
+  return {
+    ...(devices && { devices: many.map(([name, count]) => name + (count > 1 ? `*${count}` : "")) }),
+    ...(place && { place: Object.entries(place).map(([stage, device]) => `${stage}=${device}`) }),
+    ...(allow !== undefined && { allow }),
+    ...(link !== undefined && { link }),
+    ...(batching !== undefined && { batching }),
+  };
+}
+
+/** What of the choices is another than jobs have, in words. */
+export function choiceWords(choices: Choices): string {
+  const { devices = [], place = [], allow, link, batching } = insteadOf(choices);
+  const words = [
+    devices.join(" + ").replaceAll("*", " × "),
+    ...place.map((one) => one.replace("=", " on ")),
+    allow === undefined ? "" : `allows ${allow || "nothing"}`,
+    link === undefined ? "" : `links of ${link}`,
+    batching === undefined ? "" : batching ? "equal calls together" : "one call per branch",
+  ];
+  return words.filter((one) => one !== "").join(", ");
+}
+
+/** How long all samplers take, in seconds. */
+export function secondsOf(plans: readonly Plan[]): number {
+  return plans.reduce((sum, { planned }) => sum + planned, 0);
+}
+
+/** Plans with these choices, and shows that; an edit meanwhile makes it void. */
+export async function tryPlan({ id, planned }: Session, choices: Choices): Promise<void> {
+  const found = useDocuments.getState().sessions.find((session) => session.id === id);
+  if (found === undefined || planned === null) return;
+  const { plans, notes } = await askForPlan(docOf(found), ASKER, undefined, insteadOf(choices));
+  const made = { choices, plans: plans.map(planOf), notes };
+  change(id, (now) => {
+    if (now.work !== planned.work) return now;
+    const trials = [...now.trials, made].slice(-MOST_TRIALS);
+    return { ...now, trials, shown: made.plans.length > 0 ? trials.length - 1 : now.shown };
+  });
+}
+
+/** Lays a trial over the document; null: what jobs have. */
+export function showTrial(session: string, shown: number | null): void {
+  change(session, (now) => ({ ...now, shown }));
+}
+
+export function dropTrial(session: string, place: number): void {
+  change(session, (now) => ({
+    ...now,
+    trials: now.trials.filter((_, at) => at !== place),
+    shown: now.shown === null || now.shown === place ? null : now.shown - Number(now.shown > place),
+  }));
+}
+
+function change(id: string, by: (planned: Planned) => Planned): void {
+  const { sessions, update } = useDocuments.getState();
+  const planned = sessions.find((session) => session.id === id)?.planned;
+  if (planned) update(id, { planned: by(planned) });
+}
