@@ -41,7 +41,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 ShortText = Annotated[str, Field(max_length=200)]
-MOST_DEVICES, MOST_PLACES = 16, 64
+MOST_CHOICES = 64
 
 
 class Body(BaseModel):
@@ -75,9 +75,9 @@ class ChoicesBody(Body):
     """
 
     devices: list[ShortText] = Field(
-        [], max_length=MOST_DEVICES, description="names, and NAME*N for so many like one"
+        [], max_length=MOST_CHOICES, description="names, and NAME*N for so many like one"
     )
-    place: list[ShortText] = Field([], max_length=MOST_PLACES, description="STAGE=DEVICE")
+    place: list[ShortText] = Field([], max_length=MOST_CHOICES, description="STAGE=DEVICE")
     allow: str | None = Field(None, max_length=200)
     link: str | None = Field(None, max_length=200, description="GBPS[,MS]")
     batching: bool | None = None

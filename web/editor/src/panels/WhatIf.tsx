@@ -4,7 +4,16 @@ import type { Plan } from "../plan/plan";
 import { timeText } from "../plan/words";
 import { type Choices, type Planned, useActive } from "../shell/documents";
 import { tell } from "../shell/live";
-import { choiceWords, dropTrial, secondsOf, showTrial, tryPlan } from "../shell/trying";
+import { run } from "../shell/running";
+import {
+  canRun,
+  choiceWords,
+  dropTrial,
+  insteadOf,
+  secondsOf,
+  showTrial,
+  tryPlan,
+} from "../shell/trying";
 import { moreText } from "./moreText";
 
 const MOST_ALIKE = 8;
@@ -187,7 +196,21 @@ function Trials({ planned, session }: { readonly planned: Planned; readonly sess
             <td>{plans.length > 0 ? timeText(secondsOf(plans)) : "–"}</td>
             <td>{plans.length > 0 && usual > 0 ? moreText(secondsOf(plans) / usual) : ""}</td>
             <td>
-              <button type="button" title="Drop this" onClick={() => dropTrial(session, at)}>
+              {plans.length > 0 && (
+                <button
+                  type="button"
+                  disabled={!canRun(choices)}
+                  title={canRun(choices) ? "A job with these choices" : "not all of it is there"}
+                  onClick={() => void run({ keepSeeds: true, instead: insteadOf(choices) })}
+                >
+                  Run so
+                </button>
+              )}
+              <button
+                type="button"
+                aria-label={`drop ${choiceWords(choices)}`}
+                onClick={() => dropTrial(session, at)}
+              >
                 ×
               </button>
             </td>

@@ -133,13 +133,13 @@ export async function check(document: Doc): Promise<Checked> {
 }
 
 /** What a plan is made for in place of what jobs have; see `PlanBody`. */
-export interface Instead {
+export type Instead = {
   readonly devices?: readonly string[];
   readonly place?: readonly string[];
   readonly allow?: string;
   readonly link?: string;
   readonly batching?: boolean;
-}
+};
 
 /** Plans every sampler of a document; a newer question of the same asker replaces this one. */
 export async function plan(
@@ -170,12 +170,20 @@ export function checkedOf(answer: Json): Checked {
   };
 }
 
+export interface QueueOptions {
+  readonly front?: boolean;
+  /** The only outputs that are wanted. */
+  readonly targets?: readonly string[];
+  /** How it is to run in place of how jobs do. */
+  readonly instead?: Instead;
+}
+
 /** Queues a document; the job's id is minted here, so that no event can come too early. */
 export async function queue(
   document: Doc,
   job: string,
   client: string,
-  { front = false, targets }: { readonly front?: boolean; readonly targets?: readonly string[] },
+  { front = false, targets, instead }: QueueOptions,
 ): Promise<void> {
   await posted("prompt", {
     prompt: document,
@@ -183,6 +191,7 @@ export async function queue(
     client_id: client,
     front,
     ...(targets === undefined ? {} : { partial_execution_targets: [...targets] }),
+    ...(instead === undefined ? {} : { extra_data: { katz: instead } }),
   } satisfies messages.PromptBody);
 }
 

@@ -13,6 +13,7 @@ import {
   queue,
   Refused,
   template,
+  type QueueOptions,
 } from "../server/client";
 import { activeSession, docOf, graphOf, type Session, useDocuments } from "./documents";
 import { useSettings } from "./settings";
@@ -20,12 +21,9 @@ import { clientId, forgetJob, noteSent, tell, useLive } from "./live";
 
 const QUIET = 400;
 
-interface RunOptions {
-  readonly front?: boolean;
+interface RunOptions extends QueueOptions {
   /** Whether seeds stay, whatever their fields say of the next run. */
   readonly keepSeeds?: boolean;
-  /** The only outputs that are wanted. */
-  readonly targets?: readonly string[];
 }
 
 /** Runs only those of the selected nodes that are outputs. */

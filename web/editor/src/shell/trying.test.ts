@@ -2,7 +2,15 @@ import { beforeEach, expect, test, vi } from "vitest";
 import { plan } from "../server/client";
 import { newSession, type Session, useDocuments } from "./documents";
 import { plansOf } from "./planning";
-import { choiceWords, dropTrial, insteadOf, MOST_TRIALS, showTrial, tryPlan } from "./trying";
+import {
+  canRun,
+  choiceWords,
+  dropTrial,
+  insteadOf,
+  MOST_TRIALS,
+  showTrial,
+  tryPlan,
+} from "./trying";
 
 vi.mock("../server/client", () => ({ plan: vi.fn() }));
 
@@ -39,6 +47,9 @@ test("choices are asked for as the command line has them", () => {
     "cpu:0 × 2 + cpu:1, controlnet on cpu:1, allows nothing, one call per branch",
   );
   expect(insteadOf({})).toEqual({});
+  expect(canRun(choices)).toBe(false);
+  expect(canRun({ devices: { "cpu:0": 0, "cpu:1": 1 }, batching: true })).toBe(true);
+  expect(canRun({ link: "10" })).toBe(false);
 });
 
 test("a trial stands over the document until another is shown", async () => {

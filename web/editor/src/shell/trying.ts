@@ -18,6 +18,11 @@ export function insteadOf({ devices, place, allow, link, batching }: Choices): I
   };
 }
 
+/** Whether a job can run so: on devices and links that are there. */
+export function canRun({ devices, link }: Choices): boolean {
+  return link === undefined && Object.values(devices ?? {}).every((count) => count <= 1);
+}
+
 /** What of the choices is another than jobs have, in words. */
 export function choiceWords(choices: Choices): string {
   const { devices = [], place = [], allow, link, batching } = insteadOf(choices);

@@ -170,115 +170,15 @@ export interface PromptBody {
   deadline_seconds?: number | null;
 }
 /**
- * `POST /katz/plan`. `packs`: nodes of packs may run for it. The others are what if: devices,
- * limits and batching in place of what jobs have; what is left out stays. Texts are those of
- * `katz plan`.
+ * `POST /katz/plan`. `packs`: nodes of packs may run for it. The choices are what if.
  */
 export interface PlanBody {
-  prompt: {
-    [k: string]: unknown;
-  };
-  client_id?: string | null;
-  partial_execution_targets?: string[] | null;
-  packs?: boolean;
   /**
    * names, and NAME*N for so many like one
    *
-   * @maxItems 16
+   * @maxItems 64
    */
-  devices?:
-    | []
-    | [string]
-    | [string, string]
-    | [string, string, string]
-    | [string, string, string, string]
-    | [string, string, string, string, string]
-    | [string, string, string, string, string, string]
-    | [string, string, string, string, string, string, string]
-    | [string, string, string, string, string, string, string, string]
-    | [string, string, string, string, string, string, string, string, string]
-    | [string, string, string, string, string, string, string, string, string, string]
-    | [string, string, string, string, string, string, string, string, string, string, string]
-    | [
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string
-      ]
-    | [
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string
-      ]
-    | [
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string
-      ]
-    | [
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string
-      ]
-    | [
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string
-      ];
+  devices?: string[];
   /**
    * STAGE=DEVICE
    *
@@ -291,6 +191,12 @@ export interface PlanBody {
    */
   link?: string | null;
   batching?: boolean | null;
+  prompt: {
+    [k: string]: unknown;
+  };
+  client_id?: string | null;
+  partial_execution_targets?: string[] | null;
+  packs?: boolean;
 }
 /**
  * `POST /queue` and `POST /history`: all, or these.
