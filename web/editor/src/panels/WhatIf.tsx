@@ -17,6 +17,8 @@ import {
 import { moreText } from "./moreText";
 
 const MOST_ALIKE = 8;
+/** The stage of nodes that compute with no model, which cannot be pinned. */
+const NODES = "node";
 const ALLOWED = ["stale-controlnet", "async-lora", "stale-controlnet,async-lora"];
 
 export function WhatIf({ planned }: { readonly planned: Planned }) {
@@ -65,7 +67,8 @@ function Fields({
   readonly onChange: (choices: Choices) => void;
 }) {
   const known = [...new Set(plans.flatMap(({ devices }) => devices))];
-  const stages = [...new Set(plans.flatMap(({ cells }) => cells.map(({ stage }) => stage)))];
+  const named = plans.flatMap(({ cells }) => cells.map(({ stage }) => stage));
+  const stages = [...new Set(named)].filter((stage) => stage !== NODES);
   const counts = choices.devices ?? Object.fromEntries(known.map((name) => [name, 1]));
   const places = known.flatMap((name) => alike(name, counts[name] ?? 0));
   const { devices: _, ...withoutDevices } = choices;
