@@ -23,6 +23,7 @@ import { ConflictChoice, SaveAs } from "./Saving";
 import { useTemplates } from "../panels/Start";
 
 const Appearance = lazily(() => import("./Appearance").then((part) => part.Appearance));
+const Versions = lazily(() => import("./Versions").then((part) => part.Versions));
 const close = () => usePage.setState({ dialog: null });
 
 export function Dialogs() {
@@ -45,6 +46,7 @@ export function Dialogs() {
       {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "sweep" && <SweepDialog onClose={close} />}
       {dialog === "peek" && <PeekAt onClose={close} />}
+      {dialog === "versions" && <Versions onClose={close} />}
       {dialog === "appearance" && <Appearance onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}

@@ -2,7 +2,7 @@
 import type { Doc } from "../document/model";
 import { fieldsOf, isObject, parseJson, printJson, textOf } from "../json";
 import { answered, type Opened, open, Refused } from "./client";
-import { filesBelow, type ListedWorkflow, type StoredWorkflow } from "./workflows";
+import { addressIn, filesBelow, type ListedWorkflow, type StoredWorkflow } from "./workflows";
 
 const FOLDER = "drafts/";
 const MOST = 30;
@@ -98,5 +98,5 @@ function pathFor(name: string): string {
 }
 
 function addressOf(path: string): string {
-  return `userdata/${encodeURIComponent(FOLDER + path)}`;
+  return addressIn(FOLDER, path);
 }

@@ -95,5 +95,10 @@ export async function trashWorkflow(path: string): Promise<void> {
 }
 
 function addressOf(path: string): string {
-  return `userdata/${encodeURIComponent(FOLDER + path)}`;
+  return addressIn(FOLDER, path);
+}
+
+/** The address of a file of the person's, below a folder. */
+export function addressIn(folder: string, path: string): string {
+  return `userdata/${encodeURIComponent(folder + path)}`;
 }

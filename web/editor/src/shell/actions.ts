@@ -343,6 +343,12 @@ const DOCUMENTS: readonly Action[] = [
     keys: [],
     act: askForName,
   },
+  {
+    id: "versions",
+    title: "Earlier versions of this file",
+    keys: ["Alt+v"],
+    act: dialog("versions"),
+  },
   { id: "files", title: "Saved workflows", keys: ["w"], act: aside("files") },
   {
     id: "new",

@@ -17,6 +17,7 @@ export type Dialog =
   | "rename-subgraph"
   | "link-types"
   | "bookmarks"
+  | "versions"
   | "appearance";
 export type Side =
   | "jobs"

@@ -1,4 +1,5 @@
 /** Saves documents on the server, and opens, renames and removes what was saved. */
+import { keepVersion } from "../server/versions";
 import {
   Conflict,
   moveWorkflow,
@@ -17,24 +18,35 @@ export function nameOf(path: string): string {
   return (path.split("/").at(-1) ?? path).replace(/\.json$/, "");
 }
 
-/** Saves under the name that the document has on the server; asks for one where it has none. */
-export async function save(): Promise<void> {
-  const session = activeSession();
-  if (session === null) return;
-  if (session.file === null) return usePage.setState({ dialog: "save-as" });
-  await store(session.file.path, session.file);
+/** Saves under the name that the document has on the server; asks for one where it has none. One
+ * saving waits for the other, which gives the version that may be overwritten.
+ */
+export function save(): Promise<void> {
+  const id = activeSession()?.id;
+  return (underWay = underWay.then(async () => {
+    const session = useDocuments.getState().sessions.find((one) => one.id === id);
+    if (session === undefined) return;
+    if (session.file === null) return usePage.setState({ dialog: "save-as" });
+    await store(session.file.path, session.file, session);
+  }));
 }
+
+let underWay: Promise<void> = Promise.resolve();
 
 export async function saveAs(name: string): Promise<void> {
   await store(name.endsWith(ENDING) ? name : name + ENDING, null);
 }
 
 /** `replaces`: the version that may be overwritten. */
-export async function store(path: string, replaces: StoredWorkflow | null): Promise<void> {
-  const session = activeSession();
+export async function store(
+  path: string,
+  replaces: StoredWorkflow | null,
+  session = activeSession(),
+): Promise<void> {
   if (session === null) return;
   const doc = docOf(session);
   try {
+    if (replaces !== null && session.saved !== doc) await keepVersion(path, session.saved);
     const file = await storeWorkflow(path, doc, replaces);
     useDocuments.getState().update(session.id, { file, name: nameOf(file.path), saved: doc });
     tell(`saved as ${file.path}`);

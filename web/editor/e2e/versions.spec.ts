@@ -1,0 +1,38 @@
+/** Earlier versions of saved files, against a real `katz serve`. */
+import { expect } from "@playwright/test";
+import { act, downloaded, node, openTemplate, test } from "./steps";
+
+test("P1.12 saving keeps what it replaces: what is another is told, and it is restored in one step", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await page.keyboard.press("Alt+v");
+  const dialog = page.getByRole("dialog", { name: "Earlier versions" });
+  await expect(dialog).toContainText("what it replaces is kept");
+  await page.keyboard.press("Escape");
+
+  await page.keyboard.press("Control+s");
+  await page.getByLabel("Name; a / makes a folder").fill("kept/versions");
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("alert")).toContainText("saved as kept/versions.json");
+  const first = await downloaded(page);
+  const steps = node(page, "5").getByLabel("steps", { exact: true });
+  await steps.fill("7");
+  await steps.press("Enter");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Control+s");
+  await page.keyboard.press("Control+s"); // nothing is another: no version
+  await page.keyboard.press("Alt+v");
+  const versions = dialog.getByRole("list", { name: "versions" }).getByRole("button");
+  await expect(versions).toHaveCount(1);
+  await versions.click();
+  const told = dialog.getByRole("region", { name: "what is another" });
+  await expect(told.getByRole("listitem")).toHaveText(["≠ KSampler #5steps: 20 → 7"]);
+  if (process.env.KATZ_SHOTS)
+    await page.screenshot({ path: `${process.env.KATZ_SHOTS}/versions.png` });
+  await told.getByRole("button", { name: "Restore" }).click();
+  await expect(steps).toHaveValue("20");
+  expect((await downloaded(page)).nodes).toEqual(first.nodes);
+  await act(page, "undo");
+  await expect(steps).toHaveValue("7");
+});

@@ -1,0 +1,91 @@
+/** Earlier versions of the file in front: what is another since, and a way back. */
+import { useEffect, useState } from "react";
+import { difference } from "../catalog/difference";
+import type { Doc } from "../document/model";
+import { readVersion, type Version, versionsOf } from "../server/versions";
+import { docOf, useActive, useDocuments } from "../shell/documents";
+import { tell, useLive } from "../shell/live";
+import { Modal } from "./Modal";
+
+export function Versions({ onClose }: { readonly onClose: () => void }) {
+  const session = useActive();
+  const file = session?.file?.path ?? null;
+  const [versions, setVersions] = useState<readonly Version[] | null>(null);
+  const [chosen, setChosen] = useState<{ version: Version; doc: Doc } | null>(null);
+  useEffect(() => {
+    if (file !== null) versionsOf(file).then(setVersions, tell);
+  }, [file]);
+  if (session === null) return null;
+  const choose = (version: Version) =>
+    readVersion(version).then((doc) => setChosen({ version, doc }), tell);
+  return (
+    <Modal label="Earlier versions" onClose={onClose}>
+      {file === null && (
+        <p>Save the document: from the second time on, what it replaces is kept.</p>
+      )}
+      {versions?.length === 0 && <p>No earlier version of {file} is kept yet.</p>}
+      <div className="versions">
+        <ul aria-label="versions">
+          {versions?.map((version) => (
+            <li key={version.path}>
+              <button
+                type="button"
+                aria-pressed={chosen?.version === version}
+                onClick={() => void choose(version)}
+              >
+                until {new Date(version.replaced).toLocaleString()}
+              </button>
+            </li>
+          ))}
+        </ul>
+        {chosen !== null && (
+          <section aria-label="what is another">
+            <Changes before={chosen.doc} after={docOf(session)} />
+            <button
+              type="button"
+              className="prominent"
+              onClick={() => {
+                const { changeDocument } = useDocuments.getState();
+                changeDocument(session.id, "restore a version", () => chosen.doc);
+                onClose();
+              }}
+            >
+              Restore
+            </button>
+            <button
+              type="button"
+              onClick={() => {
+                useDocuments.getState().open(`${session.name}, earlier`, chosen.doc);
+                onClose();
+              }}
+            >
+              Open beside
+            </button>
+          </section>
+        )}
+      </div>
+    </Modal>
+  );
+}
+
+const SIGNS = { added: "+", removed: "−", changed: "≠" };
+
+function Changes({ before, after }: { readonly before: Doc; readonly after: Doc }) {
+  const catalog = useLive((live) => live.catalog);
+  const found = difference(before, after, catalog);
+  if (found.length === 0) return <p>Nothing is another now.</p>;
+  return (
+    <ul className="changes">
+      {found.map(({ inside, id, title, kind, lines }) => (
+        <li key={`${inside} ${kind} ${id}`} className={kind}>
+          <b>
+            {SIGNS[kind]} {inside === "" ? title : `${inside} › ${title}`}
+          </b>
+          {lines.map((line) => (
+            <p key={line}>{line}</p>
+          ))}
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,49 @@
+/** Keeps what saving a workflow replaces, in the person's folder on the server. */
+import type { Doc } from "../document/model";
+import { printJson } from "../json";
+import { answered, open, Refused } from "./client";
+import { addressIn, filesBelow } from "./workflows";
+
+const FOLDER = "versions/";
+const MOST = 20;
+const MISSING = 404;
+
+export interface Version {
+  readonly path: string;
+  /** When it was replaced, in milliseconds since the epoch. */
+  readonly replaced: number;
+}
+
+/** Keeps a version; the oldest ones of the file are forgotten. */
+export async function keepVersion(file: string, doc: Doc): Promise<void> {
+  const path = `${file}/${Date.now()}.json`;
+  await answered(addressIn(FOLDER, path), {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: printJson(doc),
+  });
+  for (const old of (await versionsOf(file)).slice(MOST)) await forget(old);
+}
+
+/** The versions that are kept of a file, the newest first. */
+export async function versionsOf(file: string): Promise<readonly Version[]> {
+  const found = (await filesBelow(`${FOLDER}${file}/`)).flatMap(({ path }) => {
+    const [, replaced] = /^(\d+)\.json$/.exec(path) ?? [];
+    return replaced ? [{ path: `${file}/${path}`, replaced: Number(replaced) }] : [];
+  });
+  return found.sort((one, other) => other.replaced - one.replaced);
+}
+
+export async function readVersion({ path }: Version): Promise<Doc> {
+  const response = await fetch(addressIn(FOLDER, path), { cache: "no-store" });
+  if (!response.ok) throw new Refused("the version is not there any more", response.status);
+  return (await open(await response.blob())).document;
+}
+
+async function forget({ path }: Version): Promise<void> {
+  try {
+    await answered(addressIn(FOLDER, path), { method: "DELETE" });
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status !== MISSING) throw error;
+  }
+}
