@@ -74,7 +74,8 @@ PIPELINE_STEPS = 20
 # levels and KSamplers their logarithms
 TRANSFORMER_STEPS = 10
 TRANSFORMER_SEED = 7
-CONTROLLED: tuple[Kind, ...] = ("sd35", "flux")  # kinds that are compared with a ControlNet, too
+# that are compared with a ControlNet, too
+CONTROLLED: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),

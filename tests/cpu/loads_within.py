@@ -1,0 +1,43 @@
+"""Loads a transformer's file in a process of its own and prints how many bytes beyond the module's
+own weights it took at most, and the bytes of its largest weight. Arguments: a small file of the
+same kind, which loads the libraries, the file, the number format.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import torch
+
+from katz_graph.models.loading.sources import network_recipe
+from katz_graph.models.loading.store import ModelStore
+
+
+def own_memory() -> int:
+    """Returns the bytes of the process that are no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def main(small: str, file: str, name: str) -> None:
+    store, dtype = ModelStore(), getattr(torch, name)
+    store.network(network_recipe(small).network, "cpu", dtype)
+    before, most, ended = own_memory(), [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.0005):
+            most[0] = max(most[0], own_memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    module = store.network(network_recipe(file).network, "cpu", dtype)
+    ended.set()
+    watcher.join()
+    weights = [one.nbytes for one in (*module.parameters(), *module.buffers())]
+    print(max(most[0], own_memory()) - before - sum(weights), max(weights))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
