@@ -351,7 +351,9 @@ class Execution:
             self._values.put((self.program.region.begin.id,), (self._step(self._process),))
 
     def _receive(self, instance: Instance) -> None:
-        value = on_device(self._partners.take(instance), self._models.device)
+        came = self._partners.take(instance)
+        value = on_device(came, self._models.device)
+        self._models.stream.hold(came)  # the sender may write there again once it is gone
         if instance.ref.operation in self._made_before:
             self._before.arrive(instance, value, instance.evaluation)
         else:
@@ -389,6 +391,7 @@ class Execution:
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
         self._calls.clear()
+        self._models.stream.let_go()
         self._adapters.release()
 
     def _load(self) -> None:

@@ -101,6 +101,10 @@ class Host:
         fault = _fault(torch.device(config.device))
         self._tell(Assigned() if fault is None else Unusable(fault))
 
+    @property
+    def device(self) -> torch.device:
+        return self.models.device
+
     def close(self) -> None:
         """Ends after the unit that runs."""
         for _, job in list(self._parts.values()):

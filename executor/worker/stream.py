@@ -6,6 +6,7 @@ A processor has done its work when the call returns; a GPU does it later, in ord
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -54,6 +55,12 @@ class Stream(Protocol):
         any more.
         """
 
+    def hold(self, value: object) -> None:
+        """Keeps what enqueued work reads, memory of the host too, until the device has done it."""
+
+    def let_go(self) -> None:
+        """Lets go of what is held for work that the device has done."""
+
     def clock(self) -> Clock:
         """Makes a clock; the host may wait for the device once."""
 
@@ -68,6 +75,12 @@ class HostStream:
 
     def read(self, tensor: Tensor) -> Reading:
         return lambda: tensor
+
+    def hold(self, value: object) -> None:
+        """Does nothing: what was computed is there."""
+
+    def let_go(self) -> None:
+        """Does nothing: it holds nothing."""
 
     def clock(self) -> Clock:
         return lambda: HostMoment(time.perf_counter())
@@ -91,6 +104,7 @@ class CudaStream:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._held: deque[tuple[torch.cuda.Event, object]] = deque()
 
     @cached_property
     def _computing(self) -> torch.cuda.Stream:
@@ -117,6 +131,16 @@ class CudaStream:
             return landing
 
         return wait
+
+    def hold(self, value: object) -> None:
+        behind = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        behind.record(torch.cuda.current_stream(self._device))
+        self._held.append((behind, value))
+        self.let_go()
+
+    def let_go(self) -> None:
+        while self._held and self._held[0][0].query():  # type: ignore[no-untyped-call]
+            self._held.popleft()
 
     def clock(self) -> Clock:
         origin = _event()

@@ -2,12 +2,14 @@
 and of other streams only what it waits for.
 
 Knows copies between tensors, which are enqueued; all else that is to be enqueued is handed over.
+Tensors lie on it that it was told of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,17 +42,24 @@ class Stream:
 
 
 class Event:
+    waits = 0  # of the host, for any of them
+
     def __init__(self, **options: Any) -> None:
         self._stream, self._until = DEFAULT, 0
 
     def record(self, stream: Stream) -> None:
         self._stream, self._until = stream, stream.enqueued
 
+    def query(self) -> bool:
+        return self._stream.done >= self._until
+
     def synchronize(self) -> None:
+        Event.waits += 1
         self._stream.run(self._until)
 
 
 DEFAULT = Stream()
+DEVICE = torch.device("cuda:0")
 
 
 class Gpu(TorchFunctionMode):
@@ -61,14 +70,22 @@ class Gpu(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.current = DEFAULT
+        self._there: set[int] = set()
         self.held: list[tuple[Tensor, Stream]] = []
+
+    def has(self, tensor: Tensor) -> Tensor:
+        """Is told that the memory of a tensor is the GPU's."""
+        self._there.add(_memory(tensor))
+        return tensor
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         options = dict(kwargs or {})
+        if function in LOOKS and _now(_memory, args[0]) in self._there:
+            return LOOKS[function]
         if function is Tensor.copy_:
-            self.current.enqueue(lambda: _now(function, *args, **options))
+            self.current.enqueue(partial(_now, function, *args, **options))
             return args[0]
         if options.pop("pin_memory", False):
             return function(*args, **options).fill_(-1)
@@ -83,9 +100,16 @@ class Gpu(TorchFunctionMode):
             self.current = before
 
 
-def _now(function: Any, *args: Any, **options: Any) -> None:
+LOOKS = {Tensor.is_cuda.__get__: True, Tensor.device.__get__: DEVICE}  # type: ignore[attr-defined]
+
+
+def _now(function: Any, *args: Any, **options: Any) -> Any:
     with torch._C.DisableTorchFunction():
-        function(*args, **options)
+        return function(*args, **options)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 @contextmanager
