@@ -11,10 +11,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from katz_graph.executor.worker.batching import tensors_of
+
+Made = TypeVar("Made")
 
 Reading = Callable[[], Tensor]
 """Waits until a tensor is on the host, and returns it."""
@@ -36,6 +40,18 @@ class Moment(Protocol):
 
 Clock = Callable[[], Moment]
 """Marks the end of what is enqueued now."""
+
+
+class Lap(Protocol):
+    """Tells how long a device took for what was enqueued between two places in its queue, once it
+    is `known`.
+    """
+
+    @property
+    def known(self) -> bool: ...
+
+    @property
+    def seconds(self) -> float: ...
 
 
 class Stream(Protocol):
@@ -61,6 +77,15 @@ class Stream(Protocol):
     def let_go(self) -> None:
         """Lets go of what is held for work that the device has done."""
 
+    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+        """Enqueues two pieces of work that may run at once, `aside` on a second stream. Both begin
+        behind what is enqueued now, and what is enqueued afterwards begins behind both. What
+        `aside` reads must be kept until this returns.
+        """
+
+    def timing(self) -> Callable[[], Lap]:
+        """Begins a lap; returns what ends it."""
+
     def clock(self) -> Clock:
         """Makes a clock; the host may wait for the device once."""
 
@@ -82,6 +107,13 @@ class HostStream:
     def let_go(self) -> None:
         """Does nothing: it holds nothing."""
 
+    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+        return aside(), here()
+
+    def timing(self) -> Callable[[], Lap]:
+        began = time.perf_counter()
+        return lambda: HostLap(time.perf_counter() - began)
+
     def clock(self) -> Clock:
         return lambda: HostMoment(time.perf_counter())
 
@@ -94,10 +126,19 @@ class HostMoment:
     known: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class HostLap:
+    """Is what a processor took."""
+
+    seconds: float
+    known: bool = True
+
+
 class CudaStream:
-    """Presents a GPU by two streams of its own: on one it computes, on the other it copies to the
-    host meanwhile. While the host waits for an evaluation the next one is enqueued, so that the GPU
-    never does. Nothing is asked of the GPU before one of them is used.
+    """Presents a GPU by streams of its own: on one it computes, on another it copies to the host
+    meanwhile, and on a third it may compute beside the first. While the host waits for an
+    evaluation the next one is enqueued, so that the GPU never does. Nothing is asked of the GPU
+    before one of them is used.
     """
 
     ahead = 1
@@ -112,6 +153,10 @@ class CudaStream:
 
     @cached_property
     def _copying(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _aside(self) -> torch.cuda.Stream:
         return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def entered(self) -> AbstractContextManager[object]:
@@ -142,6 +187,22 @@ class CudaStream:
         while self._held and self._held[0][0].query():  # type: ignore[no-untyped-call]
             self._held.popleft()
 
+    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+        current = torch.cuda.current_stream(self._device)
+        self._aside.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._aside):
+                made = aside()
+            for tensor in tensors_of(made):  # whose memory is the second stream's
+                tensor.record_stream(current)
+            return made, here()
+        finally:
+            current.wait_stream(self._aside)
+
+    def timing(self) -> Callable[[], Lap]:
+        began = _event()
+        return lambda: CudaLap(began, _event())
+
     def clock(self) -> Clock:
         origin = _event()
         origin.synchronize()
@@ -165,6 +226,22 @@ class CudaMoment:
     def at(self) -> float:
         self.event.synchronize()
         return self.began + float(self.origin.elapsed_time(self.event)) / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class CudaLap:
+    """Is told by the GPU."""
+
+    began: torch.cuda.Event
+    ended: torch.cuda.Event
+
+    @property
+    def known(self) -> bool:
+        return bool(self.ended.query())  # type: ignore[no-untyped-call]
+
+    @property
+    def seconds(self) -> float:
+        return float(self.began.elapsed_time(self.ended)) / 1e3
 
 
 def _event() -> torch.cuda.Event:

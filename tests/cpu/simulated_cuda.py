@@ -1,12 +1,14 @@
 """Stands for the streams of a GPU: what is enqueued on one is done late, when somebody waits for it,
 and of other streams only what it waits for.
 
-Knows copies between tensors, which are enqueued; all else that is to be enqueued is handed over.
+Knows copies between tensors and what fills them, which are enqueued; all else that is to be enqueued
+is handed over.
 Tensors lie on it that it was told of.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +40,8 @@ class Stream:
         """Does what is first in the queue, so many of all that was ever enqueued."""
         while self.done < until:
             work, self.done = self._work[self.done], self.done + 1
-            work()
+            with torch._C.DisableTorchFunction():
+                work()
 
 
 class Event:
@@ -72,6 +75,17 @@ class Gpu(TorchFunctionMode):
         self.current = DEFAULT
         self._there: set[int] = set()
         self.held: list[tuple[Tensor, Stream]] = []
+        self.streams = [DEFAULT]
+
+    def made(self, device: Any) -> Stream:
+        self.streams.append(Stream(device))
+        return self.streams[-1]
+
+    def run(self, chance: random.Random) -> None:
+        """Does all that is enqueued, on streams drawn by chance."""
+        while left := [one for one in self.streams if one.done < one.enqueued]:
+            drawn = chance.choice(left)
+            drawn.run(drawn.done + 1)
 
     def has(self, tensor: Tensor) -> Tensor:
         """Is told that the memory of a tensor is the GPU's."""
@@ -84,9 +98,13 @@ class Gpu(TorchFunctionMode):
         options = dict(kwargs or {})
         if function in LOOKS and _now(_memory, args[0]) in self._there:
             return LOOKS[function]
-        if function is Tensor.copy_:
-            self.current.enqueue(partial(_now, function, *args, **options))
+        if function in (Tensor.copy_, Tensor.fill_):
+            self.current.enqueue(partial(function, *args, **options))
             return args[0]
+        if function is torch.clone:
+            made = torch.empty_like(args[0]).fill_(torch.nan)
+            self.current.enqueue(partial(Tensor.copy_, made, args[0]))
+            return made
         if options.pop("pin_memory", False):
             return function(*args, **options).fill_(-1)
         return function(*args, **options)
@@ -118,7 +136,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     monkeypatch.setattr(
         Tensor, "record_stream", lambda tensor, stream: gpu.held.append((tensor, stream))
     )
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Stream", gpu.made)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", gpu.stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: gpu.current)
