@@ -145,6 +145,15 @@ class Recorder:
             )
         )
 
+    @property
+    def tried(self) -> dict[str, tuple[float, float]]:
+        """Returns the seconds on one stream and on two of pairs that were tried, by stages."""
+        found = {
+            " and ".join(kind.stage for kind in kinds): trial.seconds
+            for kinds, trial in self._trials.items()
+        }
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
+
     def drop(self) -> None:
         """Forgets all recordings; they come back as their calls do."""
         for lane in self._lanes:

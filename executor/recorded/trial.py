@@ -42,6 +42,13 @@ class Trial:
         elif len(laps) == LAPS and all(one.known for one in laps):
             self.settle(_middle(self._two) <= (1 - WINS) * _middle(self._one))
 
+    @property
+    def seconds(self) -> tuple[float, float] | None:
+        """Returns what the calls took on one stream and on two, once both are known."""
+        if not self._two or not all(lap.known for lap in (*self._one, *self._two)):
+            return None
+        return _middle(self._one), _middle(self._two)
+
     def settle(self, beside: bool) -> None:
         """Decides, for good."""
         self.beside, self.settled = beside, True

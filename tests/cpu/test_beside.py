@@ -231,6 +231,45 @@ def test_the_order_of_work_gives_the_same_values_however_streams_run(
             assert len(crossing) == compute.use.beside // 2  # outputs of the second stream
 
 
+def test_either_stream_may_be_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    with simulated(monkeypatch) as gpu:
+
+        def work(name: str) -> Callable[[], tuple[Tensor, ...]]:
+            def enqueue() -> tuple[Tensor, ...]:
+                gpu.current.enqueue(lambda: done.append(name))
+                return ()
+
+            return enqueue
+
+        stream = CudaStream(DEVICE)
+        with stream.entered():
+            for _ in range(2):
+                stream.beside(work("aside"), work("here"))
+            gpu.current.run(1)
+            assert done == ["here"]
+            stream._aside.run(2)
+            assert done == ["here", "aside"]
+            stream._aside.run(stream._aside.enqueued)
+    assert done == ["here", "aside", "aside"]
+
+
+def test_only_laps_of_replays_count() -> None:
+    compute = Recorder(Tapes(), Tapes(), stream=PacedHost(FASTER), eager=2)
+    given = {"x": torch.ones(3), "image": torch.ones(3)}
+    calls = [StageCall(stage, Scale(1.0), given) for stage in (CONTROL, ENCODER)]
+    beside = []
+    with torch.no_grad():
+        for _ in range(2 * (3 + LAPS) + 1):
+            compute.together(calls)
+            beside.append(compute.use.beside // 2)
+    # two eager calls and one that is recorded, then laps; on the second stream again
+    assert beside == [*[0] * (3 + LAPS), *range(1, 3 + LAPS + 2)]
+    (trial,) = compute._trials.values()
+    assert trial.settled and trial.beside
+    assert compute.tried == {"control and encoder": (1.0, FASTER)}
+
+
 def test_a_failure_beside_work_on_the_second_stream_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
