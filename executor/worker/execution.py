@@ -504,12 +504,16 @@ class Execution:
             ((node,),), (taken,) = members, given
             return [self._nodes.call(node, {**node.inputs, **taken})]
 
-        def compute() -> Sequence[tuple[Any, ...]]:
-            ready = map(self._calls.ready, members, given)
-            return self._models.compute.together(list(ready))
-
         what = f"{self._what()}, {stage.replace('_', ' ')}"
+        # a function of its own would be kept, with the values, by an error's traceback
+        compute = partial(self._together, members, given)
         return self._models.residents.with_room(what, compute)
+
+    def _together(
+        self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]
+    ) -> Sequence[tuple[Any, ...]]:
+        ready = list(map(self._calls.ready, members, given))
+        return self._models.compute.together(ready)
 
     def _measured_from(self) -> float:
         """Returns the time now; when calls are timed one by one, with the device idle."""
