@@ -93,7 +93,7 @@ class Planned:
 class Sampled:
     """A sampler is done: seconds on the device that advanced it, how many attempts it took, by
     LoRA that it began without the evaluation from which on it was there, and how many calls of
-    stages were recorded, replayed and eager, on all devices.
+    stages were recorded, replayed, beside others, and eager, on all devices.
     """
 
     node: str

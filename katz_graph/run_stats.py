@@ -51,8 +51,10 @@ class RunStats:
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Returns how many calls of stages were `recorded`, `replayed` and `eager`."""
-        kinds = ("recorded", "replayed", "eager")
+        """Returns how many calls of stages were `recorded`, `replayed` and `eager`, and
+        how many ran on two streams at once (`beside`).
+        """
+        kinds = ("recorded", "replayed", "beside", "eager")
         return {
             kind: sum(sampler.calls.get(kind, 0) for sampler in self.samplers) for kind in kinds
         }

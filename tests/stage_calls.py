@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from torch import Tensor
 
-from katz_graph.models.stages import Outputs, Stage
+from katz_graph.models.stages import Count, Outputs, Stage, uncounted
 
 Compute = Callable[[Any, Mapping[str, Any]], Outputs]
 
@@ -24,3 +26,19 @@ def replace_stage(
         return instead(lambda module, given: real(stage, module, given))(module, given)
 
     monkeypatch.setattr(Stage, "computed", computed)
+
+
+def none(module: Any, given: Mapping[str, Any]) -> Tensor:
+    raise AssertionError
+
+
+@dataclass(frozen=True)
+class Computed(Stage):
+    """Is computed by a function rather than by the name of one."""
+
+    name: str = "test"
+    count: Count = uncounted
+    call: Callable[[Any, Mapping[str, Any]], Tensor] = none
+
+    def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
+        return (self.call(module, given),)

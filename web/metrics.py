@@ -58,6 +58,7 @@ OF_DEVICES = (
     (CounterMetricFamily, "lora_seconds", "Seconds that merging LoRAs took"),
     (CounterMetricFamily, "calls_recorded", "Calls of stages that were recorded"),
     (CounterMetricFamily, "calls_replayed", "Calls of stages that were replayed"),
+    (CounterMetricFamily, "calls_beside", "Calls of stages that ran beside another on a GPU"),
     (CounterMetricFamily, "calls_eager", "Calls of stages that were computed as they are"),
     (CounterMetricFamily, "recordings_dropped", "How often recordings were dropped for others"),
     (GaugeMetricFamily, "recordings_bytes", "Bytes of recorded calls"),

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
+
+import torch
 
 from katz_graph.executor.messages import Connect, ConnectFailed, Dial, FromWorker, Listen, Listening
 from katz_graph.executor.transport import handshake
@@ -19,17 +22,24 @@ LOOPBACK = "127.0.0.1"
 
 Tell = Callable[[FromWorker], None]
 Asked = Connect | Listen | Dial
-Met = Callable[[str, int, Connection, Bulk], None]
-"""(peer, generation, connection, bulk) once two workers are connected."""
 
 
-def adopt(tell: Tell, met: Met, asked: Connect, connection: Connection) -> None:
+class Member(Protocol):
+    """Meets other workers. `device`: what it computes on."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
+        """Is told of the connection to a worker that was met."""
+
+
+def adopt(tell: Tell, member: Member, asked: Connect, connection: Connection) -> None:
     """Uses a connection to a peer on this host. Reports a failure as `ConnectFailed`."""
-    meeting = Meeting(asked.hosts, LOOPBACK, asked.generation)
-    _reporting(tell, asked, lambda: _join(met, asked, connection, meeting))
+    _reporting(tell, asked, lambda: _join(member, asked, connection, asked.hosts, LOOPBACK))
 
 
-def listen(tell: Tell, met: Met, asked: Listen) -> None:
+def listen(tell: Tell, member: Member, asked: Listen) -> None:
     """Opens a port at this worker's address, announces it, and waits for the peer in a thread.
     Reports a failure as `ConnectFailed`.
     """
@@ -38,28 +48,29 @@ def listen(tell: Tell, met: Met, asked: Listen) -> None:
         with handshake.listen(asked.address) as listener:
             tell(Listening(asked.peer, asked.generation, listener.getsockname()[1]))
             connection = handshake.accept(listener, asked.token, MEETING)
-        _join(met, asked, connection, Meeting(True, asked.address, asked.generation))
+        _join(member, asked, connection, True, asked.address)
 
     _in_thread(tell, asked, meet)
 
 
-def dial(tell: Tell, met: Met, asked: Dial) -> None:
+def dial(tell: Tell, member: Member, asked: Dial) -> None:
     """Connects to the peer that listens, in a thread. Reports a failure as `ConnectFailed`."""
 
     def meet() -> None:
         connection = handshake.dial(asked.peer_address, asked.port, asked.token, MEETING)
-        _join(met, asked, connection, Meeting(False, asked.address, asked.generation))
+        _join(member, asked, connection, False, asked.address)
 
     _in_thread(tell, asked, meet)
 
 
-def _join(met: Met, asked: Asked, connection: Connection, meeting: Meeting) -> None:
+def _join(member: Member, asked: Asked, connection: Connection, hosts: bool, address: str) -> None:
+    meeting = Meeting(hosts, address, asked.generation, member.device)
     try:
         bulk = open_bulk(asked.transport, connection, meeting)
     except Exception:
         connection.close()
         raise
-    met(asked.peer, asked.generation, connection, bulk)
+    member.connect(asked.peer, asked.generation, connection, bulk)
 
 
 def _in_thread(tell: Tell, asked: Listen | Dial, meet: Callable[[], None]) -> None:

@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
 
 from katz_graph.executor.recorded.inputs import Home, StaticInputs, form_of
 from katz_graph.executor.recorded.recording import Backend, Recording, poison
+from katz_graph.executor.recorded.trial import Trial
 from katz_graph.executor.worker.batching import mapped, tensors_of
-from katz_graph.executor.worker.computing import ComputeUse
+from katz_graph.executor.worker.computing import ComputeUse, StageCall
+from katz_graph.executor.worker.stream import HostStream, Stream
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.messages import first_line
 from katz_graph.models.stages import Outputs, Stage
 
+ON_HOST = HostStream()
 EAGER = 2  # calls of a form before it is recorded: libraries set themselves up in them
 NOT_DECLARED = "the stage computes with more than tensors"
 WARMING_UP = "the first calls of their form"
@@ -52,90 +57,175 @@ class _Recordings:
     size: int = 0  # in bytes, without inputs
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Is equal for calls that take equally long."""
+
+    stage: str
+    form: Hashable
+    module: ReferenceType[Any] | None
+
+    @classmethod
+    def of_call(cls, call: StageCall) -> _Kind:
+        module = None if call.module is None else ref(call.module)
+        return cls(call.stage.name, form_of(call.given), module)
+
+    def of(self, module: Any) -> bool:
+        return self.module is not None and self.module() is module
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Holds the recordings that one stream replays, by module (None: stages without weights), in a
+    pool and over static inputs of their own.
+    """
+
+    backend: Backend
+    of_modules: defaultdict[Any, _Recordings] = field(
+        default_factory=lambda: defaultdict(_Recordings)
+    )
+
+    @property
+    def size(self) -> int:
+        """Returns the bytes of recordings and inputs."""
+        return sum(one.size + one.inputs.size for one in self.of_modules.values())
+
+    def drop(self) -> None:
+        self.of_modules.clear()
+        self.backend.drop()
+
+
 class Recorder:
     """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
 
-    A recording for which the backend has no room drops all of them. None goes alone, for those of
-    one stream share memory of libraries (pytorch#193402). `eager`: calls of a form before it is
-    recorded. Over a strict backend inputs are overwritten, too, once a call has read them, and a
-    weight that does not lie where it was recorded is an error (RuntimeError).
+    `backends`: of the stream on which calls are made, and, where two calls may run at once, of a
+    second one beside it on `stream`. A recording for which there is no room drops all of them. None
+    goes alone, for those of one stream share memory of libraries (pytorch#193402). `eager`: calls
+    of a form before it is recorded. Over a strict backend inputs are overwritten, too, once a call
+    has read them, and a weight that does not lie where it was recorded is an error (RuntimeError).
     """
 
-    def __init__(self, backend: Backend, eager: int = EAGER) -> None:
+    def __init__(self, *backends: Backend, stream: Stream = ON_HOST, eager: int = EAGER) -> None:
         self.use = ComputeUse()
-        self._backend, self._eager = backend, eager
-        # None: stages without weights
-        self._of_modules: dict[Any, _Recordings] = defaultdict(_Recordings)
+        self._lanes, self._stream, self._eager = list(map(_Lane, backends)), stream, eager
+        self._trials: defaultdict[tuple[_Kind, ...], Trial] = defaultdict(Trial)
 
     def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+        return self._computed(self._lanes[0], StageCall(stage, module, given))
+
+    def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
+        """Computes two calls on two streams where that was faster, as soon as it was tried."""
+        if len(calls) == 1 or len(self._lanes) == 1:
+            return [self(*call) for call in calls]
+        trial = self._trials[tuple(map(_Kind.of_call, calls))]
+        beside, drops = trial.beside, self.use.drops
+        made = self._pair(calls, beside) if trial.settled else self._tried(trial, calls)
+        if beside and self.use.drops > drops:  # no room for the recordings of two streams
+            trial.settle(beside=False)
+        if beside and not any(one.beside for one in self._trials.values()):
+            self._lanes[1].drop()
+            self.use.bytes = self._size
+        return made
+
+    def _tried(self, trial: Trial, calls: Sequence[StageCall]) -> list[Outputs]:
+        known, ends = self.use.calls, self._stream.timing()
+        made = self._pair(calls, trial.beside)
+        new = self.use.calls - known
+        trial.add(ends(), counts=new["replayed"] == len(calls) and not new["recorded"])
+        return made
+
+    def _pair(self, calls: Sequence[StageCall], beside: bool) -> list[Outputs]:
+        if not beside:
+            return [self(*call) for call in calls]
+        (here, aside), (first, second) = self._lanes, calls
+        self.use.beside += len(calls)
+        return list(
+            self._stream.beside(
+                partial(self._computed, aside, first), partial(self._computed, here, second)
+            )
+        )
+
+    @property
+    def tried(self) -> dict[str, tuple[float, float]]:
+        """Returns the seconds on one stream and on two of pairs that were tried, by stages."""
+        found = {
+            " and ".join(kind.stage for kind in kinds): trial.seconds
+            for kinds, trial in self._trials.items()
+        }
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+    def drop(self) -> None:
+        """Forgets all recordings; they come back as their calls do."""
+        for lane in self._lanes:
+            lane.drop()
+        self.use.drops += 1
+        self.use.bytes = 0
+
+    def forget(self, module: Any) -> None:
+        """Drops all recordings if there are any of this module: none may go alone."""
+        for kinds in [kinds for kinds in self._trials if any(one.of(module) for one in kinds)]:
+            del self._trials[kinds]
+        known = [lane for lane in self._lanes if module in lane.of_modules]
+        if sum(lane.of_modules.pop(module).size for lane in known):
+            self.drop()
+
+    @property
+    def _size(self) -> int:
+        return sum(lane.size for lane in self._lanes)
+
+    def _computed(self, lane: _Lane, call: StageCall) -> Outputs:
+        stage, module, given = call
         if not stage.recorded:
             return self._eagerly(NOT_DECLARED, stage, module, given)
-        recordings = self._of_modules[module]
+        recordings = lane.of_modules[module]
         form = recordings.forms[stage.name, form_of(given)]
         form.calls += 1
         if form.recording is None:
             reason = form.refused
             if not reason and form.calls <= self._eager:
                 reason = WARMING_UP
-            reason = reason or self._record(form, recordings, stage, module, given)
+            reason = reason or self._record(form, recordings, lane.backend, call)
             if reason:
                 return self._eagerly(reason, stage, module, given)
-        return self._replayed(form, stage, module, given)
-
-    def drop(self) -> None:
-        """Forgets all recordings; they come back as their calls do."""
-        self._of_modules.clear()
-        self._backend.drop()
-        self.use.drops += 1
-        self.use.bytes = 0
-
-    def forget(self, module: Any) -> None:
-        """Drops all recordings if there are any of this module: none may go alone."""
-        if module in self._of_modules and self._of_modules.pop(module).size:
-            self.drop()
+        return self._replayed(form, lane.backend.strict, call)
 
     def _eagerly(self, reason: str, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
         self.use.count_eager(reason)
         return stage.computed(module, given)
 
     def _record(
-        self,
-        form: _Form,
-        recordings: _Recordings,
-        stage: Stage,
-        module: nn.Module | None,
-        given: Mapping[str, Any],
+        self, form: _Form, recordings: _Recordings, backend: Backend, call: StageCall
     ) -> str:
         """Records a call; returns why not, or nothing."""
+        stage, module, given = call
         static, homes = recordings.inputs.homes(given, stage.hoists)
         _fill(homes, given)
         read = (*(home.tensor for home in homes), *_weights(module))
         try:
-            recording = self._backend.record(lambda: stage.computed(module, static), read)
+            recording = backend.record(lambda: stage.computed(module, static), read)
         except RuntimeError as error:
             what = "out of memory" if is_out_of_memory(error) else first_line(error)
             form.refused = f"{stage.name}: {what}"
             return form.refused
-        if recording.size > self._backend.room:
+        if recording.size > backend.room:
             form.refused = f"{stage.name}: {TOO_LARGE}"
             return form.refused
         recordings.size += recording.size
-        self.use.bytes = sum(one.size + one.inputs.size for one in self._of_modules.values())
-        if self.use.bytes > self._backend.room:
+        self.use.bytes = self._size
+        if self.use.bytes > backend.room:
             self.drop()
             return NO_ROOM
         self.use.captures += 1
         form.recording, form.homes, form.addresses = recording, homes, _addresses(module)
         return ""
 
-    def _replayed(
-        self, form: _Form, stage: Stage, module: nn.Module | None, given: Mapping[str, Any]
-    ) -> Outputs:
+    def _replayed(self, form: _Form, strict: bool, call: StageCall) -> Outputs:
         assert form.recording is not None  # it was there, or was just made
-        strict = self._backend.strict
-        if strict and _addresses(module) != form.addresses:
-            raise RuntimeError(f"{stage.name}: a weight was replaced since its call was recorded")
-        _fill(form.homes, given)
+        if strict and _addresses(call.module) != form.addresses:
+            raise RuntimeError(
+                f"{call.stage.name}: a weight was replaced since its call was recorded"
+            )
+        _fill(form.homes, call.given)
         form.recording.replay()
         outputs: Outputs = mapped(form.recording.outputs, torch.clone)
         form.recording.taken()

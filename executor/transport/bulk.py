@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from katz_graph.executor.transport.codec import Encoded, as_bytes
@@ -21,12 +22,13 @@ Transfer = Callable[[], None]
 @dataclass(frozen=True, slots=True)
 class Meeting:
     """Describes one end of a connection that is to get a transport: one of the two ends `hosts`;
-    `address` is where the other one reaches this one.
+    `address` is where the other one reaches this one, `device` what this one computes on.
     """
 
     hosts: bool
     address: str
     generation: int
+    device: torch.device
 
 
 class Bulk(Protocol):

@@ -26,12 +26,23 @@ def lengths_of(tensors: Sequence[Tensor]) -> list[int]:
 
 def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copies tensors, contiguous or not and from any device, into a flat uint8 block of
-    `size_of(lengths_of(tensors))` bytes.
+    `size_of(lengths_of(tensors))` bytes. What GPUs copy to the host is enqueued on the current
+    streams, and waited for once.
     """
     lengths = lengths_of(tensors)
     for tensor, part in zip(tensors, parts(block, lengths), strict=True):
         if tensor.numel():
-            part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+            part.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
+    if not block.is_cuda:
+        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+            _wait_for(device)
+
+
+def _wait_for(device: torch.device) -> None:
+    """Waits until a GPU has done what is enqueued, without keeping a processor busy."""
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    done.record(torch.cuda.current_stream(device))
+    done.synchronize()
 
 
 def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:

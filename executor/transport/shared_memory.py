@@ -1,5 +1,5 @@
 """Moves tensors between processes of one host through anonymous shared memory: one copy in, none
-out.
+out. A worker that computes on a GPU has it registered with CUDA.
 
 A segment is a memory file without a name, passed over the connection once and then used again and
 again; it is gone with the last process that has it. Its first bytes say whether it is in use: the
@@ -27,12 +27,14 @@ from katz_graph.executor.transport.coalesce import fill, lengths_of, parts, size
 from katz_graph.executor.transport.codec import Encoded
 from katz_graph.executor.transport.connection import Connection, Message, close_all
 from katz_graph.executor.transport.faults import ProtocolError
+from katz_graph.executor.transport.registration import Mapping, Register, registering
 
 HEAD = 64  # bytes before the data; the first is 1 while somebody uses the segment
 SMALLEST = 64 << 10  # bytes of data in a segment
 LIMIT = 4 << 30  # bytes in one direction
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 USED, FREE = 1, 0
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,23 +42,27 @@ class MemorySegment:
     """Maps a memory file. The file descriptor is not needed for it to stay."""
 
     number: int
-    capacity: int  # bytes of data
-    memory: mmap.mmap
+    memory: Mapping
+
+    @property
+    def capacity(self) -> int:
+        """Returns the bytes of data."""
+        return len(self.memory) - HEAD
 
     @property
     def free(self) -> bool:
-        return self.memory[0] == FREE
+        return bool(self.memory[0] == FREE)
 
-    def array(self, length: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    def array(self, length: int) -> Mapping:
         """Returns the first `length` bytes of the data."""
-        return np.frombuffer(self.memory, np.uint8, length, HEAD)
+        return self.memory[HEAD : HEAD + length]
 
 
 class SendingPool:
     """Keeps the segments of one direction, at its sending end."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, register: Register) -> None:
+        self._limit, self._register = limit, register
         self._segments: dict[int, MemorySegment] = {}
         self._made = 0
         self._lock = threading.Lock()
@@ -124,13 +130,14 @@ class SendingPool:
         try:
             os.ftruncate(descriptor, HEAD + capacity)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-            segment = MemorySegment(self._made, capacity, mmap.mmap(descriptor, HEAD + capacity))
+            segment = MemorySegment(self._made, _mapped(descriptor, HEAD + capacity))
         except OSError as error:
             os.close(descriptor)
             raise RunError(
                 f"{size / 2**20:.0f} MiB of shared memory between two workers cannot be "
                 f"had: {error}"
             ) from None
+        self._register(segment.memory)
         self._made += 1
         self._segments[segment.number] = segment
         return segment, descriptor
@@ -139,8 +146,8 @@ class SendingPool:
 class ReceivingPool:
     """Keeps the same segments, at the receiving end."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, register: Register) -> None:
+        self._limit, self._register = limit, register
         self._segments: dict[int, MemorySegment] = {}
 
     def add(self, number: int, descriptor: int) -> None:
@@ -163,7 +170,8 @@ class ReceivingPool:
                 f"a message brings a segment {number} of {size} bytes that is not one of ours, or "
                 "passes the limit"
             )
-        self._segments[number] = MemorySegment(number, size - HEAD, mmap.mmap(descriptor, size))
+        self._segments[number] = MemorySegment(number, _mapped(descriptor, size))
+        self._register(self._segments[number].memory)
 
     def drop(self, number: int) -> None:
         self._segments.pop(number, None)
@@ -188,14 +196,15 @@ class ReceivingPool:
 
 class SharedMemory:
     """Moves tensors in both directions between two workers. `limit`: bytes in each; what does not
-    fit is an error, nobody waits for room.
+    fit is an error, nobody waits for room. `device`: of this worker.
     """
 
     slow = False
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._sending = SendingPool(limit)
-        self._receiving = ReceivingPool(limit)
+    def __init__(self, limit: int = LIMIT, device: torch.device = CPU) -> None:
+        register = registering(device)
+        self._sending = SendingPool(limit, register)
+        self._receiving = ReceivingPool(limit, register)
 
     @property
     def capacity(self) -> int:
@@ -244,7 +253,12 @@ class SharedMemory:
 
 
 def open_bulk(connection: Connection, meeting: Meeting) -> SharedMemory:
-    return SharedMemory()
+    return SharedMemory(device=meeting.device)
+
+
+def _mapped(descriptor: int, size: int) -> Mapping:
+    """Maps a file of `size` bytes for as long as the array, or a view of it, is there."""
+    return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
 
 
 def _rounded(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Computes the calls of one request on live modules and constants that are looked up once."""
+"""Makes the calls of one request ready: live modules and constants are looked up once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from katz_graph.executor.worker.batching import on_device
+from katz_graph.executor.worker.computing import StageCall
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.models.stages import Loop, Outputs, Stage
+from katz_graph.models.stages import Loop, Stage
 from katz_graph.planner.region import stage_of
 
 
@@ -38,8 +39,8 @@ class BoundCalls:
         # by the identity of operations, which the program keeps
         self._known: dict[tuple[int, ...], Bound] = {}
 
-    def compute(self, members: Sequence[Operation], given: Mapping[str, Any]) -> Outputs:
-        """Returns the outputs of one call for the values that other operations made."""
+    def ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
+        """Returns one call that takes the values that other operations made."""
         key = tuple(map(id, members))
         if key not in self._known:
             self._known[key] = self._bind(members)
@@ -49,7 +50,7 @@ class BoundCalls:
             for name in bound.stage.rows
             if name in given
         }
-        return self._models.compute(bound.stage, bound.module, {**bound.constants, **given, **rows})
+        return StageCall(bound.stage, bound.module, {**bound.constants, **given, **rows})
 
     def clear(self) -> None:
         """Lets go of the modules."""

@@ -288,9 +288,8 @@ class Execution:
                 spans.add("patch", instruction.target, began, index)
                 self.timing.prepare += time.perf_counter() - started if index is None else 0.0
             case "prepare":
-                self._call(
-                    self._preparations[instruction.target], self._version.before, self._before
-                )
+                call = self._preparations[instruction.target]
+                self._compute([call], self._version.before, self._before)
                 spans.add("prepare", instruction.target, began, index)
                 self.timing.prepare += time.perf_counter() - started
             case "begin":
@@ -351,7 +350,9 @@ class Execution:
             self._values.put((self.program.region.begin.id,), (self._step(self._process),))
 
     def _receive(self, instance: Instance) -> None:
-        value = on_device(self._partners.take(instance), self._models.device)
+        came = self._partners.take(instance)
+        value = on_device(came, self._models.device)
+        self._models.stream.hold(came)  # the sender may write there again once it is gone
         if instance.ref.operation in self._made_before:
             self._before.arrive(instance, value, instance.evaluation)
         else:
@@ -389,6 +390,7 @@ class Execution:
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
         self._calls.clear()
+        self._models.stream.let_go()
         self._adapters.release()
 
     def _load(self) -> None:
@@ -453,8 +455,9 @@ class Execution:
 
     def _run_segment(self, name: str) -> None:
         number, segment = self._segments[name]
-        for call in segment.calls:
-            self._call(call, self._version.variants[number], self._now)
+        # calls that are timed run one by one
+        for calls in segment.turns if not self._measure else zip(segment.calls, strict=True):
+            self._compute(calls, self._version.variants[number], self._now)
 
     def _advance(self) -> None:
         """Hands the prediction to the sampler; what is to be told of it is read later."""
@@ -472,34 +475,45 @@ class Execution:
         self._ahead.add(self._evaluation, prediction, preview)
         process.advance(prediction)
 
-    def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
-        members = [operations[name] for name in call.operations]
-        made = [
-            name for name, value in members[0].inputs.items() if isinstance(value, (Ref, Previous))
-        ]
-        given = {
-            name: values.gather([member.inputs.get(name) for member in members]) for name in made
-        }
+    def _compute(
+        self, calls: Sequence[Call], operations: Mapping[str, Operation], values: Values
+    ) -> None:
+        """Carries out one call, or two that read nothing of each other."""
+        members = [[operations[name] for name in call.operations] for call in calls]
+        given = [_gathered(some, values) for some in members]
         started = self._measured_from()
-        outputs = self._outputs(call, members, given)
-        values.put(call.operations, outputs)
-        if self._measure and (key := self.program.keys.get(call.operations[0])):
-            self.timing.samples.setdefault((key, len(members)), []).append(
+        made = self._outputs(calls[0].stage, members, given)
+        for call, outputs in zip(calls, made, strict=True):
+            values.put(call.operations, outputs)
+        first = calls[0].operations
+        if self._measure and (key := self.program.keys.get(first[0])):
+            self.timing.samples.setdefault((key, len(first)), []).append(
                 (self._evaluation, self._measured_from() - started)
             )
 
     def _outputs(
-        self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]
-    ) -> tuple[Any, ...]:
-        """Computes one call. A stage changes nothing, so it may be tried again where memory runs
-        out; who knows what a node of a pack does.
+        self,
+        stage: str,
+        members: Sequence[Sequence[Operation]],
+        given: Sequence[Mapping[str, Any]],
+    ) -> Sequence[tuple[Any, ...]]:
+        """Computes calls. A stage changes nothing, so it may be tried again where memory runs out;
+        who knows what a node of a pack does.
         """
-        if call.stage == NODE:
-            return self._nodes.call(members[0], {**members[0].inputs, **given})
-        compute = partial(self._calls.compute, members, given)
-        return self._models.residents.with_room(
-            f"{self._what()}, {call.stage.replace('_', ' ')}", compute
-        )
+        if stage == NODE:
+            ((node,),), (taken,) = members, given
+            return [self._nodes.call(node, {**node.inputs, **taken})]
+
+        what = f"{self._what()}, {stage.replace('_', ' ')}"
+        # a function of its own would be kept, with the values, by an error's traceback
+        compute = partial(self._together, members, given)
+        return self._models.residents.with_room(what, compute)
+
+    def _together(
+        self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]
+    ) -> Sequence[tuple[Any, ...]]:
+        ready = list(map(self._calls.ready, members, given))
+        return self._models.compute.together(ready)
 
     def _measured_from(self) -> float:
         """Returns the time now; when calls are timed one by one, with the device idle."""
@@ -527,6 +541,13 @@ def _recipes(
         op.inputs["encoding"] for op in program.before if stage_of(op).encodes_text and op.inputs
     ]
     return list(models), list(dict.fromkeys(clip for text in texts for clip in clips(text)))
+
+
+def _gathered(members: Sequence[Operation], values: Values) -> dict[str, Any]:
+    """Returns what the operations of a call take of others."""
+    inputs = members[0].inputs.items()
+    made = [name for name, value in inputs if isinstance(value, (Ref, Previous))]
+    return {name: values.gather([member.inputs.get(name) for member in members]) for name in made}
 
 
 def _instance(instruction: Instruction) -> Instance:

@@ -57,6 +57,7 @@ from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.executor.worker.execution import Exchange, Execution
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
+from katz_graph.executor.worker.stream import Stream
 from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings
 from katz_graph.host.memory import is_out_of_memory, memory_message
@@ -100,6 +101,10 @@ class Host:
         self.mailbox = Mailbox(self._worker.wake)
         fault = _fault(torch.device(config.device))
         self._tell(Assigned() if fault is None else Unusable(fault))
+
+    @property
+    def device(self) -> torch.device:
+        return self.models.device
 
     def close(self) -> None:
         """Ends after the unit that runs."""
@@ -329,7 +334,7 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
         assignment.dtype,
         store,
         assignment.lora_bytes,
-        computing_of(assignment),
+        partial(computing_of, assignment),
         HostCopies(share_of_host if torch.device(assignment.device).type == "cuda" else nothing),
     )
     if assignment.tells:
@@ -339,12 +344,14 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
     return models
 
 
-def computing_of(assignment: WorkerConfig) -> Computing:
-    """Makes what carries out the stages of a worker: on a GPU they are recorded."""
+def computing_of(assignment: WorkerConfig, stream: Stream) -> Computing:
+    """Makes what carries out the stages of a worker: on a GPU they are recorded, for two streams
+    each in a pool of its own.
+    """
     device = torch.device(assignment.device)
     if device.type != "cuda" or not assignment.cuda_graphs:
         return Eagerly()
-    return Recorder(CudaGraphs(device))
+    return Recorder(CudaGraphs(device), CudaGraphs(device), stream=stream)
 
 
 def _fault(device: torch.device) -> str | None:

@@ -91,11 +91,11 @@ def _obey(host: Host, sender: Sender, message: Message) -> None:
         case Connect() as connect:
             (descriptor,) = message.descriptors
             connection = Connection(socket.socket(fileno=descriptor))
-            rendezvous.adopt(sender.send, host.connect, connect, connection)
+            rendezvous.adopt(sender.send, host, connect, connection)
         case Listen() as listen:
-            rendezvous.listen(sender.send, host.connect, listen)
+            rendezvous.listen(sender.send, host, listen)
         case Dial() as dial:
-            rendezvous.dial(sender.send, host.connect, dial)
+            rendezvous.dial(sender.send, host, dial)
         case Begin() as begin:
             host.begin(begin)
         case Go() as go:

@@ -4,7 +4,7 @@ asks for resident before it hands them out.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from katz_graph.executor.weights.weight_set import (
     merged_module,
 )
 from katz_graph.executor.worker.computing import Computing, Eagerly
-from katz_graph.executor.worker.stream import stream_of
+from katz_graph.executor.worker.stream import Stream, stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device
@@ -74,7 +74,7 @@ class DeviceModels:
         dtype: torch.dtype = torch.float32,
         store: ModelStore | None = None,
         lora_bytes: int | None = None,
-        compute: Computing | None = None,
+        computing: Callable[[Stream], Computing] = lambda stream: Eagerly(),
         copies: HostCopies | None = None,
     ) -> None:
         self.device = torch.device(device)
@@ -84,7 +84,7 @@ class DeviceModels:
         self.residents = self.store.residents
         self.residents.also_free = self._forget_sets
         self.residents.room.movable = self._originals
-        self.compute: Computing = compute or Eagerly()
+        self.compute = computing(self.stream)
         self.copies = copies or HostCopies()
         self.residents.on_leaving, self.residents.copies = self._keep_copy, self.copies.get
         self.residents.on_gone = lambda module: self.compute.forget(module)

@@ -28,7 +28,7 @@ class Timing:
     arrivals: dict[str, int] = field(default_factory=dict)
     """Of late LoRAs, by path: the evaluation from which on each was in the weights."""
     calls: dict[str, int] = field(default_factory=dict)
-    """Of stages that were recorded, replayed and eager."""
+    """Of stages that were recorded, replayed, beside others, and eager."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
     """Of calls, when asked for, by cost key and members: evaluation (-1 before the loop) and
     seconds.

@@ -85,9 +85,9 @@ class Result:
 
     `files` are those that it wrote; `seconds` what it took in all and by part (`total`, `load`,
     `prepare`, `denoise`, `vae`); `calls` of stages, how many were `recorded` as CUDA graphs,
-    `replayed`, and `eager`; `seed` the first one in the workflow; `outputs` those of targets,
-    by id, as in `result["9"]`. `error` is what went wrong in a run that was asked for with
-    `partial`.
+    `replayed`, ran on two streams at once (`beside`), and `eager`; `seed` the first one in the
+    workflow; `outputs` those of targets, by id, as in `result["9"]`. `error` is what went wrong in
+    a run that was asked for with `partial`.
     """
 
     outputs: Mapping[str, tuple[Any, ...]]

@@ -4,7 +4,7 @@ bound region to instruction lists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -56,6 +56,7 @@ class Segment:
     between: one CUDA graph.
 
     `reads`: what its calls take that none of them made; `writes`: what of theirs others take.
+    `beside`: the numbers of calls that a GPU may carry out beside the one behind them.
     """
 
     name: str
@@ -63,6 +64,16 @@ class Segment:
     calls: tuple[Call, ...]
     reads: tuple[Ref | Previous, ...] = ()
     writes: tuple[Ref, ...] = ()
+    beside: tuple[int, ...] = ()
+
+    @property
+    def turns(self) -> Iterator[tuple[Call, ...]]:
+        """Yields the calls in their order: one, or two that may run beside each other."""
+        for number, call in enumerate(self.calls):
+            if number in self.beside:
+                yield call, self.calls[number + 1]
+            elif number - 1 not in self.beside:
+                yield (call,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,17 @@
 """Stands for the streams of a GPU: what is enqueued on one is done late, when somebody waits for it,
 and of other streams only what it waits for.
 
-Knows copies between tensors, which are enqueued; all else that is to be enqueued is handed over.
+Knows copies between tensors and what fills them, which are enqueued; all else that is to be enqueued
+is handed over.
+Tensors lie on it that it was told of.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,21 +40,29 @@ class Stream:
         """Does what is first in the queue, so many of all that was ever enqueued."""
         while self.done < until:
             work, self.done = self._work[self.done], self.done + 1
-            work()
+            with torch._C.DisableTorchFunction():
+                work()
 
 
 class Event:
+    waits = 0  # of the host, for any of them
+
     def __init__(self, **options: Any) -> None:
         self._stream, self._until = DEFAULT, 0
 
     def record(self, stream: Stream) -> None:
         self._stream, self._until = stream, stream.enqueued
 
+    def query(self) -> bool:
+        return self._stream.done >= self._until
+
     def synchronize(self) -> None:
+        Event.waits += 1
         self._stream.run(self._until)
 
 
 DEFAULT = Stream()
+DEVICE = torch.device("cuda:0")
 
 
 class Gpu(TorchFunctionMode):
@@ -61,15 +73,38 @@ class Gpu(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.current = DEFAULT
+        self._there: set[int] = set()
         self.held: list[tuple[Tensor, Stream]] = []
+        self.streams = [DEFAULT]
+
+    def made(self, device: Any) -> Stream:
+        self.streams.append(Stream(device))
+        return self.streams[-1]
+
+    def run(self, chance: random.Random) -> None:
+        """Does all that is enqueued, on streams drawn by chance."""
+        while left := [one for one in self.streams if one.done < one.enqueued]:
+            drawn = chance.choice(left)
+            drawn.run(drawn.done + 1)
+
+    def has(self, tensor: Tensor) -> Tensor:
+        """Is told that the memory of a tensor is the GPU's."""
+        self._there.add(_memory(tensor))
+        return tensor
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         options = dict(kwargs or {})
-        if function is Tensor.copy_:
-            self.current.enqueue(lambda: _now(function, *args, **options))
+        if function in LOOKS and _now(_memory, args[0]) in self._there:
+            return LOOKS[function]
+        if function in (Tensor.copy_, Tensor.fill_):
+            self.current.enqueue(partial(function, *args, **options))
             return args[0]
+        if function is torch.clone:
+            made = torch.empty_like(args[0]).fill_(torch.nan)
+            self.current.enqueue(partial(Tensor.copy_, made, args[0]))
+            return made
         if options.pop("pin_memory", False):
             return function(*args, **options).fill_(-1)
         return function(*args, **options)
@@ -83,9 +118,16 @@ class Gpu(TorchFunctionMode):
             self.current = before
 
 
-def _now(function: Any, *args: Any, **options: Any) -> None:
+LOOKS = {Tensor.is_cuda.__get__: True, Tensor.device.__get__: DEVICE}  # type: ignore[attr-defined]
+
+
+def _now(function: Any, *args: Any, **options: Any) -> Any:
     with torch._C.DisableTorchFunction():
-        function(*args, **options)
+        return function(*args, **options)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 @contextmanager
@@ -94,7 +136,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     monkeypatch.setattr(
         Tensor, "record_stream", lambda tensor, stream: gpu.held.append((tensor, stream))
     )
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Stream", gpu.made)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", gpu.stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: gpu.current)

@@ -142,6 +142,8 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
     assert result.metrics["captures_of_switches"] == 0 and result.metrics["megabytes"] > 0
     told = {str(row["what"]): row for row in rows.kept}
     assert {*requests.KINDS, "LoRA patched and restored", "switches", "10 requests"} <= told.keys()
+    streams = told["1C0L, one stream and two"]
+    assert streams["of_one_stream"] != 0 and streams["beside"] == 0  # on a processor
     switches = told["switches"]
     assert switches["other_checkpoint_loads"] > 0 and switches["other_lora_loads"] == 0
 

@@ -152,7 +152,7 @@ def test_what_waits_is_refused(
             look(there)
 
 
-class Later:
+class Later(HostStream):
     """Presents a device that is an evaluation behind, and notes how many reads had begun when each
     was waited for.
     """

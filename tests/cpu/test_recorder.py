@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from stage_calls import Computed
 from torch import Tensor, nn
 
 from katz_graph.executor.recorded.recorder import WARMING_UP, Recorder
 from katz_graph.executor.recorded.tape import Tapes
-from katz_graph.models.stages import Count, Outputs, Stage, uncounted
 
 OUTSIDE = torch.ones(3)
 
@@ -26,22 +25,6 @@ class Scale(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(3))
-
-
-def none(module: Any, given: Mapping[str, Any]) -> Tensor:
-    raise AssertionError
-
-
-@dataclass(frozen=True)
-class Computed(Stage):
-    """Is computed by a function rather than by the name of one."""
-
-    name: str = "test"
-    count: Count = uncounted
-    call: Callable[[Any, Mapping[str, Any]], Tensor] = none
-
-    def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
-        return (self.call(module, given),)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,17 @@ from simulated_cuda import DEFAULT, simulated
 from torch import Tensor
 
 from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import local_engine, sample, sampler_region
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.transport.mailbox import Mailbox
 from katz_graph.executor.worker import models as device_models
 from katz_graph.executor.worker.computing import Eagerly
+from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.stream import CudaStream, HostStream, Reading
+from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.models.stages import Outputs, Stage
 
 GPU = torch.device("cuda:0")
@@ -68,6 +74,7 @@ class Noting(HostStream):
     def __init__(self) -> None:
         self.inside: set[int] = set()
         self.reads = 0
+        self.held: list[object] = []
 
     @contextmanager
     def entered(self) -> Iterator[None]:  # type: ignore[override]
@@ -84,6 +91,10 @@ class Noting(HostStream):
         self.check()
         self.reads += 1
         return super().read(tensor)
+
+    def hold(self, value: object) -> None:
+        self.check()
+        self.held.append(value)
 
 
 def test_a_worker_enqueues_all_of_a_request_on_its_stream(
@@ -103,3 +114,32 @@ def test_a_worker_enqueues_all_of_a_request_on_its_stream(
         sample(engine, sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 3)))
     assert {"unet_encoder", "unet_decoder"} <= set(called)
     assert stream.reads == 3 + 2 and not stream.inside  # of each evaluation, and the result's two
+
+
+def test_a_worker_holds_what_it_receives(
+    sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its device has copied it: the sender may write there again once it is gone."""
+    taken: list[object] = []
+    stream = Noting()
+    take = Mailbox.take
+    monkeypatch.setattr(Mailbox, "take", lambda *given: taken.append(take(*given)) or taken[-1])
+    monkeypatch.setattr(device_models, "stream_of", lambda device: stream)
+    workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    asked = sampler_region(
+        Case(
+            "test",
+            sd1.pipeline,
+            sd1.xl,
+            "euler",
+            2,
+            controls=(ControlCase(sd1.controls[0], 1.0, 0.0, 1.0),),
+        )
+    )
+    pins = {one.id: ("cpu:1",) for one in asked.operations if one.stage == "controlnet"}
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
+        target = Target(engine.cluster.devices, engine.cluster.links, pins)
+        engine.cluster.run(plan_region(asked, target), bare_context(engine))
+    assert len(taken) >= 4 and set(map(id, taken)) == set(map(id, stream.held))

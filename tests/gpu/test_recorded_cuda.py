@@ -4,6 +4,8 @@ where there is none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from test_same_picture import cases
@@ -14,6 +16,7 @@ from katz_graph.bench.requests import local_engine, sample
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.worker.computing import Eagerly
+from katz_graph.executor.worker.stream import CudaStream, HostLap, Lap, Made
 from katz_graph.kernels import (
     bias_residual,
     geglu,
@@ -50,6 +53,38 @@ def test_replayed_graphs_give_the_bits_of_eager_calls_also_after_dropping(models
             for one, two in zip(regions, expected, strict=True)
         )
         assert not [reason for reason in compute.use.eager if "error" in reason.lower()]
+
+
+def test_graphs_beside_each_other_give_the_bits_of_eager_calls(models: Models) -> None:
+    """On two streams, whether or not that is faster here."""
+
+    class Hurried(CudaStream):
+        """Says that two streams take no time."""
+
+        took = 1.0
+
+        def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+            self.took = 0.0
+            return super().beside(aside, here)
+
+        def timing(self) -> Callable[[], Lap]:
+            self.took = 1.0
+            return lambda: HostLap(self.took)
+
+    with local_engine("cuda:0", batching=True) as engine:
+        engine.models.compute = Eagerly()
+        regions = cases(models)[::4]
+        expected = [sample(engine, region) for region in regions]
+        device = torch.device("cuda:0")
+        backends = CudaGraphs(device), CudaGraphs(device)
+        engine.models.compute = compute = Recorder(*backends, stream=Hurried(device))
+        for _ in range(6):
+            made = [sample(engine, region) for region in regions]
+            assert all(map(torch.equal, made, expected))
+        beside = compute.use.beside
+        compute.drop()
+        assert torch.equal(sample(engine, regions[0]), expected[0])
+    assert beside > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -12,6 +13,9 @@ import torch
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, local_engine, sampler_region
+from katz_graph.executor.transport.codec import decode, encode
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.shared_memory import SharedMemory
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.models import DeviceModels
@@ -64,6 +68,51 @@ def test_computing_goes_on_beside_a_copy_to_the_host() -> None:
     computed.synchronize()
     assert not copied.query()
     assert int(small[0]) == 2 and int(read().min()) == 3
+
+
+def test_a_second_stream_computes_beside_the_first() -> None:
+    stream = CudaStream(GPU)
+    with stream.entered():
+        there = torch.ones(1000, device=GPU)
+        torch.cuda._sleep(LONG)
+        there += 1
+        ends = stream.timing()
+
+        def work(add: float) -> Callable[[], tuple[torch.Tensor, ...]]:
+            def enqueue() -> tuple[torch.Tensor, ...]:
+                torch.cuda._sleep(LONG)
+                return (there + add,)
+
+            return enqueue
+
+        (aside,), (here,) = stream.beside(work(1), work(2))
+        lap, both = ends(), aside + here
+        assert not lap.known
+        assert torch.equal(both.cpu(), torch.full((1000,), 7.0)) and lap.known
+        once = stream.timing()
+        torch.cuda._sleep(LONG)
+        alone = once()
+        torch.cuda.synchronize()
+    assert lap.seconds < 1.5 * alone.seconds
+
+
+def test_shared_memory_between_workers_is_pinned() -> None:
+    """A tensor comes to the second GPU's worker as it was sent, in memory that torch knows as
+    pinned, and leaves no error of CUDA behind.
+    """
+    connections = [Connection(end) for end in socket.socketpair()]
+    here, there = (SharedMemory(device=GPU) for _ in range(2))
+    sent = torch.rand(3, 500, device=GPU)
+    with CudaStream(GPU).entered():
+        for factor in range(4):
+            here.take(connections[0], encode(sent * factor))()
+            came = decode(*there.receive(connections[1].receive_message()))
+            assert came.is_pinned() and torch.equal(to_device(came, GPU), sent * factor)
+    here.close()
+    there.close()
+    assert torch.equal(came, (sent * 3).cpu())
+    del came
+    assert float((sent + 1).min()) >= 1
 
 
 def test_a_clock_tells_when_the_gpu_was_there() -> None:

@@ -76,9 +76,12 @@ def test_of_gpus_it_says_what_is_recorded_and_which_blocks_are_not_prepared() ->
         lines = as_text(program).splitlines()
         of_gpus = [
             "cuda:0, recorded as CUDA graphs: ControlNet, UNet encoder, UNet mid, UNet decoder",
+            "cuda:0, at once where that is faster: ControlNet and UNet encoder",
             "blocks that keep their library's forward: 3 ResnetBlock2D, scaled output",
         ]
         assert [line for line in of_gpus if line in lines] == (of_gpus if gpu in devices else [])
+        (segment,) = as_json(program)["variants"][0]["segments"]
+        assert segment["beside"] == ([0] if gpu in devices else [])
         kept_by = {one["id"]: one["unprepared"] for one in as_json(program)["operations"]}
         told = ["3 ResnetBlock2D, scaled output"] if gpu in devices else []
         assert kept_by["positive-controlnet1"] == told and kept_by["positive-encoder"] == []

@@ -379,6 +379,29 @@ def test_every_alternative_is_named_for_what_it_is() -> None:
     assert program.alternatives["one device"] == pytest.approx(30 * 49 * MS)
 
 
+def test_segments_say_which_calls_may_run_beside_the_next_one() -> None:
+    """Neither reads what the other makes; both take long and can be recorded."""
+    stages = []
+    for branches in (1, 2):
+        program = compiled(region(branches=branches, controls=branches), batching=False)
+        ((segment,),), (variant,) = program.segments, program.variants
+        turns = list(segment.turns)
+        assert tuple(call for turn in turns for call in turn) == segment.calls
+        reads = {op.id: {ref.operation for _, ref in op.references()} for op in variant.operations}
+        for first, second in (turn for turn in turns if len(turn) == 2):
+            assert reads[second.operations[0]].isdisjoint(first.operations)
+        stages.append([" ".join(call.stage for call in turn) for turn in turns])
+    assert stages[0] == ["controlnet unet_encoder", "unet_mid", "unet_decoder"]
+    assert stages[1] == [  # two ControlNets on either side of guidance
+        "controlnet controlnet",
+        "unet_encoder controlnet",
+        "controlnet unet_encoder",
+        "unet_mid unet_mid",
+        "unet_decoder unet_decoder",
+        "node",
+    ]
+
+
 def test_segments_say_what_they_read_and_write() -> None:
     """What a segment reads is the step, made before the loop, or written by another one; nothing
     else passes between them.

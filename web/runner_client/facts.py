@@ -53,7 +53,7 @@ class DeviceStats:
     are since the worker started: models loaded and evicted, with the seconds of loading; how often
     memory ran out; ControlNet hits, loads and evictions; the same of LoRA files; how often LoRAs
     were merged anew, and the seconds of that; calls of stages that were recorded, replayed, or
-    computed as they are.
+    computed as they are, and those that ran beside another.
     """
 
     name: str
@@ -88,6 +88,7 @@ class DeviceStats:
     lora_seconds: float = 0.0
     calls_recorded: int = 0
     calls_replayed: int = 0
+    calls_beside: int = 0
     calls_eager: int = 0
     recordings_dropped: int = 0
     recordings_bytes: int = 0

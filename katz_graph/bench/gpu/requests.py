@@ -19,6 +19,9 @@ from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.recorded.cuda import CudaGraphs
+from katz_graph.executor.recorded.recorder import Recorder
+from katz_graph.executor.worker.computing import Computing, Eagerly
 
 # ControlNets and LoRAs of a request
 KINDS = {"0C0L": (0, 0), "1C0L": (1, 0), "3C0L": (3, 0), "0C2L": (0, 2), "2C2L": (2, 2)}
@@ -39,6 +42,7 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
             )
             took = interleaved({kind: partial(sample, engine, region)}, setting.device, 3)
             rows.add(kind, seconds=took[kind], **_use(engine))
+        rows.add("1C0L, one stream and two", **_streams(setting, engine, files))
         lora = _lora(setting, engine, files)
         rows.add("LoRA patched and restored", **lora)
         captured = _captures(engine)
@@ -64,6 +68,28 @@ def _use(engine: DeviceEngine) -> dict[str, Any]:
 
 def _captures(engine: DeviceEngine) -> int:
     return int(engine.models.compute.use.captures)
+
+
+def _streams(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
+    """Measures a request with a ControlNet on one stream, and on two where the engine found that
+    its calls are faster so; and the milliseconds of the pairs that it tried.
+    """
+    region = files.request(setting, setting.sides[0], setting.steps, (0,))
+    two, on_gpu = engine.models.compute, setting.device.type == "cuda"
+    one = Recorder(CudaGraphs(setting.device)) if on_gpu else Eagerly()
+
+    def act(compute: Computing) -> None:
+        engine.models.compute = compute
+        sample(engine, region)
+
+    took = interleaved(
+        {"one": partial(act, one), "two": partial(act, two)}, setting.device, setting.rounds
+    )
+    one.drop()
+    found = {"seconds": took["two"], "of_one_stream": took["two"] / took["one"]}
+    for pair, (apart, beside) in (two.tried if isinstance(two, Recorder) else {}).items():
+        found |= {f"{pair} one ms": 1e3 * apart, f"{pair} two ms": 1e3 * beside}
+    return {**found, "beside": two.use.beside}
 
 
 def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:

@@ -6,12 +6,14 @@ Each becomes one CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from katz_graph.ir.program import Call, Program, Segment, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.planner.region import stage_of
 from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
@@ -46,7 +48,24 @@ def _segments(
         if any(crossings.leaves(variant, member) for member in members):
             del open_runs[call.device]
     for number, run in enumerate(runs):
-        yield Segment(f"{variant.name}.{number}", run[0].device, tuple(run), *_ends(variant, run))
+        name, beside = f"{variant.name}.{number}", tuple(_beside(operations, run))
+        yield Segment(name, run[0].device, tuple(run), *_ends(variant, run), beside)
+
+
+def _beside(operations: Mapping[str, Operation], run: list[Call]) -> Iterator[int]:
+    """Yields the numbers of calls beside which a GPU may carry out the next one, which reads
+    nothing of theirs: of stages that take long, and that can be recorded. No call is in two pairs.
+    """
+    taken = -1
+    for number, (call, behind) in enumerate(pairwise(run)):
+        stages = [stage_of(operations[one.operations[0]]) for one in (call, behind)]
+        read = {
+            ref.operation for name in behind.operations for _, ref in operations[name].references()
+        }
+        apart = read.isdisjoint(call.operations)
+        if number > taken and apart and all(one.costed and one.recorded for one in stages):
+            taken = number + 1
+            yield number
 
 
 def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:

@@ -115,7 +115,12 @@ def _variants(program: Program, edges: Edges) -> Iterator[DescribedVariant]:
             edges=edges.of(variant),
             carried=tuple(variant.carried),
             segments=tuple(
-                DescribedSegment(one.name, one.device, tuple(map(_call, one.calls)))
+                DescribedSegment(
+                    one.name,
+                    one.device,
+                    tuple(map(_call, one.calls)),
+                    one.beside if program.target.device(one.device).is_gpu else (),
+                )
                 for one in segments
             ),
         )

@@ -74,11 +74,14 @@ class HoistedCall:
 
 @dataclass(frozen=True, slots=True)
 class DescribedSegment:
-    """Describes calls of one device that nothing interrupts."""
+    """Describes calls of one device that nothing interrupts. `beside`: on a GPU, the numbers of
+    those that may run at the same time as the next one.
+    """
 
     name: str
     device: str
     calls: tuple[DescribedCall, ...]
+    beside: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from katz_graph.ir.program import Call, Program
-from katz_graph.models.stages import stages
+from katz_graph.models.stages import Stage, stages
 from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
 
 
@@ -106,15 +106,38 @@ def _where(program: Program) -> Iterator[str]:
 
 
 def _on_gpus(program: Program) -> Iterator[str]:
-    """Renders what GPUs record, and what they compute as diffusers does."""
+    """Renders what GPUs record, what they may run at once, and what they compute as diffusers
+    does.
+    """
     for device in program.target.devices:
         here = [name for name, home in program.placement.items() if home == device.name]
         for recorded, what in ((True, "recorded as CUDA graphs"), (False, "not recorded")):
             names = _labels(program, here, recorded) if device.is_gpu else []
             if names:
                 yield f"{device.name}, {what}: {', '.join(names)}"
+        pairs = _beside(program, device.name) if device.is_gpu else []
+        if pairs:
+            yield f"{device.name}, at once where that is faster: {', '.join(pairs)}"
     for blocks in dict.fromkeys(program.unprepared.values()):
         yield f"blocks that keep their library's forward: {'; '.join(blocks)}"
+
+
+def _beside(program: Program, device: str) -> list[str]:
+    """Returns the pairs of stages that a device may carry out beside each other."""
+    turns = (
+        turn
+        for segments in program.segments
+        for segment in segments
+        if segment.device == device
+        for turn in segment.turns
+        if len(turn) > 1
+    )
+    pairs = ([_label(stages()[call.stage]) for call in turn] for turn in turns)
+    return list(dict.fromkeys(" and ".join(pair) for pair in pairs))
+
+
+def _label(stage: Stage) -> str:
+    return stage.label or stage.name.replace("_", " ")
 
 
 def _labels(program: Program, names: Collection[str], recorded: bool) -> list[str]:
@@ -123,7 +146,7 @@ def _labels(program: Program, names: Collection[str], recorded: bool) -> list[st
     found = (stages()[one.stage] for one in operations if one.id in names)
     return list(
         dict.fromkeys(
-            stage.label or stage.name.replace("_", " ")
+            _label(stage)
             for stage in found
             if stage.compute and stage.costed and stage.recorded is recorded
         )

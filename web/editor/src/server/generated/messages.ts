@@ -401,12 +401,14 @@ export interface DescribedVariant {
   segments: DescribedSegment[];
 }
 /**
- * Describes calls of one device that nothing interrupts.
+ * Describes calls of one device that nothing interrupts. `beside`: on a GPU, the numbers of
+ * those that may run at the same time as the next one.
  */
 export interface DescribedSegment {
   name: string;
   device: string;
   calls: DescribedCall[];
+  beside: number[];
 }
 /**
  * Describes one call, of several equal operations where there is more than one.
