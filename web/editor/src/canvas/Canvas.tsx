@@ -48,6 +48,9 @@ const FAR = 0.3;
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
+/** Stands outside of the component: a new one renders all nodes of the map anew. */
+const miniClass = ({ type }: Drawn) => `mini-${type}`;
+
 /** The node that is seen at a place of the page. */
 function nodesAt(x: number, y: number): ReadonlySet<string> {
   const cards = document.elementsFromPoint(x, y).map((one) => one.closest("[data-node]"));
@@ -218,9 +221,7 @@ function Flow({
             <Maximize />
           </ControlButton>
         </Controls>
-        {nodes.length > 0 && (
-          <MiniMap pannable zoomable nodeClassName={(node) => `mini-${node.type}`} />
-        )}
+        {nodes.length > 0 && <MiniMap pannable zoomable nodeClassName={miniClass} />}
       </ReactFlow>
       <Cutting change={change} />
       <AddNode />
