@@ -27,6 +27,8 @@ from katz_graph.bench.random_transformers import make_controlnet
 from katz_graph.bench.random_transformers import make_pipeline as make_transformer_pipeline
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.errors import Cancelled
+from katz_graph.events import Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.recorded.inputs import form_of
@@ -161,6 +163,36 @@ def test_loras_strengths_prompts_and_seeds_record_nothing_anew(
             change
         )
     assert recorder(engines[1]).use.captures == captures
+
+
+def test_four_pictures_of_an_odd_size_by_a_text_of_three_rows(
+    sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
+    text = " ".join(f"word{number}" for number in range(30))
+    wanted = case(sdxl, prompt=text, latent=torch.zeros(4, 4, 9, 7))
+    assert same(engines, sampler_region(wanted))
+    assert same(engines, sampler_region(replace(wanted, seed=5)))
+    assert recorder(engines[1]).use.replays > recorder(engines[1]).use.captures
+
+
+def test_a_request_that_is_cancelled_on_the_way_leaves_nothing(
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
+    _, recorded = engines
+    context = bare_context(recorded)
+    reached = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, Progress):
+            reached.append(event.value)
+            if event.value == 2:
+                context.cancel()
+
+    context.listener = listen
+    with pytest.raises(Cancelled):
+        recorded.sample(sampler_region(case(sd1, seed=3, steps=8)), context)
+    assert reached[-1] == 2
+    assert same(engines, sampler_region(case(sd1, loras=((sd1.loras[0], 0.5),))))
 
 
 def test_two_requests_in_turn(sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:

@@ -46,7 +46,10 @@ test("values, places and links are told by their names", () => {
 
 test("nodes that came and went, also inside a subgraph and of another type", () => {
   const inner = (nodes: JsonObject[]) => ({ id: "s", name: "upscale", nodes, links: [] });
-  const old: JsonObject = { nodes: [load], definitions: { subgraphs: [inner([{ id: 5, type: "Load" }])] } };
+  const old: JsonObject = {
+    nodes: [load],
+    definitions: { subgraphs: [inner([{ id: 5, type: "Load" }])] },
+  };
   const now: JsonObject = {
     nodes: [
       { ...load, type: "KSampler" },
