@@ -8,6 +8,8 @@ import { Server, visit } from "./server";
 import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
 
 const KATZ = process.env.KATZ ?? "katz"; // told by e2e/serve.sh
+/** Of the server: branches that share a call round otherwise than apart. */
+const OPTIONS = (process.env.KATZ_OPTIONS ?? "").split(" ").filter((word) => word !== "");
 
 /** The pixels of a picture, as the browser decodes them, and its size. */
 async function pixels(page: Page, picture: Buffer): Promise<string> {
@@ -47,7 +49,7 @@ test("P0.14 P0.28 the editor's picture is that of katz run, and gives itself aga
   const made = await shown(page, "91");
   const file = join(folder, "saved.json");
   writeFileSync(file, JSON.stringify(await downloaded(page)));
-  execFileSync(KATZ, ["run", file, "--output", join(folder, "out")], { stdio: "pipe" });
+  execFileSync(KATZ, ["run", file, ...OPTIONS, "--output", join(folder, "out")], { stdio: "pipe" });
   const [own = ""] = readdirSync(join(folder, "out")).filter((name) => name.endsWith(".png"));
   const wanted = await pixels(page, made);
   expect(await pixels(page, readFileSync(join(folder, "out", own)))).toBe(wanted);

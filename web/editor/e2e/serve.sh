@@ -1,6 +1,6 @@
 #!/bin/sh
 # Serves the miniature models while a command runs, each server from a folder of its own:
-# serve.sh KATZ COMMAND... (which finds it in $KATZ), with KATZ_SERVERS servers from KATZ_PORT on.
+# serve.sh KATZ COMMAND... (which finds it in $KATZ, and the options in $KATZ_OPTIONS), with KATZ_SERVERS servers from KATZ_PORT on.
 # A pack that does not import, a LoRA with notes and a picture. Two devices and a plan that is one evaluation behind, so that there is something to draw.
 options=${KATZ_OPTIONS---devices cpu*2 --allow stale-controlnet --link 1}
 katz=$1
@@ -29,4 +29,4 @@ for port in $ports; do
     sleep 0.2
   done
 done
-KATZ=$katz "$@"
+KATZ=$katz KATZ_OPTIONS=$options "$@"
