@@ -52,8 +52,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns x · weightᵀ + bias; x [..., K], weight [N, K], bias [N]. Within 1e-6 of the range of
     what torch computes; small products are torch's own.
     """
-    rows = x.numel() // x.shape[-1] if x.numel() else 0
-    if rows < FEWEST_ROWS or rows * weight.numel() < LEAST or not by_onednn(x):
+    if not by_onednn(x) or not _is_large(x.numel() // max(1, x.shape[-1]), weight):
         return F.linear(x, weight, bias)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return product
+
+
+def _is_large(rows: int, weight: Tensor) -> bool:
+    return rows >= FEWEST_ROWS and rows * weight.numel() >= LEAST

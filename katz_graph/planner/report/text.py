@@ -106,8 +106,8 @@ def _where(program: Program) -> Iterator[str]:
 
 
 def _on_gpus(program: Program) -> Iterator[str]:
-    """Renders what GPUs record, what they may run at once, and what they compute as diffusers
-    does.
+    """Renders what GPUs record, what they may run at once, and what they compute as their
+    library does.
     """
     for device in program.target.devices:
         here = [name for name, home in program.placement.items() if home == device.name]

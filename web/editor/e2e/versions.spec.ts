@@ -28,8 +28,6 @@ test("P1.12 saving keeps what it replaces: what is another is told, and it is re
   await versions.click();
   const told = dialog.getByRole("region", { name: "what is another" });
   await expect(told.getByRole("listitem")).toHaveText(["≠ KSampler #5steps: 20 → 7"]);
-  if (process.env.KATZ_SHOTS)
-    await page.screenshot({ path: `${process.env.KATZ_SHOTS}/versions.png` });
   await told.getByRole("button", { name: "Restore" }).click();
   await expect(steps).toHaveValue("20");
   expect((await downloaded(page)).nodes).toEqual(first.nodes);

@@ -37,9 +37,6 @@ test("P1.13 what if: other batching and more devices are planned side by side; o
   await table.getByRole("button", { name: "as jobs run" }).click();
   await expect(legend).not.toContainText("cpu:0+2");
 
-  if (process.env.KATZ_SHOTS)
-    await page.screenshot({ path: `${process.env.KATZ_SHOTS}/whatif.png` });
-
   const queued = page.waitForRequest((request) => request.url().endsWith("/prompt"));
   await apart.getByRole("button", { name: "Run so" }).click();
   expect((await queued).postDataJSON().extra_data).toEqual({ katz: { batching: false } });

@@ -16,7 +16,7 @@ export interface Changed {
 
 /** The nodes that came, went or changed from one version to the other. */
 export function difference(before: Doc, after: Doc, catalog: Catalog): readonly Changed[] {
-  const [old, now] = [graphsOf(before), graphsOf(after)];
+  const [old, now] = [graphsById(before), graphsById(after)];
   return [...new Set([...old.keys(), ...now.keys()])].flatMap((key) =>
     ofGraph(
       textOf((now.get(key) ?? old.get(key))?.name),
@@ -28,7 +28,7 @@ export function difference(before: Doc, after: Doc, catalog: Catalog): readonly 
 }
 
 /** The document and its subgraphs, by id. */
-function graphsOf(doc: Doc): ReadonlyMap<string, Doc> {
+function graphsById(doc: Doc): ReadonlyMap<string, Doc> {
   const inside = isObject(doc.definitions) ? listOf(doc.definitions.subgraphs) : [];
   const { name: _, ...root } = doc;
   return new Map([["", root], ...inside.filter(isObject).map((one) => entry(one))]);

@@ -8,9 +8,8 @@ import { criticalChain } from "../plan/critical";
 import type { Plan, Timeline } from "../plan/plan";
 import { gapsOf, gapWords } from "../plan/gaps";
 import { TimelineView } from "../plan/TimelineView";
-import { moreText } from "./moreText";
 import { WhatIf } from "./WhatIf";
-import { deviceLook, namedIn, shortName, timeText } from "../plan/words";
+import { deviceLook, moreText, namedIn, shortName, timeText } from "../plan/words";
 
 const MOST_GAPS = 8;
 const NO_SPANS: readonly MeasuredSpan[] = [];

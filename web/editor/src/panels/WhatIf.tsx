@@ -1,7 +1,7 @@
 /** What if: plans for other devices, pins, approximations, links or batching, side by side. */
 import { useState } from "react";
 import type { Plan } from "../plan/plan";
-import { timeText } from "../plan/words";
+import { moreText, timeText } from "../plan/words";
 import { type Choices, type Planned, useActive } from "../shell/documents";
 import { tell } from "../shell/live";
 import { run } from "../shell/running";
@@ -14,7 +14,6 @@ import {
   showTrial,
   tryPlan,
 } from "../shell/trying";
-import { moreText } from "./moreText";
 
 const MOST_ALIKE = 8;
 /** The stage of nodes that compute with no model, which cannot be pinned. */

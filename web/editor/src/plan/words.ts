@@ -41,3 +41,9 @@ export function wordsOf(span: Span, timeline: Timeline): string {
   const waited = span.after === null ? undefined : timeline.spans[span.after];
   return `${namedIn(span, timeline)}, evaluation ${span.evaluation}: ${timeText(span.seconds)}${waited ? `; waited for ${namedIn(waited, timeline)}` : ""}`;
 }
+
+/** How much more a ratio is than 1, with its sign. */
+export function moreText(ratio: number): string {
+  const percent = 100 * (ratio - 1);
+  return `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(percent > -1 && percent < 1 ? 1 : 0)} %`;
+}

@@ -2,7 +2,13 @@
 import type { Doc } from "../document/model";
 import { fieldsOf, isObject, parseJson, printJson, textOf } from "../json";
 import { answered, type Opened, open, Refused } from "./client";
-import { addressIn, filesBelow, type ListedWorkflow, type StoredWorkflow } from "./workflows";
+import {
+  addressIn,
+  removeFile,
+  filesBelow,
+  type ListedWorkflow,
+  type StoredWorkflow,
+} from "./workflows";
 
 const FOLDER = "drafts/";
 const MOST = 30;
@@ -10,7 +16,6 @@ const LONGEST = 60;
 /** Browsers finish requests of a page that goes away only up to 64 kB. */
 const KEEPS_ALIVE = 60_000;
 const OTHER_VERSION = 412;
-const MISSING = 404;
 
 export interface Draft {
   readonly name: string;
@@ -72,17 +77,9 @@ export async function readDraft(
   return { ...(await open(document)), file, draft };
 }
 
-/** Forgets a draft; with a version only this one. What is gone or was changed meanwhile is no error. */
+/** Forgets a draft; with a version only this one. */
 export async function forgetDraft({ path, version }: StoredWorkflow): Promise<void> {
-  try {
-    await answered(addressOf(path), {
-      method: "DELETE",
-      headers: version === "" ? {} : { "If-Match": version },
-    });
-  } catch (error) {
-    const settled = error instanceof Refused && [OTHER_VERSION, MISSING].includes(error.status);
-    if (!settled) throw error;
-  }
+  await removeFile(addressOf(path), version);
 }
 
 async function forgetOldest(): Promise<void> {

@@ -2,11 +2,10 @@
 import type { Doc } from "../document/model";
 import { printJson } from "../json";
 import { answered, open, Refused } from "./client";
-import { addressIn, filesBelow } from "./workflows";
+import { addressIn, filesBelow, removeFile } from "./workflows";
 
 const FOLDER = "versions/";
 const MOST = 20;
-const MISSING = 404;
 
 export interface Version {
   readonly path: string;
@@ -22,7 +21,8 @@ export async function keepVersion(file: string, doc: Doc): Promise<void> {
     headers: { "Content-Type": "application/json" },
     body: printJson(doc),
   });
-  for (const old of (await versionsOf(file)).slice(MOST)) await forget(old);
+  for (const old of (await versionsOf(file)).slice(MOST))
+    await removeFile(addressIn(FOLDER, old.path));
 }
 
 /** The versions that are kept of a file, the newest first. */
@@ -38,12 +38,4 @@ export async function readVersion({ path }: Version): Promise<Doc> {
   const response = await fetch(addressIn(FOLDER, path), { cache: "no-store" });
   if (!response.ok) throw new Refused("the version is not there any more", response.status);
   return (await open(await response.blob())).document;
-}
-
-async function forget({ path }: Version): Promise<void> {
-  try {
-    await answered(addressIn(FOLDER, path), { method: "DELETE" });
-  } catch (error) {
-    if (!(error instanceof Refused) || error.status !== MISSING) throw error;
-  }
 }

@@ -98,6 +98,19 @@ function addressOf(path: string): string {
   return addressIn(FOLDER, path);
 }
 
+/** Removes a file; with a version only this one. What is gone or was changed meanwhile is no error. */
+export async function removeFile(address: string, version = ""): Promise<void> {
+  try {
+    await answered(address, {
+      method: "DELETE",
+      headers: version === "" ? {} : { "If-Match": version },
+    });
+  } catch (error) {
+    const settled = error instanceof Refused && [OTHER_VERSION, MISSING].includes(error.status);
+    if (!settled) throw error;
+  }
+}
+
 /** The address of a file of the person's, below a folder. */
 export function addressIn(folder: string, path: string): string {
   return `userdata/${encodeURIComponent(folder + path)}`;
