@@ -2,8 +2,10 @@
 can be used, how soon the graph is open, and what the page's main thread works a frame while
 somebody pans, zooms and drags. Needs a clone with Node and Chromium, as `make check-editor` does.
 
-The browser's trace gives the work. The last gesture is a control: a page that is made to compute 30
-ms at every movement has to be told from ours.
+The browser's trace gives the work. Beside it stands what of it the processor spent, without what it
+waited for on a busy machine, and the work of a frame with one node in view, which is the browser's
+own. The last gesture is a control: a page that is made to compute 30 ms at every movement has to be
+told from ours.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from katz_graph.errors import InputError, RunError
 
 OPEN_BOUND = 1.5  # seconds, of the page and of the graph
 P95_BOUND, P99_BOUND, TASK_BOUND = 8.0, 16.7, 50.0  # milliseconds
-CONTROL = "control"
+CONTROL, FLOOR = "control", "one node"
 TOLD = "FIGURES "
 
 
@@ -35,7 +37,7 @@ def run() -> BenchResult:
     with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
         figures = _measured(folder, server.port)
     work: dict[str, dict[str, float]] = figures["work"]
-    control = work.pop(CONTROL)
+    control, floor = work.pop(CONTROL), work.pop(FLOOR)
     metrics: dict[str, Any] = {
         "usable_seconds": figures["usable"],
         "opening_seconds": figures["opening"],
@@ -43,6 +45,7 @@ def run() -> BenchResult:
         "frame_p99_most": max(one["p99"] for one in work.values()),
         "task_most": max(one["longestTask"] for one in work.values()),
         "control_p95": control["p95"],
+        "floor_p95": floor["p95"],
         "gestures": work,
     }
     bounds = {
@@ -60,10 +63,14 @@ def run() -> BenchResult:
         and metrics["task_most"] <= TASK_BOUND
         and control["p95"] > P95_BOUND
     )
-    columns = ("gesture", "frames", "p50 ms", "p95 ms", "p99 ms", "longest task ms")
+    columns = (
+        *("gesture", "frames", "p50 ms", "p95 ms", "p99 ms"),
+        *("of the processor, p95 ms", "longest task ms"),
+    )
+    names = ("frames", "p50", "p95", "p99", "processor95", "longestTask")
     rows = [
-        [name, one["frames"], one["p50"], one["p95"], one["p99"], one["longestTask"]]
-        for name, one in {**work, CONTROL: control}.items()
+        [gesture, *(one[name] for name in names)]
+        for gesture, one in {FLOOR: floor, **work, CONTROL: control}.items()
     ]
     return BenchResult("editor", ok, metrics, bounds, columns, rows)
 

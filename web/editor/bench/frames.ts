@@ -15,17 +15,22 @@ interface Traced {
   readonly ph: string;
   readonly ts: number; // microseconds
   readonly dur?: number;
+  readonly tdur?: number; // of the processor
   readonly pid: number;
   readonly tid: number;
   readonly args?: { readonly name?: string };
 }
 
-/** Milliseconds of work: of each frame, and of the longest tasks. */
+/**
+ * Milliseconds of work: of each frame, and of the longest tasks. `processor95`: what of the work of a frame the processor
+ * spent on it, without what it waited for on a busy machine.
+ */
 export interface Work {
   readonly frames: number;
   readonly p50: number;
   readonly p95: number;
   readonly p99: number;
+  readonly processor95: number;
   readonly longestTask: number;
 }
 
@@ -52,24 +57,37 @@ function workOf(events: readonly Traced[]): Work {
     )
     .map((event) => event.ts)
     .sort((one, other) => one - other);
-  const work = new Array<number>(Math.max(0, begins.length - 1)).fill(0);
-  let frame = 0;
-  for (const task of own.sort((one, other) => one.ts - other.ts)) {
-    while (frame < work.length && task.ts >= (begins[frame + 1] ?? 0)) frame += 1;
-    if (frame < work.length && task.ts >= (begins[0] ?? 0)) {
-      work[frame] = (work[frame] ?? 0) + (task.dur ?? 0) / 1000;
-    }
-  }
-  const sorted = work.sort((one, other) => one - other);
-  const at = (share: number) =>
-    sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN;
+  const work = byFrame(begins, own, ({ dur = 0 }) => dur);
+  const processor = byFrame(begins, own, ({ tdur = 0 }) => tdur);
   return {
     frames: work.length,
-    p50: at(0.5),
-    p95: at(0.95),
-    p99: at(0.99),
+    p50: quantile(work, 0.5),
+    p95: quantile(work, 0.95),
+    p99: quantile(work, 0.99),
+    processor95: quantile(processor, 0.95),
     longestTask: Math.max(...own.map((task) => (task.dur ?? 0) / 1000)),
   };
+}
+
+/** What the tasks of each frame took together, in milliseconds, least first. */
+function byFrame(
+  begins: readonly number[],
+  tasks: readonly Traced[],
+  taken: (task: Traced) => number,
+): readonly number[] {
+  const work = new Array<number>(Math.max(0, begins.length - 1)).fill(0);
+  let frame = 0;
+  for (const task of [...tasks].sort((one, other) => one.ts - other.ts)) {
+    while (frame < work.length && task.ts >= (begins[frame + 1] ?? 0)) frame += 1;
+    if (frame < work.length && task.ts >= (begins[0] ?? 0)) {
+      work[frame] = (work[frame] ?? 0) + taken(task) / 1000;
+    }
+  }
+  return work.sort((one, other) => one - other);
+}
+
+function quantile(sorted: readonly number[], share: number): number {
+  return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN;
 }
 
 /** The main thread of the page, of those of all pages that the browser has. */

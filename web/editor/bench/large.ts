@@ -49,6 +49,16 @@ export async function large(server: APIRequestContext): Promise<string> {
     {},
     ...Array.from({ length: PICTURES }, (_, number) => picture(1 + 8 * number)),
   );
+  return opened(server, graph);
+}
+
+/** A graph of one node. */
+export const ONE = {
+  1: { class_type: "EmptyLatentImage", inputs: { width: 64, height: 64, batch_size: 1 } },
+};
+
+/** What editors open of a prompt. */
+export async function opened(server: APIRequestContext, graph: object): Promise<string> {
   const answer = await server.post("/katz/open", { data: graph });
   const { document } = await answer.json();
   for (const node of document.nodes) node.pos = placeOf(Number(node.id) - 1);

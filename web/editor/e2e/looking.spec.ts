@@ -45,6 +45,23 @@ test("P0.01 the canvas is panned by drag, Space and the middle button, and zoome
   await expect.poll(async () => (await view(page)).zoom).toBeLessThan(1);
 });
 
+test("P0.01 in the corner all of the graph is seen: dragging there pans, the wheel zooms", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const overview = await page.getByRole("img", { name: "all of the graph" }).boundingBox();
+  if (overview === null) throw new Error("it is not there");
+  const start = await view(page);
+  await page.mouse.move(overview.x + 100, overview.y + 75);
+  await page.mouse.down();
+  await page.mouse.move(overview.x + 110, overview.y + 75, { steps: 2 });
+  await page.mouse.up();
+  await expect.poll(async () => (await view(page)).x).toBeLessThan(start.x - 20);
+  expect((await view(page)).y).toBeCloseTo(start.y, 0);
+  await page.mouse.wheel(0, -240);
+  await expect.poll(async () => (await view(page)).zoom).toBeGreaterThan(1.2 * start.zoom);
+});
+
 test("P0.03 node types are listed with help; favourites stay; a click places one", async ({
   page,
 }) => {

@@ -5,7 +5,6 @@ import {
   ControlButton,
   Controls,
   type EdgeChange,
-  MiniMap,
   type NodeChange,
   ReactFlow,
   ReactFlowProvider,
@@ -23,14 +22,17 @@ import "./light.css";
 import { AddNode } from "./AddNode";
 import { BoundaryCard } from "./Boundary";
 import { Card } from "./Card";
+import { FarLinks } from "./FarLinks";
 import { fitting, LEAST_ZOOM } from "./fit";
 import { Group } from "./Group";
 import { Guides } from "./Guides";
-import { type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
+import { computed, type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
+import { Overview } from "./Overview";
 import { Point } from "./Point";
 import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
+import { whileMoving } from "./turns";
 import { useTextSize } from "./useTextSize";
 import { Cutting } from "./gestures/Cutting";
 import { useConnecting } from "./gestures/useConnecting";
@@ -42,14 +44,12 @@ import { useOffering } from "./gestures/useOffering";
 const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point };
 const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
+const NO_EDGES: WireEdge[] = [];
 const MANY = 150;
 /** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
-const FAR = 0.3;
+const FAR = 0.4;
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
-
-/** Stands outside of the component: a new one renders all nodes of the map anew. */
-const miniClass = ({ type }: Drawn) => `mini-${type}`;
 
 /** The node that is seen at a place of the page. */
 function nodesAt(x: number, y: number): ReadonlySet<string> {
@@ -101,14 +101,15 @@ function Flow({
       useDocuments.getState().change(session.id, label, edit),
     [session.id],
   );
-  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes, setLinks);
+  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes, setLinks, drawn);
   const connecting = useConnecting(graph, change, ask);
   const { aligned, dragging } = useMoving(graph, change, setNodes);
 
   const onNodesChange = useCallback(
     (changes: NodeChange<Drawn>[]) => {
       const placed = aligned(changes);
-      setNodes((before) => measured(applyNodeChanges(placed, before)));
+      const sized = new Set(changes.flatMap((one) => (one.type === "dimensions" ? [one.id] : [])));
+      setNodes((before) => measured(applyNodeChanges(placed, before), sized));
     },
     [aligned],
   );
@@ -132,9 +133,14 @@ function Flow({
 
   const flow = useReactFlow();
   useTextSize();
-  const far = useStore((store) => store.transform[2] < FAR) && nodes.length > MANY;
-  useEffect(() => useCanvas.setState({ far }), [far]);
-  const opens = nodes.length > MANY ? FAR : LEAST_ZOOM;
+  const large = nodes.length > MANY;
+  const far = useStore((store) => store.transform[2] < FAR) && large;
+  useEffect(() => {
+    const { far: wasFar } = useCanvas.getState();
+    useCanvas.setState({ far, large });
+    if (wasFar && !far) setNodes(computed); // the ends of outlines cannot be measured
+  }, [far, large]);
+  const opens = large ? FAR : LEAST_ZOOM;
   const busy = useCanvas((canvas) => canvas.connecting !== null);
   return (
     <main
@@ -173,7 +179,7 @@ function Flow({
     >
       <ReactFlow<Drawn, WireEdge>
         nodes={nodes}
-        edges={edges}
+        edges={far ? NO_EDGES : edges}
         nodeTypes={TYPES}
         edgeTypes={LINES}
         onEdgeDoubleClick={({ clientX, clientY }, { id }) =>
@@ -204,14 +210,17 @@ function Flow({
           const all = viewport === undefined ? fitting(instance, () => true, 0.08, opens) : null;
           if (all !== null) void instance.setViewport(all);
         }}
-        onMoveEnd={(_, at) =>
-          useCanvas.setState(({ views }) => ({ views: { ...views, [view]: at } }))
-        }
-        onlyRenderVisibleElements={nodes.length > MANY}
+        onMoveStart={() => whileMoving(true)}
+        onMoveEnd={(_, at) => {
+          whileMoving(false);
+          useCanvas.setState(({ views }) => ({ views: { ...views, [view]: at } }));
+        }}
+        onlyRenderVisibleElements={large}
         proOptions={{ hideAttribution: true }}
       >
         <Background gap={24} />
         <Guides />
+        {far && <FarLinks edges={edges} />}
         <Controls showInteractive={false} showFitView={false}>
           <ControlButton
             title="Show all"
@@ -221,7 +230,7 @@ function Flow({
             <Maximize />
           </ControlButton>
         </Controls>
-        {nodes.length > 0 && <MiniMap pannable zoomable nodeClassName={miniClass} />}
+        {nodes.length > 0 && <Overview nodes={nodes} />}
       </ReactFlow>
       <Cutting change={change} />
       <AddNode />

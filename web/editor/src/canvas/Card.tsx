@@ -1,49 +1,30 @@
 /** Draws one node: its sockets, widgets, how far it is, and what it made. */
-import { type NodeProps, NodeResizeControl, useUpdateNodeInternals } from "@xyflow/react";
-import { memo, useEffect, useMemo, useRef, useState } from "react";
+import { type NodeProps, NodeResizeControl } from "@xyflow/react";
+import { memo, useMemo, useState } from "react";
+import { useShallow } from "zustand/react/shallow";
 import type { NodeType, Widget } from "../catalog/catalog";
 import { outputHelp } from "../catalog/help";
 import { shownPlaced } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
 import type { Doc, DocNode } from "../document/model";
 import { subgraphOf } from "../document/scope";
-import { runInside } from "../jobs/inside";
+import { runOf } from "../jobs/inside";
 import { type Json, listOf, textOf } from "../json";
 import { noteRender } from "../renders";
-import { activeSession, docOf, type Session, useDocuments } from "../shell/documents";
+import { activeSession, docOf, useDocuments, useFront } from "../shell/documents";
 import { useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "../catalog/ends";
-import { type CardNode, handlesOf } from "./layout";
+import type { CardNode } from "./layout";
 import { NodeHeat } from "../plan/HeatLook";
 import { DeviceBar, NodePlan } from "../plan/NodePlan";
+import { Outline, useOutline } from "./Outline";
 import { Peeked, Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
-import { useCanvas } from "./state";
 import { modeName, Title } from "./Title";
 
 const LEAST = { width: 200, height: 60 };
-
-/** Reads from the document in front; what it gives must keep its identity. */
-function useFront<Value>(read: (session: Session) => Value, otherwise: Value): Value {
-  return useDocuments(({ sessions, active }) => {
-    const session = sessions.find((one) => one.id === active);
-    return session === undefined ? otherwise : read(session);
-  });
-}
-
-/** Whether a node is drawn as an outline, which is light: from where its texts cannot be read. */
-function useOutline(id: string): boolean {
-  const far = useCanvas((canvas) => canvas.far);
-  const measure = useUpdateNodeInternals();
-  const was = useRef(far);
-  useEffect(() => {
-    if (was.current && !far) measure(id);
-    was.current = far;
-  }, [far, id, measure]);
-  return far;
-}
 
 export const Card = memo(function Card({
   id,
@@ -52,56 +33,71 @@ export const Card = memo(function Card({
   width,
   height,
 }: NodeProps<CardNode>) {
-  noteRender(`node ${id}`);
-  const outlined = useOutline(id);
-  const type = useLive(({ catalog }) => catalog.get(node.type));
-  const known = useLive(({ catalog }) => catalog.size > 0);
-  const job = useFront((session) => session.job ?? "", "");
-  const key = useFront(({ path }) => [...path, id].join(":"), id);
-  const subgraph = useFront((session) => subgraphOf(docOf(session), node.type), undefined);
-  const session = useFront(({ id: front }) => front, "");
-  const peek = useFront(({ peeks }) => peeks[key], undefined);
-  const failed = useFront(({ checked }) => checked?.failing.has(key) === true, false);
-  const run = useLive(({ jobs }) => {
-    const runs = jobs.byId[job]?.nodes ?? {};
-    return runs[key] ?? (subgraph && jobs.byId[job] ? runInside(runs, key) : null) ?? undefined;
-  });
+  const { outlined, far } = useOutline(id);
+  const { job, key, failed, isSubgraph } = useFront(
+    useShallow((session) => {
+      const key = [...session.path, id].join(":");
+      return {
+        job: session.job ?? "",
+        key,
+        failed: session.checked?.failing.has(key) === true,
+        isSubgraph: subgraphOf(docOf(session), node.type) !== undefined,
+      };
+    }),
+    NOWHERE,
+  );
+  const phase = useLive(({ jobs }) => runOf(jobs.byId[job], key, isSubgraph)?.phase ?? "");
+  const virtual = useLive(({ catalog }) => catalog.get(node.type)?.isVirtual === true);
   const pointed = usePage((page) => page.pointed?.node === key);
-  const missing = known && type === undefined && subgraph === undefined;
-  const state = run?.phase === "failed" || failed ? "failed" : (run?.phase ?? "");
-  const name = node.title || textOf(subgraph?.name) || type?.title || node.type;
-  const classes = [
+  const look = [
     "card",
-    state,
+    failed ? "failed" : phase,
     modeName(node.mode),
     selected ? "selected" : "",
     pointed ? "pointed" : "",
     node.collapsed ? "collapsed" : "",
     outlined ? "outlined" : "",
-    type?.isVirtual ? "virtual" : "",
+    virtual ? "virtual" : "",
   ];
-  if (outlined) {
-    return (
-      <article
-        className={classes.join(" ")}
-        data-node={id}
-        style={{ minHeight: height ?? node.height }}
-      >
-        <div className="card-title">
-          <span className="name">{name}</span>
-        </div>
-        <DeviceBar job={job} node={key} />
-        <NodeHeat job={job} node={key} id={id} />
-        <Ends node={node} width={width ?? node.width} />
-        <Results job={job} node={key} />
-      </article>
-    );
-  }
+  const outline = { minHeight: height ?? node.height, borderTopColor: node.colour };
   return (
-    <article className={classes.join(" ")} data-node={id}>
-      <Title node={node} name={name} run={run} />
+    <article className={look.join(" ")} data-node={id} style={outlined ? outline : undefined}>
       <DeviceBar job={job} node={key} />
       <NodeHeat job={job} node={key} id={id} />
+      {outlined ? (
+        <Outline node={node} job={job} ends={far ? null : (width ?? node.width)} at={key} />
+      ) : (
+        <Whole node={node} job={job} at={key} />
+      )}
+    </article>
+  );
+});
+
+const NOWHERE = { job: "", key: "", failed: false, isSubgraph: false };
+
+/** `at`: what the job calls it. */
+function Whole({
+  node,
+  job,
+  at,
+}: {
+  readonly node: DocNode;
+  readonly job: string;
+  readonly at: string;
+}) {
+  const { id } = node;
+  noteRender(`node ${id}`);
+  const type = useLive(({ catalog }) => catalog.get(node.type));
+  const known = useLive(({ catalog }) => catalog.size > 0);
+  const subgraph = useFront((session) => subgraphOf(docOf(session), node.type), undefined);
+  const session = useFront(({ id: front }) => front, "");
+  const peek = useFront(({ peeks }) => peeks[at], undefined);
+  const run = useLive(({ jobs }) => runOf(jobs.byId[job], at, subgraph !== undefined));
+  const missing = known && type === undefined && subgraph === undefined;
+  const name = node.title || textOf(subgraph?.name) || type?.title || node.type;
+  return (
+    <>
+      <Title node={node} name={name} run={run} />
       {run?.phase === "running" && run.maximum > 1 && (
         <progress value={run.value} max={run.maximum} aria-label="evaluations" />
       )}
@@ -110,9 +106,9 @@ export const Card = memo(function Card({
       {!node.collapsed && (
         <>
           {subgraph !== undefined && <Enter node={id} />}
-          <NodePlan job={job} node={key} />
-          <Results job={job} node={key} />
-          {peek && <Peeked session={session} node={key} peek={peek} />}
+          <NodePlan job={job} node={at} />
+          <Results job={job} node={at} />
+          {peek && <Peeked session={session} node={at} peek={peek} />}
           <NodeResizeControl
             className="resize"
             minWidth={LEAST.width}
@@ -129,32 +125,9 @@ export const Card = memo(function Card({
           />
         </>
       )}
-    </article>
+    </>
   );
-});
-
-/** The ends of links of an outline, as React Flow measures them. */
-const Ends = memo(function Ends({
-  node,
-  width,
-}: {
-  readonly node: DocNode;
-  readonly width: number;
-}) {
-  return (
-    <div className="ends">
-      {handlesOf(node, width).map(({ id, type, position, x, y }) => (
-        <i
-          key={id}
-          className={type}
-          data-handleid={id}
-          data-handlepos={position}
-          style={{ left: x, top: y }}
-        />
-      ))}
-    </div>
-  );
-});
+}
 
 /** Sockets and widgets. A widget that is linked shows that in place of its value. */
 const Body = memo(function Body({

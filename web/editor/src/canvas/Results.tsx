@@ -19,7 +19,8 @@ export function Results({ job, node }: { readonly job: string; readonly node: st
     const known = jobs.byId[job];
     return known?.outputs[node] ?? (known && outputsInside(known, node));
   });
-  return preview === null ? <Made made={made ?? {}} /> : <Preview picture={preview} />;
+  if (preview !== null) return <Preview picture={preview} />;
+  return made ? <Made made={made} /> : null;
 }
 
 /** What an output of a node gives, where it was peeked at. */

@@ -1,7 +1,15 @@
 /** Draws a link, through its reroutes where it has some. */
-import { BaseEdge, type Edge, type EdgeProps, getBezierPath, useStore } from "@xyflow/react";
+import {
+  BaseEdge,
+  type Edge,
+  type EdgeProps,
+  getBezierPath,
+  type Position,
+  useStore,
+} from "@xyflow/react";
 import { memo } from "react";
 import { useHeat } from "../plan/HeatLook";
+import type { Place } from "../document/commands";
 import type { LinkBadge } from "../document/hidden";
 import { noteRender } from "../renders";
 import { LinkBadges, STUB } from "./LinkBadges";
@@ -37,14 +45,11 @@ export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
       .filter(Boolean)
       .join(),
   );
-  const middle = places === "" ? [] : places.split(",").map((text) => text.split(" ").map(Number));
-  const points = [[sourceX, sourceY], ...middle, [targetX, targetY]];
-  const path = points.slice(1).map(([toX = 0, toY = 0], at) => {
-    const [fromX = 0, fromY = 0] = points[at] ?? [];
-    const ends = { sourceX: fromX, sourceY: fromY, targetX: toX, targetY: toY };
-    return getBezierPath({ ...ends, sourcePosition, targetPosition })[0];
-  });
-  const stubs = `M${sourceX},${sourceY} h${STUB} M${targetX - STUB},${targetY} h${STUB}`;
+  const middle = places === "" ? [] : places.split(",").map(placeOf);
+  const [from, to] = [
+    { x: sourceX, y: sourceY },
+    { x: targetX, y: targetY },
+  ];
   const state = [
     into ? "into" : "",
     shown ? "" : "stub",
@@ -56,7 +61,11 @@ export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
       <BaseEdge
         id={edge.id}
         className={state.join(" ")}
-        path={shown ? path.join(" ") : stubs}
+        path={
+          shown
+            ? linePath([from, ...middle, to], sourcePosition, targetPosition)
+            : stubsPath(from, to)
+        }
         interactionWidth={16}
       />
       {badge !== null && (
@@ -70,3 +79,27 @@ export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
     </>
   );
 });
+
+function placeOf(text: string): Place {
+  const [x = 0, y = 0] = text.split(" ").map(Number);
+  return { x, y };
+}
+
+/** A line through places; it leaves and arrives at these sides. */
+export function linePath(
+  places: readonly Place[],
+  sourcePosition: Position,
+  targetPosition: Position,
+): string {
+  const parts = places.slice(1).map((to, at) => {
+    const from = places[at] ?? to;
+    const ends = { sourceX: from.x, sourceY: from.y, targetX: to.x, targetY: to.y };
+    return getBezierPath({ ...ends, sourcePosition, targetPosition })[0];
+  });
+  return parts.join(" ");
+}
+
+/** What is drawn of a hidden link. */
+export function stubsPath(from: Place, to: Place): string {
+  return `M${from.x},${from.y} h${STUB} M${to.x - STUB},${to.y} h${STUB}`;
+}

@@ -126,16 +126,25 @@ function drawnCard(node: DocNode, known: ReadonlyMap<string, Drawn>): Drawn {
     position,
     width,
     initialHeight: node.height + TITLE,
-    dragHandle: ".card-title",
+    dragHandle: ".card-title, .card.outlined",
     draggable: !node.pinned,
     ariaLabel: node.title || node.type,
   };
 }
 
-/** Takes in what was measured; from then on it holds, and not what was computed. */
-export function measured(nodes: Drawn[]): Drawn[] {
+/** Gives all nodes the handles that can be computed, until they are measured again. */
+export function computed(nodes: readonly Drawn[]): Drawn[] {
   return nodes.map((node) =>
-    node.measured === undefined || node.handles === undefined
+    node.type === "card"
+      ? { ...node, handles: handlesOf(node.data.node, node.width ?? LEAST_WIDTH) }
+      : node,
+  );
+}
+
+/** Takes in what was measured, of all or of `these`; from then on it holds, and not what was computed. */
+export function measured(nodes: readonly Drawn[], these?: ReadonlySet<string>): Drawn[] {
+  return nodes.map((node) =>
+    node.measured === undefined || node.handles === undefined || these?.has(node.id) === false
       ? node
       : { ...node, handles: undefined },
   );

@@ -42,7 +42,8 @@ interface CanvasState {
   readonly into: number | null;
   /** Along what the dragged nodes are aligned. */
   readonly guides: readonly Guide[];
-  /** Whether a large graph is seen from where its texts cannot be read. */
+  /** Whether the graph is large, and seen from where its texts cannot be read. */
+  readonly large: boolean;
   readonly far: boolean;
   /** Whose title is being written. */
   readonly renaming: string | null;
@@ -64,6 +65,8 @@ interface CanvasState {
   readonly sizes: () => ReadonlyMap<string, { readonly width: number; readonly height: number }>;
   /** The heights of the ends of links as they are drawn. */
   readonly ends: () => ReadonlyMap<number, { readonly fromY: number; readonly toY: number }>;
+  /** Takes in where the ends of links of these are, which were measured. */
+  readonly settle: (nodes: ReadonlySet<string>) => void;
   /** The pointer's place in the graph. */
   readonly pointer: () => { readonly x: number; readonly y: number };
 }
@@ -78,6 +81,7 @@ export const useCanvas = create<CanvasState>(() => ({
   connecting: null,
   into: null,
   guides: [],
+  large: false,
   far: false,
   renaming: null,
   views: {},
@@ -92,5 +96,6 @@ export const useCanvas = create<CanvasState>(() => ({
   jump: nothing,
   sizes: () => new Map(),
   ends: () => new Map(),
+  settle: nothing,
   pointer: () => ({ x: 0, y: 0 }),
 }));

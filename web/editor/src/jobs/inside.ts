@@ -5,6 +5,16 @@ type Runs = Job["nodes"];
 
 const known = new WeakMap<Runs, Map<string, NodeRun | null>>();
 
+/** What a job tells of a node, or of what is inside of it. */
+export function runOf(
+  job: Job | undefined,
+  node: string,
+  isSubgraph: boolean,
+): NodeRun | undefined {
+  if (job === undefined) return undefined;
+  return job.nodes[node] ?? (isSubgraph ? runInside(job.nodes, node) : null) ?? undefined;
+}
+
 /** That something in it failed or runs, else the seconds of all; null before anything ran. */
 export function runInside(runs: Runs, node: string): NodeRun | null {
   const read = known.get(runs) ?? new Map<string, NodeRun | null>();

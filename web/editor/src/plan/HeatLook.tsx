@@ -25,16 +25,18 @@ export function useHeat<Value extends string | number | boolean>(
   return useLive(look);
 }
 
-export function NodeHeat({
-  job,
-  node,
-  id,
-}: {
+interface HeatedNode {
   readonly job: string;
   /** As the job calls it, and as the graph in view does. */
   readonly node: string;
   readonly id: string;
-}) {
+}
+
+export function NodeHeat(heated: HeatedNode) {
+  return usePage((page) => page.heat) ? <ShownHeat {...heated} /> : null;
+}
+
+function ShownHeat({ job, node, id }: HeatedNode) {
   const seconds = useLive(({ jobs }) => secondsOf(jobs.byId[job]?.nodes ?? {}, node));
   const share = useHeat(({ total }) => seconds / (total || 1), -1);
   const heat = useHeat(({ most }) => Math.sqrt(seconds / (most || 1)), 0);

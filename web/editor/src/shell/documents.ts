@@ -246,6 +246,14 @@ export function useActive(): Session | null {
   );
 }
 
+/** Reads from the document in front; what it gives must keep its identity. */
+export function useFront<Value>(read: (session: Session) => Value, otherwise: Value): Value {
+  return useDocuments(({ sessions, active }) => {
+    const session = sessions.find((one) => one.id === active);
+    return session === undefined ? otherwise : read(session);
+  });
+}
+
 export function activeSession(): Session | null {
   const { sessions, active } = useDocuments.getState();
   return sessions.find((session) => session.id === active) ?? null;

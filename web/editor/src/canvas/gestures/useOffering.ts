@@ -1,8 +1,9 @@
 /** Tells other parts where the pointer is, and does what they ask of the canvas. */
-import { type ReactFlowInstance, useReactFlow } from "@xyflow/react";
+import { useReactFlow } from "@xyflow/react";
 import {
   type MouseEvent,
   type PointerEvent,
+  type RefObject,
   type SetStateAction,
   useCallback,
   useEffect,
@@ -12,9 +13,10 @@ import { insert } from "../../shell/edits/editing";
 import { tell } from "../../shell/live";
 import { openFiles } from "../../shell/running";
 import { fieldAt } from "../../widgets/values";
+import { endAt } from "../ends";
 import { fitting } from "../fit";
 import { linkName } from "../LinkBadges";
-import type { Drawn } from "../layout";
+import { type Drawn, measured } from "../layout";
 import type { WireEdge } from "../Wire";
 import { type Pending, useCanvas } from "../state";
 
@@ -27,6 +29,7 @@ const NOTHING: ReadonlySet<string> = new Set();
 export function useOffering(
   setNodes: (next: SetStateAction<Drawn[]>) => void,
   setLinks: (next: ReadonlySet<string>) => void,
+  edges: RefObject<readonly WireEdge[]>,
 ) {
   const flow = useReactFlow<Drawn, WireEdge>();
   const pointer = useRef({ x: 200, y: 200 });
@@ -99,15 +102,16 @@ export function useOffering(
         ),
       ends: () =>
         new Map(
-          flow.getEdges().flatMap((edge) => {
-            const fromY = handleHeight(flow, edge.source, "source", edge.sourceHandle);
-            const toY = handleHeight(flow, edge.target, "target", edge.targetHandle);
-            return fromY === null || toY === null ? [] : [[Number(edge.id), { fromY, toY }]];
+          edges.current.flatMap(({ id, source, sourceHandle, target, targetHandle }) => {
+            const from = endAt(flow.getInternalNode(source), "source", sourceHandle);
+            const to = endAt(flow.getInternalNode(target), "target", targetHandle);
+            return from === null || to === null ? [] : [[Number(id), { fromY: from.y, toY: to.y }]];
           }),
         ),
+      settle: (measuredNow) => setNodes((all) => measured(all, measuredNow)),
       pointer: () => flow.screenToFlowPosition(pointer.current),
     });
-  }, [ask, flow, setLinks, setNodes]);
+  }, [ask, edges, flow, setLinks, setNodes]);
 
   useEffect(() => {
     const paste = (event: ClipboardEvent) => {
@@ -144,17 +148,4 @@ export function useOffering(
   }, []);
 
   return { ask, onPointerMove, onContextMenu };
-}
-
-/** How far down in the graph a handle is. */
-function handleHeight(
-  flow: ReactFlowInstance<Drawn, WireEdge>,
-  node: string,
-  side: "source" | "target",
-  handle: string | null | undefined,
-): number | null {
-  const { internals } = flow.getInternalNode(node) ?? {};
-  const found = internals?.handleBounds?.[side]?.find(({ id }) => id === handle);
-  if (internals === undefined || found === undefined) return null;
-  return internals.positionAbsolute.y + found.y + found.height / 2;
 }
