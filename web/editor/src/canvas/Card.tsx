@@ -61,7 +61,11 @@ export const Card = memo(function Card({
   ];
   const outline = { minHeight: height ?? node.height, borderTopColor: node.colour };
   return (
-    <article className={look.join(" ")} data-node={id} style={outlined ? outline : undefined}>
+    <article
+      className={look.join(" ")}
+      data-node={id}
+      {...(outlined ? { style: outline, title: node.title || node.type } : {})}
+    >
       <DeviceBar job={job} node={key} />
       <NodeHeat job={job} node={key} id={id} />
       {outlined ? (

@@ -10,13 +10,13 @@ import { linePath, stubsPath, type WireEdge } from "./Wire";
 export const FarLinks = memo(function FarLinks({ edges }: { readonly edges: readonly WireEdge[] }) {
   noteRender("far links");
   const store = useStoreApi<Drawn, WireEdge>();
-  const nodes = useStore((state) => state.nodes); // a new one where any of them changed
+  const nodes = useStore((state) => state.nodes); // others where the lookup has changed
   const critical = useHeat(({ links }) => [...links].join(), "");
   const looks = useMemo(() => {
     const { nodeLookup } = store.getState();
     const onPath = new Set(critical.split(","));
     const found = new Map<string, string[]>();
-    for (const edge of nodes.length === 0 ? [] : edges) {
+    for (const edge of edges) {
       const from = endAt(nodeLookup.get(edge.source), "source", edge.sourceHandle);
       const to = endAt(nodeLookup.get(edge.target), "target", edge.targetHandle);
       if (from === null || to === null) continue;

@@ -30,9 +30,7 @@ export function LinkBadges({
   readonly targetX: number;
   readonly targetY: number;
 }) {
-  const far = useCanvas((canvas) => canvas.far);
   const renaming = useCanvas((canvas) => canvas.renaming === linkName(link));
-  if (far) return null;
   const { name, row } = badge;
   return (
     <EdgeLabelRenderer>
