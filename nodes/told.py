@@ -87,6 +87,17 @@ class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
         return (ConditioningEntry(prompt),)
 
 
+class CLIPTextEncodeHunyuanDiT(Node, category="advanced/conditioning"):
+    """A prompt for BERT and one for mT5."""
+
+    bert: PromptText
+    mt5xl: PromptText
+
+    def run(self, clip: Clip) -> Conditioning:
+        _check_encoders(self, clip, ("bert", "mt5"), ("bert", "t5"))  # as diffusers' folders say
+        return (ConditioningEntry(Prompt(clip, self.bert, (self.mt5xl,))),)
+
+
 class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
     """A latent that a model for editing reads beside the picture. Several are read in the order of
     the nodes.
@@ -145,10 +156,11 @@ class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
         return resize(image, wide, high, "lanczos", "center")
 
 
-def _check_encoders(node: Node, clip: ClipRecipe, wanted: tuple[str, ...]) -> None:
+def _check_encoders(node: Node, clip: ClipRecipe, *wanted: tuple[str, ...]) -> None:
+    """Raises InputError where the text encoders are none of the sets that are wanted."""
     kinds = tuple(kind_of(one.encoder).name for one in clip.encoders)
-    if kinds != wanted:
+    if kinds not in wanted:
         raise InputError(
             f"{type(node).__name__}: the CLIP has the text encoders {', '.join(kinds)}, expected "
-            f"{', '.join(wanted)}"
+            f"{', '.join(wanted[0])}"
         )

@@ -174,7 +174,9 @@ class Controls:
 @dataclass(frozen=True, slots=True)
 class Files:
     """Declares how single files hold models of a family. The first prefix of `network` is that of
-    checkpoints; `text_encoders`: the prefixes of theirs, in order -> what each is. `convert` names
+    checkpoints; `text_encoders`: the prefixes of theirs, in order -> what each is. Of those whose
+    tokenizer the package does not bring: `pieces`, the tensor that holds it as sentencepiece's
+    model, and `on_hub`, its folder on the Hugging Face hub, as `owner/name/folder`. `convert` names
     a function, as `module:function`, from tensors and configuration to the tensors as the module
     names them; it reads no values, which may be computed later.
     """
@@ -182,6 +184,8 @@ class Files:
     network: Layout
     text_encoders: Mapping[str, EncoderKind]
     convert: str
+    pieces: Mapping[str, str] = field(default_factory=dict)
+    on_hub: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
