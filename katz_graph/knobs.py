@@ -26,7 +26,7 @@ def _implemented(name: Any) -> Any:
 
 Seed = Annotated[int, Field(ge=0, le=2**64 - 1), Widget(control_after_generate=True)]
 Steps = Annotated[int, Field(ge=1, le=10000)]
-Guidance = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
+Guidance = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1, round=0.01)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.001)]  # of a schedule
 SamplerName = Annotated[Literal[SAMPLER_NAMES], BeforeValidator(_implemented)]  # type: ignore[valid-type]
 SchedulerName = Literal[SCHEDULER_NAMES]  # type: ignore[valid-type]

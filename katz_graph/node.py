@@ -54,10 +54,12 @@ class FileChoice:
 class Widget:
     """Tells the editor how to show a knob; it changes nothing in what is accepted.
 
-    `dynamic_prompts`: an editor chooses one of `{a|b}` each time that it sends the text.
+    `round`: to what an editor rounds a number, where that is not its step. `dynamic_prompts`: an
+    editor chooses one of `{a|b}` each time that it sends the text.
     """
 
     step: float | None = None
+    round: float | None = None
     multiline: bool = False
     dynamic_prompts: bool = False
     control_after_generate: bool = False

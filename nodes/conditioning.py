@@ -55,7 +55,7 @@ class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Pro
 
 
 class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
-    """A prompt for each of SDXL's text encoders, and the sizes and crop that the model is told, in
+    """A prompt for each of two text encoders, and the sizes and crop that the model is told, in
     pixels.
     """
 
@@ -80,7 +80,7 @@ class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
 
 
 class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
-    """A prompt for SDXL's refiner, with an aesthetic score and the size that the model is told, in
+    """A prompt for a refiner, with an aesthetic score and the size that the model is told, in
     pixels.
     """
 
@@ -130,7 +130,7 @@ class ConditioningConcat(Node, category="conditioning"):
 class ConditioningAverage(Node, category="conditioning"):
     """Between two conditionings: at strength 1 the first, at 0 the second."""
 
-    conditioning_to_strength: Fraction = 1.0
+    conditioning_to_strength: Share = 1.0
 
     def run(
         self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context

@@ -16,6 +16,7 @@ from katz_graph.knobs import (
     SamplerName,
     SchedulerName,
     Seed,
+    Share,
     Steps,
     Strength,
     Text,
@@ -71,7 +72,7 @@ class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
     steps: Steps = 20
     sampler_name: SamplerName = "euler"
     scheduler: SchedulerName = "normal"
-    denoise: Fraction = 1.0
+    denoise: Share = 1.0
     start_at_step: Annotated[int, Field(ge=0, le=10000)] = 0
     end_at_step: Annotated[int, Field(ge=0, le=10000)] = 10000
     add_noise: bool = True

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction
+from katz_graph.knobs import Fraction, Share
 from katz_graph.models.family import block_numbers
 from katz_graph.node import Node, Widget
 from katz_graph.patches import (
@@ -30,7 +30,7 @@ class RescaleCFG(Node, category="advanced/model"):
     (Lin et al. 2024).
     """
 
-    multiplier: Fraction = 0.7
+    multiplier: Share = 0.7
 
     def run(self, model: Model) -> Model:
         return model.with_patch(RescaledGuidance(self.multiplier))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import Crop, Pixels, ScaleFactor, Side
+from katz_graph.knobs import Crop, Pixels, ScaleFactor
 from katz_graph.node import Node, ShownFor, Widget
 from katz_graph.nodes.image_edit import MEGAPIXEL, Method, proportional
 from katz_graph.wires import Socket
@@ -47,12 +47,12 @@ class ResizeImageMaskNode(Node, category="image/transform", title="Resize Image/
     width: Annotated[Pixels, _for("scale dimensions", "scale width")] = 512
     height: Annotated[Pixels, _for("scale dimensions", "scale height")] = 512
     multiplier: Annotated[ScaleFactor, _for("scale by multiplier")] = 1.0
-    longer_size: Annotated[Side, _for("scale longer dimension")] = 512
-    shorter_size: Annotated[Side, _for("scale shorter dimension")] = 512
+    longer_size: Annotated[Pixels, _for("scale longer dimension")] = 512
+    shorter_size: Annotated[Pixels, _for("scale shorter dimension")] = 512
     megapixels: Annotated[
         float, Field(ge=0.01, le=16.0), Widget(step=0.01), _for("scale total pixels")
     ] = 1.0
-    multiple: Annotated[int, Field(ge=1, le=4096), _for("scale to multiple")] = 8
+    multiple: Annotated[int, Field(ge=1, le=16384), _for("scale to multiple")] = 8
     crop: Annotated[Crop, _for("scale dimensions", "match size")] = "center"
     scale_method: Method = "area"
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LatentSide = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
+TokenSide = Annotated[int, Field(ge=16, le=16384), Widget(step=16)]  # of tokens of 2x2 cells
 Latents = Annotated["list[LatentSamples]", Socket("LATENT")]
 
 
@@ -56,12 +57,12 @@ class EmptyLatentImage(Node, category="latent"):
 
 
 class EmptySD3LatentImage(Node, category="latent/sd3"):
-    """An all-zero latent of 16 channels, as SD3 and Flux have them. Sizes are floored to multiples
+    """An all-zero latent of 16 channels, as transformers have them. Sizes are floored to multiples
     of 8.
     """
 
-    width: LatentSide = 1024
-    height: LatentSide = 1024
+    width: TokenSide = 1024
+    height: TokenSide = 1024
     batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:

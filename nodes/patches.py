@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Share
+from katz_graph.knobs import Share
 from katz_graph.models.loading.merge import merged_clip, merged_model
 from katz_graph.node import Node, Widget
 from katz_graph.patches import (
@@ -65,7 +65,7 @@ class DifferentialDiffusion(Node, category="_for_testing", title="Differential D
     later (Levin and Fried 2023).
     """
 
-    strength: Fraction = 1.0
+    strength: Share = 1.0
 
     def run(self, model: Model) -> Model:
         return model.with_patch(GradualMask(self.strength))
@@ -169,7 +169,7 @@ class ModelMergeSimple(Node, category=MERGING):
 
 
 class ModelMergeBlocks(Node, category=MERGING):
-    """As ModelMergeSimple, with a ratio each for the UNet's down blocks (and time embedding), its
+    """As ModelMergeSimple, with a ratio each for a network's down blocks (and time embedding), its
     middle and its up blocks.
     """
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from katz_graph.guidance_spec import Guider as GuiderValue
 from katz_graph.guidance_spec import Noise as NoiseValue
-from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Text
+from katz_graph.knobs import Guidance, SamplerName, SchedulerName, Seed, Share, Steps, Text
 from katz_graph.node import Node
 from katz_graph.planner.passes.expand import expand_guider, expand_sampling
 from katz_graph.wires import (
@@ -36,7 +36,7 @@ class KSampler(Node, category="sampling"):
     cfg: Guidance = 8.0
     sampler_name: SamplerName = "euler"
     scheduler: SchedulerName = "normal"
-    denoise: Fraction = 1.0
+    denoise: Share = 1.0
 
     def run(
         self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent
@@ -127,7 +127,7 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
     seed: Seed = 0
     steps: Steps = 20
     guidance_scale: Guidance = 7.5
-    strength: Fraction = 1.0
+    strength: Share = 1.0
 
     def run(
         self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.knobs import Fraction, SamplerName, SchedulerName, Steps
+from katz_graph.knobs import SamplerName, SchedulerName, Share, Steps
 from katz_graph.node import Node, Widget
+from katz_graph.sampling.aligned import ALIGNED_STEPS
 from katz_graph.sampling.names import SamplerChoice
 from katz_graph.wires import Model, Sampler, Sigmas
 
@@ -117,7 +118,7 @@ class BasicScheduler(Node, category=SCHEDULERS):
 
     scheduler: SchedulerName = "normal"
     steps: Steps = 20
-    denoise: Fraction = 1.0
+    denoise: Share = 1.0
 
     def run(self, model: Model) -> Sigmas:
         import torch
@@ -201,7 +202,7 @@ class SDTurboScheduler(Node, category=SCHEDULERS):
     """The model's levels at tenths of its timesteps, from pure noise on."""
 
     steps: Annotated[int, Field(ge=1, le=10)] = 1
-    denoise: Fraction = 1.0
+    denoise: Share = 1.0
 
     def run(self, model: Model) -> Sigmas:
         from katz_graph.sampling.schedules import turbo
@@ -214,9 +215,9 @@ class AlignYourStepsScheduler(Node, category=SCHEDULERS):
     steps.
     """
 
-    model_type: Literal["SD1", "SDXL", "SVD"] = "SD1"
+    model_type: Literal[tuple(ALIGNED_STEPS)] = next(iter(ALIGNED_STEPS))  # type: ignore[valid-type]
     steps: Steps = 10
-    denoise: Fraction = 1.0
+    denoise: Share = 1.0
 
     def run(self) -> Sigmas:
         from katz_graph.sampling.schedules import aligned_levels
@@ -249,7 +250,7 @@ class SplitSigmas(Node, category=SIGMAS, names=HALVES):
 class SplitSigmasDenoise(Node, category=SIGMAS, names=HALVES):
     """Split so that low_sigmas has this share of the steps."""
 
-    denoise: Fraction = 1.0
+    denoise: Share = 1.0
 
     def run(self, sigmas: Sigmas) -> tuple[Sigmas, Sigmas]:
         from katz_graph.sampling.schedules import split_at_denoise

@@ -21,7 +21,7 @@ from katz_graph.wires import Clip, Conditioning, Image, Latent
 
 Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
 MOST_REFERENCES = 16
-EDITED = (  # width and height of the pictures that FLUX.1 Kontext was trained on
+EDITED = (  # width and height of the pictures that models for editing were trained on
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184),
     (944, 1104), (1024, 1024), (1104, 944), (1184, 880), (1248, 832), (1328, 800), (1392, 752),
     (1456, 720), (1504, 688), (1568, 672),
@@ -45,7 +45,7 @@ class FluxDisableGuidance(Node, category="advanced/conditioning/flux"):
 
 
 class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
-    """A prompt for each of FLUX.1's text encoders, and the guidance that the model is told."""
+    """A prompt for CLIP and one for T5, and the guidance that the model is told."""
 
     clip_l: PromptText
     t5xxl: PromptText
@@ -62,7 +62,7 @@ class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
 
 
 class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
-    """A prompt for each of SD3's text encoders. With `none` one without a text reads nothing, with
+    """A prompt for each of CLIP-L, bigG and T5. With `none` one without a text reads nothing, with
     `empty_prompt` an empty one.
     """
 
@@ -85,6 +85,17 @@ class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
         if len(absent) == len(texts):  # nothing is read: zeros in the shape of CLIP's rows
             return (ConditioningEntry(Zeroed(replace(prompt, absent=tuple(absent[2:])))),)
         return (ConditioningEntry(prompt),)
+
+
+class CLIPTextEncodeHunyuanDiT(Node, category="advanced/conditioning"):
+    """A prompt for BERT and one for mT5."""
+
+    bert: PromptText
+    mt5xl: PromptText
+
+    def run(self, clip: Clip) -> Conditioning:
+        _check_encoders(self, clip, ("bert", "mt5"), ("bert", "t5"))  # as diffusers' folders say
+        return (ConditioningEntry(Prompt(clip, self.bert, (self.mt5xl,))),)
 
 
 class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
@@ -135,7 +146,7 @@ class FluxKontextMultiReferenceLatentMethod(
 
 
 class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
-    """A picture in the size nearest to its shape that FLUX.1 Kontext was trained on."""
+    """A picture in the size nearest to its shape that models for editing were trained on."""
 
     def run(self, image: Image) -> Image:
         from katz_graph.files.images import resize
@@ -145,10 +156,11 @@ class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
         return resize(image, wide, high, "lanczos", "center")
 
 
-def _check_encoders(node: Node, clip: ClipRecipe, wanted: tuple[str, ...]) -> None:
+def _check_encoders(node: Node, clip: ClipRecipe, *wanted: tuple[str, ...]) -> None:
+    """Raises InputError where the text encoders are none of the sets that are wanted."""
     kinds = tuple(kind_of(one.encoder).name for one in clip.encoders)
-    if kinds != wanted:
+    if kinds not in wanted:
         raise InputError(
             f"{type(node).__name__}: the CLIP has the text encoders {', '.join(kinds)}, expected "
-            f"{', '.join(wanted)}"
+            f"{', '.join(wanted[0])}"
         )

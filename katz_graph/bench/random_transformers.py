@@ -18,9 +18,9 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from katz_graph.bench.random_models import END, TEXT_ENCODERS, VOCABULARY, seeded, tokenizer
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.loading.single_file import SHIPPED, TOKENIZERS
 from katz_graph.models.loading.store import LIBRARIES
 from katz_graph.models.text.kinds import QWEN3, T5, EncoderKind
+from katz_graph.models.text.vocabularies import SHIPPED, TOKENIZERS
 
 Kind = Literal["sd3", "sd35", "flux", "schnell", "z_image", "hunyuan_dit", "hunyuan_dit11"]
 

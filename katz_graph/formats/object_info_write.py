@@ -152,6 +152,7 @@ def _native_options(port: Input) -> dict[str, Any]:
         else int(widget.step)
         if port.socket == "INT"
         else widget.step,
+        "round": NOTHING if widget.round is None else widget.round,
         "tooltip": port.help or NOTHING,
         "multiline": widget.multiline or NOTHING,
         "dynamicPrompts": widget.dynamic_prompts or NOTHING,

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.loading.single_file import TOKENIZERS
 from katz_graph.models.loading.store import LIBRARIES
+from katz_graph.models.text.vocabularies import TOKENIZERS
 
 KINDS = ("sd1", "sd2", "sdxl", "refiner")
 VOCABULARY = 49408

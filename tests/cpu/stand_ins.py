@@ -5,7 +5,10 @@ The names and shapes are written from the published files; nothing here reads th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import json
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +18,7 @@ from single_files import original_vae
 from torch import Tensor
 
 from katz_graph.bench.random_models import seeded
+from katz_graph.models.text.vocabularies import TOKENIZERS
 
 WIDTH, HEAD, LONG, POOLED = 64, 32, 64, 32  # of tokens, heads, long texts, CLIP-L's pooled text
 PREFIX = "model.diffusion_model."
@@ -143,6 +147,44 @@ def _t5() -> Iterator[tuple[str, tuple[int, ...]]]:
 def t5() -> dict[str, Tensor]:
     made = drawn(_t5(), 3)
     return made | {"encoder.embed_tokens.weight": made["shared.weight"].clone()}
+
+
+def sentence_pieces(extra: Sequence[tuple[str, int]] = (), spelled: bool = False) -> bytes:
+    """T5's vocabulary as sentencepiece keeps it, and behind it further pieces with their types.
+    `spelled`: letters that are unknown in bytes.
+    """
+    read = json.loads((TOKENIZERS / "t5_tokenizer" / "tokenizer.json").read_text())
+    (table,) = (
+        base64.b64decode(one["precompiled_charsmap"])
+        for one in read["normalizer"]["normalizers"]
+        if one["type"] == "Precompiled"
+    )
+    types = {"<pad>": 3, "</s>": 3, "<unk>": 2}
+    pieces = [(text, score, types.get(text, 1)) for text, score in read["model"]["vocab"]]
+    return b"".join(
+        (
+            *(
+                _field(1, _field(1, text.encode()) + _field(2, score) + _field(3, kind))
+                for text, score, kind in (*pieces, *((text, 0.0, kind) for text, kind in extra))
+            ),
+            _field(2, _field(3, 1) + _field(35, int(spelled)) + _field(40, 2)),
+            _field(3, _field(1, b"nmt_nfkc") + _field(2, table)),
+        )
+    )
+
+
+def _field(number: int, value: bytes | float) -> bytes:
+    """A field of a protocol buffer: bytes, a whole number, or a float of four bytes."""
+    if isinstance(value, bytes):
+        return _varint(number << 3 | 2) + _varint(len(value)) + value
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 5) + struct.pack("<f", value)
+
+
+def _varint(value: int) -> bytes:
+    *others, last = (value >> shift & 127 for shift in range(0, max(value.bit_length(), 1), 7))
+    return bytes((*(one | 128 for one in others), last))
 
 
 def _qwen3() -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,23 +1,37 @@
 """Files of HunyuanDiT's transformers and ControlNets in the layout of their original code, written
-here name by name, are the modules that they were made of.
+here name by name, are the modules that they were made of; so are checkpoints as ComfyUI has them.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import stand_ins as made
 import torch
-from safetensors.torch import save_file
+from diffusers import AutoencoderKL, HunyuanDiT2DModel
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import T5Tokenizer
 
+import katz_graph as katz
+from katz_graph.bench.random_models import seeded
 from katz_graph.bench.random_transformers import Kind, make_controlnet, make_transformer
 from katz_graph.errors import InputError
 from katz_graph.models.family import check_controlnet
-from katz_graph.models.loading.sources import controlnet_recipe, network_recipe
+from katz_graph.models.loading.sources import (
+    controlnet_recipe,
+    network_recipe,
+    pipeline_recipes,
+)
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
+from katz_graph.models.text.tokens import load_tokenizer
+from katz_graph.models.text.vocabularies import TOKENIZERS
 
 KINDS: tuple[Kind, ...] = ("hunyuan_dit", "hunyuan_dit11")
 torch.set_num_threads(1)
@@ -145,3 +159,143 @@ def test_a_file_that_lacks_a_layer_is_told_so(tmp_path: Path) -> None:
     save_file(short, tmp_path / "dit.safetensors")
     with pytest.raises(InputError, match=r"dit\.safetensors: incomplete: .* is missing: download"):
         network_recipe(tmp_path / "dit.safetensors")
+
+
+# Checkpoints as ComfyUI has them
+
+
+PIECES = "text_encoders.mt5xl.spiece_model"
+TEXTS = "a red circle above sand", "sand"
+
+
+@pytest.fixture(scope="module")
+def pipeline(folders: dict[Kind, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in diffusers' layout whose numbers that shapes do not tell are the published
+    models': heads of 64 in BERT, groups of 32 in the VAE.
+    """
+    folder = tmp_path_factory.mktemp("models") / "checkpoints" / "folder"
+    shutil.copytree(folders["hunyuan_dit"], folder)
+    config = folder / "text_encoder" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_attention_heads": 1}))
+    with seeded(8):
+        AutoencoderKL(
+            down_block_types=("DownEncoderBlock2D",) * 4,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+            block_out_channels=(32,) * 4,
+            layers_per_block=1,
+            scaling_factor=0.13025,
+        ).save_pretrained(folder / "vae")
+    return folder
+
+
+def all_in_one(folder: Path) -> dict[str, Tensor]:
+    """A pipeline's weights as hunyuan_dit_1.2.safetensors of ComfyUI's author names them."""
+    transformer = HunyuanDiT2DModel.from_pretrained(folder / "transformer")
+    bert = load_file(folder / "text_encoder" / "model.safetensors")
+    mt5 = load_file(folder / "text_encoder_2" / "model.safetensors")
+    vae = load_file(folder / "vae" / "diffusion_pytorch_model.safetensors")
+    words = torch.tensor(list(made.sentence_pieces()), dtype=torch.uint8)
+    return (
+        made.under("model.", original(transformer))
+        | made.under("text_encoders.hydit_clip.transformer.bert.", bert)
+        | {"text_encoders.hydit_clip.transformer.logit_scale": torch.zeros(1)}
+        | made.under("text_encoders.mt5xl.transformer.", mt5)
+        | {"text_encoders.mt5xl.transformer.encoder.embed_tokens.weight": mt5["shared.weight"] + 0}
+        | {PIECES: words}
+        | made.under("vae.", vae)
+    )
+
+
+@pytest.fixture
+def hub(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Has the hub give BERT's vocabulary, at the second asking; returns how it was asked."""
+    asked = []
+
+    def download(repository: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        assert repository == "Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers"
+        assert "tokenizer/vocab.txt" in allow_patterns
+        asked.append(local_files_only)
+        if local_files_only and len(asked) == 1:
+            raise FileNotFoundError("nothing was fetched")
+        return str(pipeline)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return asked
+
+
+def test_a_checkpoint_paints_what_the_pipeline_s_folder_does(
+    pipeline: Path, hub: list[bool], tmp_path: Path
+) -> None:
+    save_file(all_in_one(pipeline), pipeline.parent / "hunyuan_dit_1.2.safetensors")
+    graph = katz.Graph()
+    model, clip, vae = graph.CheckpointLoaderSimple(ckpt_name="folder")
+    positive = graph.CLIPTextEncodeHunyuanDiT(clip=clip, bert=TEXTS[0], mt5xl=TEXTS[1])
+    latent = graph.KSampler(
+        model=model,
+        positive=positive,
+        negative=graph.CLIPTextEncode(clip=clip, text=""),
+        latent_image=graph.EmptyLatentImage(width=64, height=96),
+        steps=3,
+        cfg=3.0,
+    )
+    graph.SaveImage(images=graph.VAEDecode(samples=latent, vae=vae))
+    painted = []
+    with katz.open(models=str(pipeline.parents[1]), output=str(tmp_path)) as engine:
+        for name in ("folder", "hunyuan_dit_1.2.safetensors"):
+            result = engine.run(graph, set={"CheckpointLoaderSimple.ckpt_name": name}, seed=1)
+            painted.append(numpy.array(result.images[0]))
+    assert (painted[0] == painted[1]).all() and painted[0].std() > 2
+    assert hub[:2] == [True, False]  # fetched once, where it was not there
+    assert False not in hub[2:]
+
+
+def test_without_a_network_it_is_said_where_the_vocabulary_is(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    save_file(all_in_one(pipeline), tmp_path / "dit.safetensors")
+    with pytest.raises(
+        InputError, match=r"its BERT has its tokenizer in .*1.2-Diffusers/tokenizer .*no route to"
+    ):
+        pipeline_recipes(tmp_path / "dit.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (None, f"incomplete: {PIECES}, the tokenizer of its mT5, is missing"),
+        (torch.zeros(9), "is F32, expected bytes"),
+        (torch.zeros(9, dtype=torch.uint8), "not one of sentencepiece's models"),
+    ],
+)
+def test_a_checkpoint_s_broken_tokenizer_is_named(
+    words: Tensor | None, problem: str, pipeline: Path, hub: list[bool], tmp_path: Path
+) -> None:
+    tensors = {name: one for name, one in all_in_one(pipeline).items() if name != PIECES}
+    save_file(tensors | ({} if words is None else {PIECES: words}), tmp_path / "dit.safetensors")
+    with pytest.raises(InputError, match=problem):
+        load_tokenizer(pipeline_recipes(tmp_path / "dit.safetensors")[1].encoders[1])
+
+
+def test_sentencepiece_s_model_cuts_as_the_same_tokenizer_s_json() -> None:
+    ours = sentence_piece_tokenizer(made.sentence_pieces())
+    wanted = T5Tokenizer.from_pretrained(TOKENIZERS / "t5_tokenizer")
+    for text in (
+        "",
+        "a red circle",
+        "  two  spaces\tand\nlines ",
+        "ﬁne ½ Ⅷ Å é",
+        "Größe: 中文, 🙂!",
+    ):
+        assert ours(text).input_ids == wanted(text).input_ids
+    assert (ours.pad_token_id, ours.eos_token_id) == (wanted.pad_token_id, wanted.eos_token_id)
+
+
+def test_unknown_letters_are_spelled_in_bytes_where_the_model_has_them() -> None:
+    letters = [(f"<0x{byte:02X}>", 6) for byte in range(256)]
+    spelled = sentence_piece_tokenizer(made.sentence_pieces(letters, spelled=True))
+    first = spelled.convert_tokens_to_ids("<0x00>")
+    assert spelled("x中").input_ids[-4:] == [*(first + byte for byte in "中".encode()), 1]

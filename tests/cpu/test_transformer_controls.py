@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,10 @@ def controlled(
     reference: Tensor,
     strength: float,
     kinds: tuple[int, ...] = (),
+    most: int = 1,
 ) -> Tensor:
-    """Runs a ControlNet and a transformer in stages: each residual alone, read by the group of
-    blocks after its own.
+    """Runs a ControlNet and a transformer in stages: each residual alone, read by groups of at most
+    so many blocks, of which all read the same.
     """
     model = ModelRecipe(recipe(base), recipe(base))
     family = family_of(model.network).controls
@@ -123,19 +125,25 @@ def controlled(
         )
         residuals.append(residual)
     tokens, fixed = embedded("transformer_embed", base, ())
-    *before, last = (None if one is None else residuals[one] for one in reads)
     state: Tokens = tokens
-    for number, residual in enumerate(before):
-        (state,) = run(
-            "transformer_blocks",
-            base,
-            features=state,
-            fixed=fixed,
-            first_block=number,
-            last_block=number,
-            residuals_1=residual,
-        )
-    (raw,) = run("transformer_head", base, features=state, residuals_1=last, parametrisation="raw")
+    *blocks, last = reads
+    for read, alike in groupby(enumerate(blocks), key=lambda pair: pair[1]):
+        numbers = [number for number, _ in alike]
+        for start in range(0, len(numbers), most):
+            group = numbers[start : start + most]
+            (state,) = run(
+                "transformer_blocks",
+                base,
+                features=state,
+                fixed=fixed,
+                first_block=group[0],
+                last_block=group[-1],
+                residuals_1=None if read is None else residuals[read],
+            )
+    residual = None if last is None else residuals[last]
+    (raw,) = run(
+        "transformer_head", base, features=state, residuals_1=residual, parametrisation="raw"
+    )
     return raw
 
 
@@ -143,14 +151,14 @@ def controlled(
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("given", [1, 2, 3, 4])  # 4 of 5: where families divide otherwise
 @pytest.mark.parametrize("kind", EACH)
-def test_residuals_one_by_one_give_what_forward_gives(
+def test_residuals_for_any_groups_of_blocks_give_what_forward_gives(
     kind: Kind, given: int, batch: int, dtype: torch.dtype
 ) -> None:
     base = make_transformer(kind, 3, given + 1 if kind == "hunyuan_dit" else 5).to(dtype)
     control = make_controlnet(kind, 4, blocks=given).to(dtype)
     step, text = inputs(base, batch, dtype)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
-    ours = controlled(base, control, step, text, reference, 0.7)
+    each = [controlled(base, control, step, text, reference, 0.7, most=most) for most in (1, 2, 10)]
     x, time = step.model_input, step.timestep.float()
     if kind == "sd35":
         # tokens lie channel by channel there, for which bfloat16's product rounds otherwise
@@ -193,7 +201,7 @@ def test_residuals_one_by_one_give_what_forward_gives(
                 base(packed, **common),
             )
         )
-    assert torch.equal(ours, wanted)
+    assert all(torch.equal(ours, wanted) for ours in each)
     assert (wanted - plain).abs().max() > 0.05
 
 

@@ -26,14 +26,14 @@ LITERALS: Mapping[str, Callable[[str], object]] = {
     "COMBO": str,
 }
 INPUT = re.compile(
-    r"(?P<name>\w+):(?P<socket>[\w*]+)(?:\[(?P<choices>[^\]]*)\])?(?:=(?P<default>.*?))?"
-    r"(?: \[(?P<low>[^\]]*?)\.\.(?P<high>[^\]]*)\])?"
+    r"(?P<name>[\w.]+):(?P<socket>[\w*,]+)(?:\[(?P<choices>[^\]]*)\])?(?:=(?P<default>.*?))?"
+    r"(?: \[(?P<low>[^\]]*?)\.\.(?P<high>[^\]]*)\])?(?: step (?P<step>\S+))?"
+    r"(?: round (?P<round>\S+))?(?P<multiline> multiline)?"
 )
+WITH_STEPS = "# The same of "  # how the line begins that comes before nodes with steps
 
-OTHER_FAMILIES = frozenset({"FluxGuidance"})
-"""Nodes of the table that have no meaning for Stable Diffusion 1, 2 and XL."""
-
-FEWER_CHOICES = ("sampler_name",)  # samplers of other model families are not there
+# samplers of other model families are not there, nor formats of pictures other than PNG
+FEWER_CHOICES = ("sampler_name", "format", "format.bit_depth")
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,34 @@ class Expected:
     low: str | None = None
     high: str | None = None
     choices: str | None = None
+    step: str | None = None
+    round: str | None = None
+    multiline: str | None = None
 
 
 @dataclass(frozen=True)
 class Signature:
+    """`with_steps`: the table has steps, what is rounded, and which texts are of several lines."""
+
     name: str
     inputs: tuple[Expected, ...]
     outputs: tuple[str, ...]
     is_output: bool
+    with_steps: bool
 
 
 def signatures() -> list[Signature]:
-    return [parse(line) for line in TABLE.read_text().splitlines() if not line.startswith("#")]
+    found, with_steps = [], False
+    for line in TABLE.read_text().splitlines():
+        if line.startswith("#"):
+            with_steps = line.startswith(WITH_STEPS)
+        else:
+            found.append(parse(line, with_steps))
+    return found
 
 
-def parse(line: str) -> Signature:
-    """`Name`: a:INT=1 [0..5], b:COMBO[x|y] | optional: c:MASK | hidden: d -> IMAGE, MASK
+def parse(line: str, with_steps: bool) -> Signature:
+    """`Name`: a:INT=1 [0..5] step 2 round 1, b:COMBO[x|y] | optional: c:MASK | hidden: d -> IMAGE, MASK
     (OUTPUT_NODE)
     """
     name, rest = re.fullmatch(r"`(\w+)`: ?(.*)", line).groups()  # type: ignore[union-attr]
@@ -76,11 +88,12 @@ def parse(line: str) -> Signature:
         tuple(found),
         tuple(sockets.split(", ")) if sockets else (),
         "(OUTPUT_NODE)" in outputs,
+        with_steps,
     )
 
 
 def expected_inputs(text: str, optional: bool) -> list[Expected]:
-    parts = [part for part in re.split(r", (?=\w+:[A-Z*])", text.strip()) if part]
+    parts = [part for part in re.split(r", (?=[\w.]+:[A-Z*])", text.strip()) if part]
     found = []
     for part in parts:
         match = INPUT.fullmatch(part)
@@ -96,8 +109,8 @@ def registry() -> Registry:
 
 def test_the_table_is_read_whole() -> None:
     table = {signature.name: signature for signature in signatures()}
-    assert len(table) == 154
-    assert set(table) >= OTHER_FAMILIES
+    assert len(table) == 168
+    assert sum(one.with_steps for one in table.values()) == 48
     scale = table["ImageScale"]
     assert [one.name for one in scale.inputs] == [
         "image",
@@ -115,11 +128,7 @@ def test_the_table_is_read_whole() -> None:
     assert table["ControlNetApplyAdvanced"].inputs[-1].optional
 
 
-@pytest.mark.parametrize(
-    "expected",
-    [signature for signature in signatures() if signature.name not in OTHER_FAMILIES],
-    ids=lambda one: one.name,
-)
+@pytest.mark.parametrize("expected", signatures(), ids=lambda one: one.name)
 def test_a_core_node_is_as_the_ecosystem_knows_it(registry: Registry, expected: Signature) -> None:
     assert expected.name in registry
     kind = registry[expected.name]
@@ -128,9 +137,20 @@ def test_a_core_node_is_as_the_ecosystem_knows_it(registry: Registry, expected: 
         theirs = [one.name for one in expected.inputs if (one.socket in LITERALS) == are_knobs]
         assert ours == theirs
     for one in expected.inputs:
-        assert differences(kind.inputs[one.name], one) == {}
+        mine = kind.inputs[one.name]
+        assert differences(mine, one) == {}
+        if expected.with_steps:
+            assert step_of(mine) == step_of(one)
+            assert mine.widget.round == (None if one.round is None else float(one.round))
+            assert mine.widget.multiline == (one.multiline is not None)
     assert tuple(output.socket for output in kind.outputs) == expected.outputs
     assert kind.is_output == expected.is_output
+
+
+def step_of(one: Input | Expected) -> float | None:
+    """Returns a number's step, which for whole ones is 1 where nothing is said."""
+    step = one.widget.step if isinstance(one, Input) else one.step
+    return (1.0 if one.socket == "INT" else None) if step is None else float(step)
 
 
 def differences(ours: Input, theirs: Expected) -> dict[str, tuple[object, object]]:
@@ -153,6 +173,9 @@ def differences(ours: Input, theirs: Expected) -> dict[str, tuple[object, object
                 theirs.name in FEWER_CHOICES and len(ours.choices) < int(theirs.choices)
             )
             if not same:
+                found["choices"] = (ours.choices, theirs.choices)
+        elif theirs.name in FEWER_CHOICES:
+            if not set(ours.choices) <= set(theirs.choices.split("|")):
                 found["choices"] = (ours.choices, theirs.choices)
         elif list(ours.choices) != list(dict.fromkeys(theirs.choices.split("|"))):
             found["choices"] = (ours.choices, theirs.choices)

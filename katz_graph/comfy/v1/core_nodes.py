@@ -194,6 +194,7 @@ def _declared(port: Input, folders: Folders) -> tuple[Any, ...]:
         "min": port.minimum,
         "max": port.maximum,
         "step": port.widget.step,
+        "round": port.widget.round,
     }
     options |= {
         name: True for name in ("multiline", "control_after_generate") if getattr(port.widget, name)

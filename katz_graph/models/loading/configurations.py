@@ -60,9 +60,9 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
 
 
 def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[str, Any]:
-    """Derives that of a CLIPTextModel, or of SDXL's second, a CLIPTextModelWithProjection.
+    """Derives that of a CLIPTextModel, or of one that projects, a CLIPTextModelWithProjection.
 
-    projecting: it is SDXL's second; None tells it from the width.
+    projecting: it is the latter; None tells it from the width.
     """
     open_clip = "positional_embedding" in shapes
     shapes = {name.removeprefix("text_model."): shape for name, shape in shapes.items()}
@@ -113,17 +113,25 @@ def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[s
 
 def t5_configuration(shapes: Shapes) -> dict[str, Any]:
     """Derives that of a T5EncoderModel of T5 1.1, whose feed-forward layers are gated."""
-    vocabulary, width = shapes["shared.weight"]
+    vocabulary, _ = shapes["shared.weight"]
     if vocabulary != T5_VOCABULARY:
         raise InputError(
             f"a T5 with a vocabulary of {vocabulary:,} tokens (mT5 or UMT5), expected T5 1.1's "
             f"{T5_VOCABULARY:,}"
         )
+    return _t5(shapes) | {"architectures": ["T5EncoderModel"], "model_type": "t5"}
+
+
+def mt5_configuration(shapes: Shapes) -> dict[str, Any]:
+    """Derives that of an MT5EncoderModel, whatever the size of its vocabulary."""
+    return _t5(shapes) | {"architectures": ["MT5EncoderModel"], "model_type": "mt5"}
+
+
+def _t5(shapes: Shapes) -> dict[str, Any]:
+    vocabulary, width = shapes["shared.weight"]
     first = "encoder.block.0.layer.{}."
     buckets, heads = shapes[first.format(0) + "SelfAttention.relative_attention_bias.weight"]
     return {
-        "architectures": ["T5EncoderModel"],
-        "model_type": "t5",
         "vocab_size": vocabulary,
         "d_model": width,
         "d_kv": shapes[first.format(0) + "SelfAttention.q.weight"][0] // heads,
@@ -133,6 +141,23 @@ def t5_configuration(shapes: Shapes) -> dict[str, Any]:
         "relative_attention_num_buckets": buckets,
         "feed_forward_proj": "gated-gelu",
         "eos_token_id": 1,
+        "pad_token_id": 0,
+    }
+
+
+def bert_configuration(shapes: Shapes) -> dict[str, Any]:
+    """Derives that of a BertModel."""
+    vocabulary, width = shapes["embeddings.word_embeddings.weight"]
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": shapes["encoder.layer.0.intermediate.dense.weight"][0],
+        "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
+        "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
+        "num_attention_heads": max(1, width // HEAD_WIDTH),
+        "num_hidden_layers": how_many(shapes, "encoder.layer.{}."),
         "pad_token_id": 0,
     }
 

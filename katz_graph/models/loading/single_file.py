@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from katz_graph.errors import InputError
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
-from katz_graph.models.configuration import config
 from katz_graph.models.family import (
+    Configuration,
     Layout,
     a_network,
     all_controls,
@@ -27,20 +27,22 @@ from katz_graph.models.family import (
 )
 from katz_graph.models.loading.configurations import (
     Shapes,
+    bert_configuration,
+    mt5_configuration,
     qwen3_configuration,
     t5_configuration,
     text_configuration,
     vae_configuration,
 )
 from katz_graph.models.loading.identity import (
-    configuration_identity,
     file_identity,
     header,
     read_header,
 )
 from katz_graph.models.loading.number import read_number
 from katz_graph.models.loading.quantised import is_beside, stored_weights
-from katz_graph.models.text.kinds import CLIP, QWEN3, T5, EncoderKind, kind_of
+from katz_graph.models.text.kinds import BERT, CLIP, MT5, QWEN3, T5, EncoderKind
+from katz_graph.models.text.vocabularies import in_file, on_hub, text_encoder
 from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 
 VAES = ("first_stage_model.", "vae.", "")
@@ -63,11 +65,15 @@ TEXT_ENCODERS = {
     ),
 }
 """How files of their own hold text encoders; one of CLIP that projects is told by its width."""
-TOKENIZERS = Path(__file__).parents[1]
-SHIPPED = {T5: "t5_tokenizer", QWEN3: "qwen_tokenizer"}  # folders of whole tokenizers
-PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encoder, OpenCLIP's
+CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
+    T5: t5_configuration,
+    QWEN3: qwen3_configuration,
+    MT5: mt5_configuration,
+    BERT: bert_configuration,
+}
+"""How those of a checkpoint are configured, whose kind is told by their prefix; CLIP's by more."""
 STRANGERS = {  # what families are called that none of ours is, by the names of their tensors
-    r"txt_in\.individual_token_refiner": "HunyuanVideo",
+    r"txt_in\.individual_token_": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
     r"(^|\.)double_stream_modulation_img\.": "FLUX.2",
     r"(^|\.)double_layers\.": "AuraFlow",
@@ -96,7 +102,7 @@ KINDS = {
     r"ip_adapter": ("IP-Adapter", "which is not supported"),
     r"^controlnet_blocks\.0\.linear\.": (
         "MistoLine ControlNet",
-        "which is not supported: take another of FLUX.1",
+        "which is not supported: take another ControlNet",
     ),
     r"input_hint_block\.|controlnet_cond_embedding\.": (
         "ControlNet",
@@ -189,7 +195,10 @@ def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
     inside = [(prefix, kind) for prefix, kind in _text_prefixes().items() if file.under(prefix)]
     if inside:
         return tuple(
-            text_encoder(_configured(file, prefix, _text_layout(kind))) for prefix, kind in inside
+            text_encoder(
+                _configured(file, prefix, _text_layout(kind)), _tokenizer(file, prefix, kind)
+            )
+            for prefix, kind in inside
         )
     return (text_encoder(_component(file, list(TEXT_ENCODERS.values()), "a text encoder")),)
 
@@ -199,7 +208,13 @@ def check_checkpoint(file: Contents) -> None:
     lacking = [
         words
         for words, there in (
-            (a_network(), any(file.under(one.network.prefixes[0]) for one in all_files())),
+            (
+                a_network(),
+                any(
+                    file.under(one.network.prefixes[0]) or one.network.prefix(file.shapes)
+                    for one in all_files()
+                ),
+            ),
             ("text encoders", any(file.under(prefix) for prefix in _text_prefixes())),
             ("a VAE", any(file.under(prefix) for prefix in VAES[:-1])),
         )
@@ -216,34 +231,25 @@ def check_checkpoint(file: Contents) -> None:
         )
 
 
-def text_encoder(encoder: Component, own: Component | None = None) -> TextEncoderRecipe:
-    """Returns a text encoder with its own tokenizer, or else the vocabulary that the package
-    ships.
-    """
-    kind = kind_of(encoder)
-    if own is not None:
-        return TextEncoderRecipe(encoder, own)
-    if kind in SHIPPED:
-        folder = TOKENIZERS / SHIPPED[kind]
-        whole = configuration_identity(folder / "tokenizer.json")
-        return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
-    if not kind.rows:
-        raise InputError(
-            f"{encoder.folder}: a {kind.title} has no tokenizer of its own beside it: expected one "
-            "in its folder, or in the pipeline's next to it"
-        )
-    folder = TOKENIZERS / "clip_tokenizer"
-    files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
-    # the two kinds of CLIP's fill up their rows with different tokens
-    padding = PADDING[config(encoder).get("hidden_act", "quick_gelu")]
-    settings = {"pad_token": padding, "model_max_length": 77}
-    return TextEncoderRecipe(encoder, Component(str(folder), files, json.dumps(settings)))
+def _tokenizer(file: Contents, prefix: str, kind: EncoderKind) -> Component | None:
+    """Returns the tokenizer that the family says a checkpoint's text encoder has of its own."""
+    for files in all_files():
+        if (tensor := files.pieces.get(prefix)) is not None:
+            if tensor not in file.shapes:
+                raise InputError(
+                    f"{file.path}: incomplete: {tensor}, the tokenizer of its {kind.title}, is "
+                    "missing: download it again"
+                )
+            return in_file(file.identity, tensor)
+        if (place := files.on_hub.get(prefix)) is not None:
+            return on_hub(place, f"{file.path}: its {kind.title}")
+    return None
 
 
 def _text_layout(kind: EncoderKind) -> Layout:
-    if not kind.rows:
-        return TEXT_ENCODERS[kind]
-    return Layout(("",), CLIP_NAMES, lambda shapes, _: text_configuration(shapes, kind.projects))
+    if kind.rows:
+        return Layout(("",), (), lambda shapes, _: text_configuration(shapes, kind.projects))
+    return Layout(("",), (), lambda shapes, _: CONFIGURATIONS[kind](shapes))
 
 
 def _text_prefixes() -> dict[str, EncoderKind]:

@@ -37,11 +37,11 @@ from katz_graph.models.loading.single_file import (
     contents,
     controlnet_component,
     network_component,
-    text_encoder,
     text_encoders,
     vae_component,
 )
 from katz_graph.models.text.kinds import KINDS, kind_of, split, width_of
+from katz_graph.models.text.vocabularies import text_encoder
 from katz_graph.recipe import (
     DEFAULT_LAYOUT,
     ClipRecipe,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ from transformers.utils import logging
 from katz_graph.errors import InputError
 from katz_graph.messages import first_line
 from katz_graph.models.loading.component import SENTENCE_PIECES, VOCABULARIES
+from katz_graph.models.loading.number import read_bytes
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.text.kinds import kind_of, positions_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
+from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.textual_inversion import pieces, vectors
-from katz_graph.recipe import Prompt, TextEncoderRecipe, TextLayout
+from katz_graph.recipe import Component, Prompt, TextEncoderRecipe, TextLayout
 
 
 def token_rows(
@@ -107,19 +108,12 @@ def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list
 
 @lru_cache(maxsize=16)
 def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
-    """Loads the tokenizer of a text encoder once. InputError when the files are not one, or are
-    read by a package that is not there.
-    """
+    """Loads the tokenizer of a text encoder once. InputError when the files are not one."""
     part, name = encoder.tokenizer, kind_of(encoder.encoder).tokenizer
-    vocabularies = {Path(file.path).name for file in part.files} & set(VOCABULARIES)
-    if vocabularies == {SENTENCE_PIECES} and find_spec("sentencepiece") is None:
-        raise InputError(
-            f"{part.folder}: {SENTENCE_PIECES} is read with the package sentencepiece, which is "
-            "not installed: pip install sentencepiece, or put the tokenizer.json of the same "
-            "tokenizer beside it"
-        )
     with quiet(logging):
         try:
+            if (model := _sentence_pieces(part)) is not None:
+                return sentence_piece_tokenizer(model)
             return getattr(transformers, name).from_pretrained(
                 part.folder, local_files_only=True, **json.loads(part.configuration or "{}")
             )
@@ -127,3 +121,13 @@ def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
             raise InputError(
                 f"{part.folder}: cannot be loaded as {name}: {first_line(error)}"
             ) from error
+
+
+def _sentence_pieces(part: Component) -> bytes | None:
+    """Returns sentencepiece's model, where a tokenizer is nothing but that."""
+    if part.prefix:  # a tensor of a checkpoint
+        return read_bytes(part.files[0], part.prefix)
+    vocabularies = {Path(file.path).name for file in part.files} & set(VOCABULARIES)
+    if vocabularies != {SENTENCE_PIECES}:
+        return None
+    return (Path(part.folder) / SENTENCE_PIECES).read_bytes()

@@ -21,9 +21,12 @@ from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.family import Controls, Files, Layout, ModelFamily, Training
+from katz_graph.models.text.kinds import BERT, MT5
 from katz_graph.recipe import TextLayout
 
 FOLDER = "katz_graph.models.families.hunyuan_dit"
+BERT_PREFIX = "text_encoders.hydit_clip.transformer.bert."
+MT5_PREFIX = "text_encoders.mt5xl.transformer."
 FAMILY = ModelFamily(
     title="HunyuanDiT",
     short="HunyuanDiT",
@@ -36,14 +39,17 @@ FAMILY = ModelFamily(
     ),
     files=Files(
         network=Layout(
-            # of checkpoints beside which nothing is read; of a file of its own; of ComfyUI's
+            # of checkpoints that ComfyUI saves; of a file of its own; of ComfyUI's own checkpoint
             prefixes=("model.diffusion_model.", "", "model."),
             names=(FUSED,),
             configure=transformer_configuration,
             besides=("before_proj.weight",),
         ),
-        text_encoders={},
+        text_encoders={BERT_PREFIX: BERT, MT5_PREFIX: MT5},
         convert=f"{FOLDER}.files:converted",
+        # ComfyUI, whose checkpoints these are, brings the first vocabulary itself
+        on_hub={BERT_PREFIX: "Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers/tokenizer"},
+        pieces={MT5_PREFIX: "text_encoders.mt5xl.spiece_model"},
     ),
     training=Training(
         latent=lambda _: LATENT,

@@ -1,0 +1,96 @@
+"""Reads sentencepiece's models of T5 and mT5 in place of the package sentencepiece: pieces with
+their scores, and the table that text is normalised with, go to the tokenizers library, whose
+unigram model cuts a text into the same pieces.
+
+Left out: models that are not unigram, which are refused, and symbols of a user's own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers.models import Unigram
+
+# fields by number, and their values: sentencepiece_model.proto (github.com/google/sentencepiece)
+PIECES, TRAINING, NORMALISING = 1, 2, 3
+TEXT, SCORE, TYPE = 1, 2, 3  # of a piece
+KIND, BYTES = 3, 35  # of how it was trained; the second: unknown letters are spelled in bytes
+TABLE = 2  # of how text is normalised
+UNIGRAM, UNKNOWN = 1, 2  # a kind of model, a type of piece
+PADDING, END = "<pad>", "</s>"  # what T5's models call them
+SPACE = "▁"
+FIXED = {1: 8, 5: 4}  # bytes of values of a wire type
+
+
+def sentence_piece_tokenizer(model: bytes) -> Any:
+    """Makes a tokenizer that ends each text, as T5's does. ValueError where the bytes are no model
+    of that kind.
+    """
+    try:
+        fields = _fields(model)
+        trained, normalising = (
+            _fields(fields.get(name, [b""])[-1]) for name in (TRAINING, NORMALISING)
+        )
+        pieces = [_fields(piece) for piece in fields[PIECES]]
+        scored = [
+            (piece[TEXT][0].decode(), struct.unpack("<f", piece.get(SCORE, [bytes(4)])[0])[0])
+            for piece in pieces
+        ]
+        unknown = [piece.get(TYPE) for piece in pieces].index([UNKNOWN])
+        end = [text for text, _ in scored].index(END)
+    except (LookupError, ValueError, TypeError, AttributeError, struct.error):
+        raise ValueError("not one of sentencepiece's models as T5's are") from None
+    if trained.get(KIND, [UNIGRAM])[-1] != UNIGRAM:
+        raise ValueError("a model of sentencepiece that is not unigram, as T5's are")
+    made = Tokenizer(Unigram(scored, unknown, byte_fallback=trained.get(BYTES, [0])[-1] == 1))
+    if table := normalising.get(TABLE, [b""])[-1]:
+        made.normalizer = normalizers.Precompiled(table)
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+        ]
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, end)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        eos_token=END,
+        pad_token=PADDING,
+        unk_token=scored[unknown][0],
+    )
+
+
+def _fields(message: bytes) -> dict[int, list[Any]]:
+    """Returns a protocol buffer's fields by number, each with all its values: whole numbers, or
+    bytes. ValueError or LookupError where it is none.
+    """
+    found: dict[int, list[Any]] = {}
+    place = 0
+    while place < len(message):
+        key, place = _number(message, place)
+        value: int | bytes
+        if key & 7 == 0:
+            value, place = _number(message, place)
+        else:
+            length, place = _number(message, place) if key & 7 == 2 else (FIXED[key & 7], place)
+            value, place = message[place : place + length], place + length
+            if place > len(message):
+                raise ValueError(key)
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def _number(message: bytes, place: int) -> tuple[int, int]:
+    """Returns a number of variable length, and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = message[place]
+        value, place = value | (byte & 127) << shift, place + 1
+        if byte < 128:
+            return value, place
+        shift += 7

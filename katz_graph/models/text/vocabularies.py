@@ -1,0 +1,74 @@
+"""Finds the tokenizers of text encoders: beside them, in the package, in a tensor of the same file,
+or in a folder of the hub, fetched once. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from katz_graph.errors import InputError
+from katz_graph.messages import first_line
+from katz_graph.models.configuration import config
+from katz_graph.models.loading.component import TOKENIZER_FILES, component
+from katz_graph.models.loading.identity import configuration_identity
+from katz_graph.models.text.kinds import QWEN3, T5, kind_of
+from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
+
+TOKENIZERS = Path(__file__).parents[1]
+SHIPPED = {T5: "t5_tokenizer", QWEN3: "qwen_tokenizer"}  # folders of whole tokenizers
+PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encoder, OpenCLIP's
+
+
+def text_encoder(encoder: Component, own: Component | None = None) -> TextEncoderRecipe:
+    """Returns a text encoder with its own tokenizer, or else the vocabulary that the package
+    ships.
+    """
+    kind = kind_of(encoder)
+    if own is not None:
+        return TextEncoderRecipe(encoder, own)
+    if kind in SHIPPED:
+        folder = TOKENIZERS / SHIPPED[kind]
+        whole = configuration_identity(folder / "tokenizer.json")
+        return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
+    if not kind.rows:
+        raise InputError(
+            f"{encoder.folder}: a {kind.title} has no tokenizer of its own beside it: expected one "
+            "in its folder, or in the pipeline's next to it"
+        )
+    folder = TOKENIZERS / "clip_tokenizer"
+    files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
+    # the two kinds of CLIP's fill up their rows with different tokens
+    padding = PADDING[config(encoder).get("hidden_act", "quick_gelu")]
+    settings = {"pad_token": padding, "model_max_length": 77}
+    return TextEncoderRecipe(encoder, Component(str(folder), files, json.dumps(settings)))
+
+
+def in_file(file: FileIdentity, tensor: str) -> Component:
+    """Returns a tokenizer that a tensor of a file holds, as sentencepiece's model."""
+    return Component(file.path, (file,), prefix=tensor)
+
+
+def on_hub(place: str, whose: str) -> Component:
+    """Returns the tokenizer in a folder of the Hugging Face hub (`owner/name/folder`), which is
+    asked where it was not fetched before. `whose` it is: for the InputError where it cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+
+    repository, _, folder = place.rpartition("/")
+    wanted = [f"{folder}/{name}" for name in TOKENIZER_FILES]
+    try:
+        there = snapshot_download(repository, allow_patterns=wanted, local_files_only=True)
+        return component(Path(there) / folder, "tokenizer")
+    except (InputError, OSError):
+        pass  # never fetched, or other parts of it alone
+    try:
+        return component(
+            Path(snapshot_download(repository, allow_patterns=wanted)) / folder, "tokenizer"
+        )
+    # the hub's client lets errors of several network libraries through
+    except Exception as problem:
+        raise InputError(
+            f"{whose} has its tokenizer in {place} on the Hugging Face hub, from where it could "
+            f"not be fetched: {first_line(problem)}: load the file once while there is a network"
+        ) from None
