@@ -12,6 +12,7 @@ from katz_graph.planner.report.document import PLAN
 from katz_graph.web.events import JOB_EVENT
 from katz_graph.web.http.answers import (
     CheckedWorkflow,
+    CountedTexts,
     FilePage,
     MovedFiles,
     OpenedWorkflow,
@@ -29,6 +30,7 @@ from katz_graph.web.http.bodies import (
     PlanBody,
     PresenceBody,
     PromptBody,
+    TokensBody,
 )
 from katz_graph.web.live.frames import SERVER_FRAME
 from katz_graph.web.live.katz_channel import REQUEST
@@ -41,6 +43,7 @@ READ: dict[str, TypeAdapter[Any]] = {
     for body in (
         PromptBody,
         PlanBody,
+        TokensBody,
         ForgetBody,
         InterruptBody,
         FreeBody,
@@ -54,6 +57,7 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
     "OpenedWorkflow": TypeAdapter(OpenedWorkflow),
     "CheckedWorkflow": TypeAdapter(CheckedWorkflow),
     "PlannedWorkflow": TypeAdapter(PlannedWorkflow),
+    "CountedTexts": TypeAdapter(CountedTexts),
     "FilePage": TypeAdapter(FilePage),
     "MovedFiles": TypeAdapter(MovedFiles),
     "PackList": TypeAdapter(PackList),

@@ -119,6 +119,7 @@ def test_answers_are_as_described(tmp_path: Path, plan: Data) -> None:
             "OpenedWorkflow": await client.post("/katz/open", json=graph),
             "CheckedWorkflow": await client.post("/katz/check", json={"prompt": graph}),
             "PlannedWorkflow": await client.post("/katz/plan", json={"prompt": graph}),
+            "CountedTexts": await client.post("/katz/tokens", json={"prompt": graph}),
             "FilePage": await client.get("/katz/files"),
             "MovedFiles": await client.post("/katz/files/trash", json={"names": []}),
             "OthersThere": await client.post("/katz/presence", json={"page": "p", "files": []}),

@@ -30,6 +30,7 @@ from katz_graph.web.runner_client.facts import (
     PlannedGraph,
     RunnerFacts,
     Stats,
+    TextSizes,
 )
 from katz_graph.web.serve import assemble
 from katz_graph.web.state import State
@@ -60,6 +61,7 @@ class ScriptedRunner:
         self.refusal: CheckedPrompt | None = None
         self.planned: list[tuple[Any, ...]] = []
         self.plans = PlannedGraph()
+        self.sizes: TextSizes = {}
         self.web: dict[str, str] = {}
         self.found: tuple[PackFacts, ...] = ()
 
@@ -112,6 +114,9 @@ class ScriptedRunner:
 
     async def packs(self) -> tuple[PackFacts, ...]:
         return self.found
+
+    async def text_sizes(self, document: Any) -> TextSizes:
+        return self.sizes
 
     async def plan(self, *asked: Any) -> PlannedGraph:
         self.planned.append(asked)

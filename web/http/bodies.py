@@ -97,6 +97,12 @@ class PlanBody(ChoicesBody):
     packs: bool = False
 
 
+class TokensBody(Body):
+    """`POST /katz/tokens`: a workflow of any format."""
+
+    prompt: dict[str, Any]
+
+
 class ForgetBody(Body):
     """`POST /queue` and `POST /history`: all, or these."""
 

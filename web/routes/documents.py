@@ -1,11 +1,12 @@
-"""Serves `/katz/open`, `/katz/check` and `/katz/plan`: workflows for an editor, before anything is
-queued.
+"""Serves `/katz/open`, `/katz/check`, `/katz/plan` and `/katz/tokens`: workflows for an editor,
+before anything is queued.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -14,10 +15,17 @@ from starlette.responses import Response
 from katz_graph.errors import InputError
 from katz_graph.formats.image import Carried
 from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
-from katz_graph.web.http.answers import CheckedWorkflow, OpenedWorkflow, PlannedWorkflow, as_data
+from katz_graph.web.http.answers import (
+    CheckedWorkflow,
+    CountedTexts,
+    OpenedWorkflow,
+    PlannedWorkflow,
+    as_data,
+)
 from katz_graph.web.http.bodies import (
     PlanBody,
     PromptBody,
+    TokensBody,
     read_graph,
     read_prompt,
     read_workflow_file,
@@ -108,6 +116,18 @@ def router(state: State) -> APIRouter:
             made.plans, found.error, found.node_errors, (*found.notes, *made.notes)
         )
         return json_answer(state.concealment.data(as_data(told)))
+
+    @routes.post(
+        "/tokens",
+        openapi_extra=takes(TokensBody),
+        responses=answers("how long its prompts are", CountedTexts) | refusals(503),
+    )
+    async def counted(request: Request) -> Response:
+        """Count the tokens of each prompt as the text encoders read it that it is linked to. A text
+        whose encoders are not known is left out.
+        """
+        body = await read_graph(request, TokensBody, state.options.limits)
+        return json_answer(asdict(CountedTexts(await state.runner.text_sizes(body.prompt))))
 
     return routes
 

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from katz_graph.models.text.recipe import TextSize
+
+TextSizes = Mapping[str, Mapping[str, tuple[TextSize, ...]]]
+"""How long the texts of prompts are, by node and input; see `TextSize`."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:

@@ -27,11 +27,13 @@ from katz_graph.web.runner_client.facts import (
     PlannedGraph,
     RunnerFacts,
     Stats,
+    TextSizes,
 )
 from katz_graph.web.runner_client.messages import (
     ORDER,
     Cancel,
     Check,
+    CountTokens,
     Draw,
     Free,
     FromRunner,
@@ -201,6 +203,11 @@ class Runner:
         """Draws a workflow of any format but the editor's own as editors open it."""
         drawn: DrawnWorkflow = await self._ask(Draw(document))
         return drawn
+
+    async def text_sizes(self, document: Any) -> TextSizes:
+        """Counts the tokens of the prompts of a document."""
+        sizes: TextSizes = await self._ask(CountTokens(document))
+        return sizes
 
     async def plan(self, question: MakePlan) -> PlannedGraph:
         """Plans the samplers of a checked prompt, in place of the client's earlier request."""

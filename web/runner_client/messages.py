@@ -17,6 +17,7 @@ from katz_graph.web.runner_client.facts import (
     PlannedGraph,
     RunnerFacts,
     Stats,
+    TextSizes,
 )
 
 RECORD = "record"
@@ -112,6 +113,14 @@ class Draw(Question):
     """Asks for a workflow of any other format as editors open it."""
 
     answer: ClassVar[TypeAdapter[DrawnWorkflow]] = TypeAdapter(DrawnWorkflow)
+    document: Any
+
+
+@dataclass(frozen=True)
+class CountTokens(Question):
+    """Asks how long the prompts of a document are."""
+
+    answer: ClassVar[TypeAdapter[TextSizes]] = TypeAdapter(TextSizes)
     document: Any
 
 
@@ -240,6 +249,7 @@ ToRunner = (
     | Keep
     | Check
     | Draw
+    | CountTokens
     | MakePlan
     | GetPacks
     | GetScripts

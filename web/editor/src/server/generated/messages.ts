@@ -6,6 +6,7 @@
 export interface Messages {
   PromptBody: PromptBody;
   PlanBody: PlanBody;
+  TokensBody: TokensBody;
   ForgetBody: ForgetBody;
   InterruptBody: InterruptBody;
   FreeBody: FreeBody;
@@ -17,6 +18,7 @@ export interface Messages {
   OpenedWorkflow: OpenedWorkflow;
   CheckedWorkflow: CheckedWorkflow;
   PlannedWorkflow: PlannedWorkflow;
+  CountedTexts: CountedTexts;
   FilePage: FilePage;
   MovedFiles: MovedFiles;
   PackList: PackList;
@@ -197,6 +199,14 @@ export interface PlanBody {
   client_id?: string | null;
   partial_execution_targets?: string[] | null;
   packs?: boolean;
+}
+/**
+ * `POST /katz/tokens`: a workflow of any format.
+ */
+export interface TokensBody {
+  prompt: {
+    [k: string]: unknown;
+  };
 }
 /**
  * `POST /queue` and `POST /history`: all, or these.
@@ -468,6 +478,27 @@ export interface DescribedPrediction {
   sequential_seconds: number;
   period_seconds: number;
   binding: string;
+}
+/**
+ * Answers `/katz/tokens`: how long the texts of prompts are, by node and input.
+ */
+export interface CountedTexts {
+  texts: {
+    [k: string]: {
+      [k: string]: TextSize[];
+    };
+  };
+}
+/**
+ * How long a text is for the text encoders of a kind, which `encoder` names. CLIP's read its
+ * tokens in `chunks` of at most `most` each. Others read it at once, in 0 chunks: of any length
+ * where `most` is 0, else the first so many tokens. What begins and ends a text is not counted.
+ */
+export interface TextSize {
+  encoder: string;
+  tokens: number;
+  chunks: number;
+  most: number;
 }
 /**
  * Answers `/katz/files`, newest first; `next` gives the following ones as `after`, null when
