@@ -9,6 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from katz_graph.formats.shipped import Template
 from katz_graph.planner.report.document import PLAN
+from katz_graph.planner.written_step import WrittenStep
 from katz_graph.web.events import JOB_EVENT
 from katz_graph.web.http.answers import (
     CheckedWorkflow,
@@ -31,6 +32,7 @@ from katz_graph.web.http.bodies import (
     PresenceBody,
     PromptBody,
     TokensBody,
+    UnfoldBody,
 )
 from katz_graph.web.live.frames import SERVER_FRAME
 from katz_graph.web.live.katz_channel import REQUEST
@@ -44,6 +46,7 @@ READ: dict[str, TypeAdapter[Any]] = {
         PromptBody,
         PlanBody,
         TokensBody,
+        UnfoldBody,
         ForgetBody,
         InterruptBody,
         FreeBody,
@@ -58,6 +61,7 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
     "CheckedWorkflow": TypeAdapter(CheckedWorkflow),
     "PlannedWorkflow": TypeAdapter(PlannedWorkflow),
     "CountedTexts": TypeAdapter(CountedTexts),
+    "WrittenStep": TypeAdapter(WrittenStep),
     "FilePage": TypeAdapter(FilePage),
     "MovedFiles": TypeAdapter(MovedFiles),
     "PackList": TypeAdapter(PackList),

@@ -12,19 +12,19 @@ import pytest
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow
-from katz_graph.ir.device import Device
 from katz_graph.models.text.recipe import TextSize
 from katz_graph.packs import Registry, load_registry
 from katz_graph.web.options import Limits
 from katz_graph.web.runner import dry_runs
 from katz_graph.web.runner.dry_runs import DryRuns
+from katz_graph.web.runner_client.messages import Unfold
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 REGISTRY = load_registry()[0]
 
 
 def dry_runs_of(registry: Registry = REGISTRY) -> DryRuns:
-    return DryRuns(registry, Folders(), Limits(), Device("cpu", 1e10, 1e10))
+    return DryRuns(registry, Folders(), Limits())
 
 
 def document(name: str, **texts: str) -> dict[str, Any]:
@@ -79,3 +79,14 @@ def test_an_encoder_that_is_not_known_is_not_told_of(monkeypatch: pytest.MonkeyP
     assert set(dry_runs_of(replace(REGISTRY, types=types)).text_sizes(graph)) == {"3"}
     monkeypatch.setattr(dry_runs, "LETTERS", 0)
     assert set(dry_runs_of().text_sizes(graph)) == {"3"}  # whose text is empty
+
+
+def test_a_sampler_is_written_out_and_what_is_wrong_is_a_line() -> None:
+    runs = dry_runs_of()
+    graph = document("txt2img.json")
+    found = Unfold.answer.validate_python(Unfold.answer.dump_python(runs.step(graph, "5")))
+    assert found.error == "" and found.step is not None
+    assert (found.step.nodes[0].type, found.step.nodes[-1].name) == ("StepBegin", found.step.end)
+    assert found.step.nodes[0].sources["model"] == ("5", "model")
+    for wrong in ({}, {"5": {}}, {"5": {"class_type": "KSampler", "inputs": {}}}):
+        assert runs.step(wrong, "5").step is None and runs.step(wrong, "5").error

@@ -31,6 +31,7 @@ from katz_graph.web.runner_client.facts import (
     RunnerFacts,
     Stats,
     TextSizes,
+    WrittenOut,
 )
 from katz_graph.web.serve import assemble
 from katz_graph.web.state import State
@@ -62,6 +63,7 @@ class ScriptedRunner:
         self.planned: list[tuple[Any, ...]] = []
         self.plans = PlannedGraph()
         self.sizes: TextSizes = {}
+        self.written = WrittenOut(error="there is no step")
         self.web: dict[str, str] = {}
         self.found: tuple[PackFacts, ...] = ()
 
@@ -117,6 +119,9 @@ class ScriptedRunner:
 
     async def text_sizes(self, document: Any) -> TextSizes:
         return self.sizes
+
+    async def unfold(self, document: Any, node: str) -> WrittenOut:
+        return self.written
 
     async def plan(self, *asked: Any) -> PlannedGraph:
         self.planned.append(asked)

@@ -103,6 +103,12 @@ class TokensBody(Body):
     prompt: dict[str, Any]
 
 
+class UnfoldBody(TokensBody):
+    """`POST /katz/unfold`. `node`: the sampler, as events call it."""
+
+    node: str = Field(max_length=200)
+
+
 class ForgetBody(Body):
     """`POST /queue` and `POST /history`: all, or these."""
 

@@ -28,7 +28,6 @@ from katz_graph.planner.places import parse_places
 from katz_graph.web.events import JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.caches import Caches
-from katz_graph.web.runner.dry_runs import DryRuns
 from katz_graph.web.runner.limits import limited
 from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner.runs import RunnerDevices, Runs
@@ -119,10 +118,6 @@ class Devices:
         plans = Plans(self._engine, limited(registry, self._options.limits), folders)
         self._opened.callback(plans.close)
         return plans
-
-    def dry_runs(self, registry: Registry, folders: Folders) -> DryRuns:
-        """Makes the `DryRuns` of these devices."""
-        return DryRuns(registry, folders, self._options.limits, self._engine.device)
 
     def stats(self) -> Stats:
         """Returns current statistics."""

@@ -4,42 +4,32 @@ Must not know the queue.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
-from katz_graph.checks.validate import check, downstream, upstream
-from katz_graph.errors import Cancelled
-from katz_graph.executor.graph.context import RunContext
-from katz_graph.executor.graph.result_store import ResultCache
-from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.planning_engine import PlanningEngine
+from katz_graph.errors import InputError
+from katz_graph.executor.rehearsal import Rehearsal
 from katz_graph.files.folders import Folders
-from katz_graph.graph import Graph, NodeCall
-from katz_graph.ir.device import Device
-from katz_graph.ir.region import Region
+from katz_graph.graph import NodeCall
 from katz_graph.models.text.recipe import TextSize, prompts
 from katz_graph.models.text.tokens import text_size
-from katz_graph.packs import BUILTIN, Registry
+from katz_graph.packs import Registry
 from katz_graph.recipe import ConditioningEntry, Prompt
 from katz_graph.web.options import Limits
 from katz_graph.web.runner.checking import Malformed, parsed
 from katz_graph.web.runner.limits import limited
-from katz_graph.web.runner_client.facts import TextSizes
+from katz_graph.web.runner_client.facts import TextSizes, WrittenOut
 
 SECONDS = 5.0  # after which no further node runs
 LETTERS = 200_000  # of the texts that are counted at once
 
 
 class DryRuns:
-    """Runs nodes of the package alone: those of packs run when somebody asks for it."""
+    """Runs nodes of the package alone, none of packs; without the devices of jobs."""
 
-    def __init__(
-        self, registry: Registry, folders: Folders, limits: Limits, device: Device
-    ) -> None:
+    def __init__(self, registry: Registry, folders: Folders, limits: Limits) -> None:
         self._registry, self._limits = limited(registry, limits), limits
-        self._folders, self._device = folders, device
+        self._folders = folders
 
     def text_sizes(self, document: Any) -> TextSizes:
         """Counts the tokens of the prompts of a document. A text is left out whose encoders are not
@@ -49,51 +39,32 @@ class DryRuns:
             graph = parsed(document, self._registry, self._limits).graph
         except Malformed:
             return {}
-        sources = {
-            name: [link.node for _, link in call.links() if link.node in graph.nodes]
-            for name, call in graph.nodes.items()
-        }
-        foreign = [name for name, call in graph.nodes.items() if not self._is_own(call)]
-        left_out = downstream(sources, foreign)
-        texts = {
-            name: self._texts(call) for name, call in graph.nodes.items() if name not in left_out
-        }
-        wanted, letters = [], 0
-        for name, said in texts.items():
+        texts, letters = {}, 0
+        for name, call in graph.nodes.items():
+            said = self._texts(call)
             length = sum(map(len, said.values()))
             if said and letters + length <= LETTERS:
                 letters += length
-                wanted.append(name)
-        needed = upstream(sources, wanted)
-        part = Graph({name: call for name, call in graph.nodes.items() if name in needed})
-        sound = check(part, self._registry, self._folders, {}, wanted)
-        if not sound.targets:
-            return {}
-        with self._context() as context:
-            try:
-                found = run_graph(sound.graph, context, ResultCache("none"), sound.targets)
-            except Cancelled:
-                return {}
-        return {name: _sizes(texts[name], made) for name, made in found.outputs.items()}
+                texts[name] = said
+        made = self._rehearsal().outputs(graph, texts)
+        return {name: _sizes(texts[name], outputs) for name, outputs in made.items()}
 
-    @contextmanager
-    def _context(self) -> Iterator[RunContext]:
-        """Makes the context of a run, which is cancelled when it takes too long."""
-        engine: PlanningEngine[Region] = PlanningEngine(self._device, lambda region: region)
-        context = RunContext(engine, self._folders, self._folders.output, types=self._registry)
-        late = threading.Timer(SECONDS, context.cancel)
-        late.start()
+    def step(self, document: Any, sampler: str) -> WrittenOut:
+        """Writes a sampler of a document out as the nodes of its step."""
         try:
-            yield context
-        finally:
-            late.cancel()
+            graph = parsed(document, self._registry, self._limits).graph
+            return WrittenOut(self._rehearsal().step(graph, sampler))
+        except InputError as error:
+            return WrittenOut(error=str(error))
 
-    def _is_own(self, call: NodeCall) -> bool:
-        return call.type in self._registry and self._registry[call.type].pack == BUILTIN
+    def _rehearsal(self) -> Rehearsal:
+        return Rehearsal(self._registry, self._folders, SECONDS)
 
     def _texts(self, call: NodeCall) -> Mapping[str, str]:
         """Returns the texts of a node that encodes prompts, by input."""
-        kind = self._registry[call.type]
+        kind = self._registry.get(call.type)
+        if kind is None:
+            return {}
         linked = {kind.inputs[name].socket for name, _ in call.links() if name in kind.inputs}
         encodes = any(output.socket == "CONDITIONING" for output in kind.outputs)
         if not encodes or "CLIP" not in linked:

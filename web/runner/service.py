@@ -55,6 +55,7 @@ from katz_graph.web.runner_client.messages import (
     Refused,
     Run,
     Taken,
+    Unfold,
     WornOut,
 )
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
@@ -145,6 +146,8 @@ class RunnerService:
                 self._ask(arrived.number, question, self._devices.stats)
             case CountTokens(document) as question if self._dry_runs is not None:
                 self._ask(arrived.number, question, partial(self._dry_runs.text_sizes, document))
+            case Unfold(document, node) as question if self._dry_runs is not None:
+                self._ask(arrived.number, question, partial(self._dry_runs.step, document, node))
             case MakePlan() as question if self._plans is not None:
                 planned = self._plans.enter(question)
                 self._ask(arrived.number, question, planned, self._plans.thread)
@@ -155,9 +158,11 @@ class RunnerService:
         return Devices(self._start_with, self._settings, self._ahead, self._wear_out)
 
     def _begin(self, devices: Devices) -> None:
+        from katz_graph.web.runner.dry_runs import DryRuns
+
         self._devices = devices
         self._plans = devices.plans(self._registry, self._folders)
-        self._dry_runs = devices.dry_runs(self._registry, self._folders)
+        self._dry_runs = DryRuns(self._registry, self._folders, self._start_with.options.limits)
         self._runs = devices.runs(self._registry, self._folders, self._tell, self._unkept)
         imports_are_done()
         self._wire.send(Ready(self._facts(devices)))

@@ -28,6 +28,7 @@ from katz_graph.web.runner_client.facts import (
     RunnerFacts,
     Stats,
     TextSizes,
+    WrittenOut,
 )
 from katz_graph.web.runner_client.messages import (
     ORDER,
@@ -49,6 +50,7 @@ from katz_graph.web.runner_client.messages import (
     Question,
     Run,
     Taken,
+    Unfold,
     WornOut,
 )
 from katz_graph.web.runner_client.process import (
@@ -208,6 +210,11 @@ class Runner:
         """Counts the tokens of the prompts of a document."""
         sizes: TextSizes = await self._ask(CountTokens(document))
         return sizes
+
+    async def unfold(self, document: Any, node: str) -> WrittenOut:
+        """Writes a sampler out as the nodes of its step."""
+        written: WrittenOut = await self._ask(Unfold(document, node))
+        return written
 
     async def plan(self, question: MakePlan) -> PlannedGraph:
         """Plans the samplers of a checked prompt, in place of the client's earlier request."""

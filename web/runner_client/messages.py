@@ -18,6 +18,7 @@ from katz_graph.web.runner_client.facts import (
     RunnerFacts,
     Stats,
     TextSizes,
+    WrittenOut,
 )
 
 RECORD = "record"
@@ -122,6 +123,15 @@ class CountTokens(Question):
 
     answer: ClassVar[TypeAdapter[TextSizes]] = TypeAdapter(TextSizes)
     document: Any
+
+
+@dataclass(frozen=True)
+class Unfold(Question):
+    """Asks for a sampler of a document as the nodes of its step."""
+
+    answer: ClassVar[TypeAdapter[WrittenOut]] = TypeAdapter(WrittenOut)
+    document: Any
+    node: str
 
 
 @dataclass(frozen=True)
@@ -250,6 +260,7 @@ ToRunner = (
     | Check
     | Draw
     | CountTokens
+    | Unfold
     | MakePlan
     | GetPacks
     | GetScripts

@@ -7,6 +7,7 @@ export interface Messages {
   PromptBody: PromptBody;
   PlanBody: PlanBody;
   TokensBody: TokensBody;
+  UnfoldBody: UnfoldBody;
   ForgetBody: ForgetBody;
   InterruptBody: InterruptBody;
   FreeBody: FreeBody;
@@ -19,6 +20,7 @@ export interface Messages {
   CheckedWorkflow: CheckedWorkflow;
   PlannedWorkflow: PlannedWorkflow;
   CountedTexts: CountedTexts;
+  WrittenStep: WrittenStep;
   FilePage: FilePage;
   MovedFiles: MovedFiles;
   PackList: PackList;
@@ -207,6 +209,15 @@ export interface TokensBody {
   prompt: {
     [k: string]: unknown;
   };
+}
+/**
+ * `POST /katz/unfold`. `node`: the sampler, as events call it.
+ */
+export interface UnfoldBody {
+  prompt: {
+    [k: string]: unknown;
+  };
+  node: string;
 }
 /**
  * `POST /queue` and `POST /history`: all, or these.
@@ -499,6 +510,43 @@ export interface TextSize {
   tokens: number;
   chunks: number;
   most: number;
+}
+/**
+ * The nodes that stand for a sampler, each behind those that it reads; what the sampler gave,
+ * `end` gives, with the same numbers of outputs. `passed_by`: nodes of the graph, the nearest to
+ * the sampler first, whose part the step does itself, so that they may go where nothing else reads
+ * them.
+ */
+export interface WrittenStep {
+  nodes: StepNode[];
+  end: string;
+  passed_by: string[];
+}
+/**
+ * A node of a step. Each of its inputs is a value, an output of another node of the step
+ * (`links`), or what an input of a node of the graph is linked to (`sources`).
+ */
+export interface StepNode {
+  name: string;
+  type: string;
+  title: string;
+  values: {
+    [k: string]: unknown;
+  };
+  links: {
+    /**
+     * @minItems 2
+     * @maxItems 2
+     */
+    [k: string]: [unknown, unknown];
+  };
+  sources: {
+    /**
+     * @minItems 2
+     * @maxItems 2
+     */
+    [k: string]: [unknown, unknown];
+  };
 }
 /**
  * Answers `/katz/files`, newest first; `next` gives the following ones as `after`, null when
