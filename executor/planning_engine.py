@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from katz_graph.context import Context
 from katz_graph.ir.device import Device
-from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import latent_space
@@ -22,16 +22,18 @@ from katz_graph.models.text.tokens import prompt_length
 from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.wires import LatentSamples
 
+Made = TypeVar("Made")
+
 
 @dataclass(slots=True)
-class PlanningEngine:
+class PlanningEngine(Generic[Made]):
     """Implements `katz_graph.context.Engine`: results of models are zeros of the right shape.
-    `programs` come in the order in which their samplers were reached.
+    `programs` are what was made of the samplers, in the order in which they were reached.
     """
 
     device: Device
-    compile: Callable[[Region], Program]
-    programs: list[Program] = field(default_factory=list)
+    compile: Callable[[Region], Made]
+    programs: list[Made] = field(default_factory=list)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         self.programs.append(self.compile(region))

@@ -9,9 +9,11 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from katz_graph.formats.shipped import Template
 from katz_graph.planner.report.document import PLAN
+from katz_graph.planner.written_step import WrittenStep
 from katz_graph.web.events import JOB_EVENT
 from katz_graph.web.http.answers import (
     CheckedWorkflow,
+    CountedTexts,
     FilePage,
     MovedFiles,
     OpenedWorkflow,
@@ -29,6 +31,8 @@ from katz_graph.web.http.bodies import (
     PlanBody,
     PresenceBody,
     PromptBody,
+    TokensBody,
+    UnfoldBody,
 )
 from katz_graph.web.live.frames import SERVER_FRAME
 from katz_graph.web.live.katz_channel import REQUEST
@@ -41,6 +45,8 @@ READ: dict[str, TypeAdapter[Any]] = {
     for body in (
         PromptBody,
         PlanBody,
+        TokensBody,
+        UnfoldBody,
         ForgetBody,
         InterruptBody,
         FreeBody,
@@ -54,6 +60,8 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
     "OpenedWorkflow": TypeAdapter(OpenedWorkflow),
     "CheckedWorkflow": TypeAdapter(CheckedWorkflow),
     "PlannedWorkflow": TypeAdapter(PlannedWorkflow),
+    "CountedTexts": TypeAdapter(CountedTexts),
+    "WrittenStep": TypeAdapter(WrittenStep),
     "FilePage": TypeAdapter(FilePage),
     "MovedFiles": TypeAdapter(MovedFiles),
     "PackList": TypeAdapter(PackList),

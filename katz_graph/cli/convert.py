@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from rich.markup import escape
 
 from katz_graph.cli.options import ConvertOptions
 from katz_graph.errors import InputError, RunError
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.object_info import read_object_info
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import Signatures, signatures, titled, unknown_types
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow, to_native
+from katz_graph.node import NodeType
 from katz_graph.packs import load_registry
 
 WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
@@ -43,6 +46,8 @@ def convert(source: Path, target: Path, options: ConvertOptions) -> None:
     known = signatures(registry, foreign)
     workflow = read_workflow(source, registry, foreign)
     try:
+        for sampler in options.unfold:
+            workflow = _unfolded(workflow, sampler, registry, settings.folders())
         document = WRITERS[to](workflow, known)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
@@ -59,6 +64,16 @@ def convert(source: Path, target: Path, options: ConvertOptions) -> None:
     ):
         console.print(f"[yellow]warning:[/] {escape(line)}")
     _write(target, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _unfolded(
+    workflow: Workflow, sampler: str, types: Mapping[str, NodeType], folders: Folders
+) -> Workflow:
+    from katz_graph.executor.rehearsal import Rehearsal
+    from katz_graph.planner.written_step import with_step
+
+    step = Rehearsal(types, folders).step(workflow.graph, sampler)
+    return replace(workflow, graph=with_step(workflow.graph, sampler, step))
 
 
 def _write(target: Path, text: str) -> None:

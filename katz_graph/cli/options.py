@@ -79,6 +79,9 @@ class SubmitOptions(FolderOptions, GraphOptions):
 @dataclass(frozen=True)
 class ConvertOptions(FolderOptions):
     to: str = option("api, ui or katz", "api")
+    unfold: tuple[str, ...] = option(
+        "write this sampler out as the nodes of its step", (), metavar="NODE"
+    )
     object_info: str | None = option(
         "a server's description of its nodes, for those that are not known here",
         metavar="FILE|URL",

@@ -17,7 +17,7 @@ from web_server import GRAPH, Served, serving
 
 from katz_graph.formats.shipped import FOLDER
 from katz_graph.web.options import Limits
-from katz_graph.web.runner_client.facts import CheckedPrompt, PlannedGraph
+from katz_graph.web.runner_client.facts import CheckedPrompt, PlannedGraph, WrittenOut
 
 EDITORS: dict[str, Any] = {
     "id": "d1",
@@ -136,6 +136,19 @@ def test_a_file_of_more_bytes_than_a_prompt_has_is_413(tmp_path: Path) -> None:
         assert answer.status_code == 413 and "prompt_bytes" in answer.json()["error"]
 
     run(tmp_path, scenario, replace(Limits(), prompt_bytes=1000))
+
+
+def test_a_sampler_that_cannot_be_written_out_is_one_line(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        server.runner.written = WrittenOut(error=f"{tmp_path / 'input'}: no, not this one")
+        body = {"prompt": GRAPH, "node": "2"}
+        answer = await server.client.post("/katz/unfold", json=body)
+        assert answer.status_code == 400 and "not this one" in answer.json()["error"]
+        assert str(tmp_path) not in answer.text
+        for wrong in ({"prompt": GRAPH}, {**body, "node": "2" * 201}, {**body, "prompt": 5}):
+            assert (await server.client.post("/katz/unfold", json=wrong)).status_code == 400
+
+    run(tmp_path, scenario)
 
 
 def test_a_check_answers_as_queueing_would_and_queues_nothing(tmp_path: Path) -> None:

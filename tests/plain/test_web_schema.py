@@ -18,12 +18,14 @@ from web_files import picture
 from web_server import Served, serving
 
 from katz_graph.cli.main import app
+from katz_graph.models.text.recipe import TextSize
 from katz_graph.planner.report.describe import as_json
+from katz_graph.planner.written_step import StepNode, WrittenStep
 from katz_graph.web.events import PlanMade
 from katz_graph.web.http.answers import FilePage, ListedFile
 from katz_graph.web.live.channel import QueueView
 from katz_graph.web.live.katz_channel import NativeChannel
-from katz_graph.web.runner_client.facts import PlannedGraph
+from katz_graph.web.runner_client.facts import PlannedGraph, WrittenOut
 from katz_graph.web.schema import schema
 
 DESCRIBED = schema()
@@ -109,6 +111,11 @@ def test_answers_are_as_described(tmp_path: Path, plan: Data) -> None:
 
     async def asked(server: Served) -> None:
         server.runner.plans = PlannedGraph((plan,), ("a note",))
+        nodes = (
+            StepNode("end", "StepEnd", "", {"n": 2**64 - 1}, {"a": ("b", 0)}, {"c": ("5", "d")}),
+        )
+        server.runner.written = WrittenOut(WrittenStep(nodes, "end", ("10",)))
+        server.runner.sizes = {"2": {"text": (TextSize("CLIP", 81, 2, 75),)}}
         (tmp_path / "output").mkdir(exist_ok=True)
         (tmp_path / "output/a.png").write_bytes(picture())
         job = await server.submit()
@@ -119,6 +126,8 @@ def test_answers_are_as_described(tmp_path: Path, plan: Data) -> None:
             "OpenedWorkflow": await client.post("/katz/open", json=graph),
             "CheckedWorkflow": await client.post("/katz/check", json={"prompt": graph}),
             "PlannedWorkflow": await client.post("/katz/plan", json={"prompt": graph}),
+            "CountedTexts": await client.post("/katz/tokens", json={"prompt": graph}),
+            "WrittenStep": await client.post("/katz/unfold", json={"prompt": graph, "node": "5"}),
             "FilePage": await client.get("/katz/files"),
             "MovedFiles": await client.post("/katz/files/trash", json={"names": []}),
             "OthersThere": await client.post("/katz/presence", json={"page": "p", "files": []}),

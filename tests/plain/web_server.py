@@ -30,6 +30,8 @@ from katz_graph.web.runner_client.facts import (
     PlannedGraph,
     RunnerFacts,
     Stats,
+    TextSizes,
+    WrittenOut,
 )
 from katz_graph.web.serve import assemble
 from katz_graph.web.state import State
@@ -60,6 +62,8 @@ class ScriptedRunner:
         self.refusal: CheckedPrompt | None = None
         self.planned: list[tuple[Any, ...]] = []
         self.plans = PlannedGraph()
+        self.sizes: TextSizes = {}
+        self.written = WrittenOut(error="there is no step")
         self.web: dict[str, str] = {}
         self.found: tuple[PackFacts, ...] = ()
 
@@ -112,6 +116,12 @@ class ScriptedRunner:
 
     async def packs(self) -> tuple[PackFacts, ...]:
         return self.found
+
+    async def text_sizes(self, document: Any) -> TextSizes:
+        return self.sizes
+
+    async def unfold(self, document: Any, node: str) -> WrittenOut:
+        return self.written
 
     async def plan(self, *asked: Any) -> PlannedGraph:
         self.planned.append(asked)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from katz_graph.models.text.recipe import TextSize
 from katz_graph.planner.report.document import PlanData
 
 
@@ -38,6 +39,13 @@ class PlannedWorkflow:
     error: Mapping[str, Any] | None
     node_errors: Mapping[str, Any]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedTexts:
+    """Answers `/katz/tokens`: how long the texts of prompts are, by node and input."""
+
+    texts: Mapping[str, Mapping[str, tuple[TextSize, ...]]]
 
 
 @dataclass(frozen=True, slots=True)

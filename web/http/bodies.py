@@ -97,6 +97,18 @@ class PlanBody(ChoicesBody):
     packs: bool = False
 
 
+class TokensBody(Body):
+    """`POST /katz/tokens`: a workflow of any format."""
+
+    prompt: dict[str, Any]
+
+
+class UnfoldBody(TokensBody):
+    """`POST /katz/unfold`. `node`: the sampler, as events call it."""
+
+    node: str = Field(max_length=200)
+
+
 class ForgetBody(Body):
     """`POST /queue` and `POST /history`: all, or these."""
 

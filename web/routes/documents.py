@@ -1,11 +1,12 @@
-"""Serves `/katz/open`, `/katz/check` and `/katz/plan`: workflows for an editor, before anything is
-queued.
+"""Serves `/katz/open`, `/katz/check`, `/katz/plan`, `/katz/tokens` and `/katz/unfold`: workflows
+for an editor, before anything is queued.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -14,10 +15,19 @@ from starlette.responses import Response
 from katz_graph.errors import InputError
 from katz_graph.formats.image import Carried
 from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
-from katz_graph.web.http.answers import CheckedWorkflow, OpenedWorkflow, PlannedWorkflow, as_data
+from katz_graph.planner.written_step import WrittenStep
+from katz_graph.web.http.answers import (
+    CheckedWorkflow,
+    CountedTexts,
+    OpenedWorkflow,
+    PlannedWorkflow,
+    as_data,
+)
 from katz_graph.web.http.bodies import (
     PlanBody,
     PromptBody,
+    TokensBody,
+    UnfoldBody,
     read_graph,
     read_prompt,
     read_workflow_file,
@@ -108,6 +118,33 @@ def router(state: State) -> APIRouter:
             made.plans, found.error, found.node_errors, (*found.notes, *made.notes)
         )
         return json_answer(state.concealment.data(as_data(told)))
+
+    @routes.post(
+        "/tokens",
+        openapi_extra=takes(TokensBody),
+        responses=answers("how long its prompts are", CountedTexts) | refusals(503),
+    )
+    async def counted(request: Request) -> Response:
+        """Count the tokens of each prompt as the text encoders read it that it is linked to. A text
+        whose encoders are not known is left out.
+        """
+        body = await read_graph(request, TokensBody, state.options.limits)
+        return json_answer(asdict(CountedTexts(await state.runner.text_sizes(body.prompt))))
+
+    @routes.post(
+        "/unfold",
+        openapi_extra=takes(UnfoldBody),
+        responses=answers("its step as nodes", WrittenStep) | refusals(503),
+    )
+    async def unfolded(request: Request) -> Response:
+        """Write a sampler out as the nodes of its step, which give the same picture. Nothing runs
+        that needs a model, and no node of a pack.
+        """
+        body = await read_graph(request, UnfoldBody, state.options.limits)
+        written = await state.runner.unfold(body.prompt, body.node)
+        if written.step is None:
+            raise Refusal(400, state.concealment.data(written.error), "not_unfolded")
+        return json_answer(asdict(written.step))
 
     return routes
 

@@ -19,7 +19,7 @@ from katz_graph.formats.prompt_errors import TOLD, error, in_lines, node_errors,
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.ui_open import editors_document
-from katz_graph.formats.workflow import is_native
+from katz_graph.formats.workflow import Workflow, is_native
 from katz_graph.graph import Graph
 from katz_graph.messages import one_line, shorten
 from katz_graph.node import NodeType
@@ -40,32 +40,11 @@ def check_prompt(
     """Checks a document: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of
     the output nodes those to run; None: all.
     """
-    if document is None:
-        return CheckedPrompt(error=error("no_prompt", "No prompt provided", "No prompt provided"))
-    if isinstance(document, Mapping) and not document:
-        return CheckedPrompt(
-            error=error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes")
-        )
-    too_many = _too_many(_nodes_in(document), limits)
-    if too_many is not None:
-        return CheckedPrompt(error=too_many)
-    nameless = _nameless(document)
-    if nameless is not None:
-        return CheckedPrompt(error=nameless)
     try:
-        workflow = parse_workflow(document, registry)
-    except InputError as malformed:
-        return CheckedPrompt(
-            error=error(
-                "invalid_prompt", "Prompt is malformed", in_lines(str(malformed).split("\n"))
-            )
-        )
+        workflow = parsed(document, registry, limits)
+    except Malformed as malformed:
+        return CheckedPrompt(error=malformed.error)
     graph = workflow.graph
-    too_many = _too_many(
-        len(graph.nodes), limits, sum(len(call.inputs) for call in graph.nodes.values())
-    )
-    if too_many is not None:
-        return CheckedPrompt(error=too_many)
     wanted, passed_over = (None, ()) if targets is None else _outputs(targets, graph, registry)
     rules: Mapping[ProblemKind, Rule] = {**RULES, "over_limit": partial(limit_problems, limits)}
     found = check(graph, registry, folders, rules, wanted)
@@ -79,6 +58,36 @@ def check_prompt(
         notes=(*workflow.notes, *passed_over, *map(str, found.warnings))[:TOLD],
         workflow=editors_document(document),
     )
+
+
+class Malformed(InputError):
+    """No graph can be read from a document, or too large a one; `error` says it as ComfyUI does."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        super().__init__(f"{error['message']}: {error['details']}")
+        self.error = error
+
+
+def parsed(document: Any, registry: Mapping[str, NodeType], limits: Limits) -> Workflow:
+    """Reads a document of any format. Malformed where it is none, or has too many nodes."""
+    if document is None:
+        raise Malformed(error("no_prompt", "No prompt provided", "No prompt provided"))
+    if isinstance(document, Mapping) and not document:
+        raise Malformed(
+            error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes")
+        )
+    _check_size(_nodes_in(document), limits)
+    nameless = _nameless(document)
+    if nameless is not None:
+        raise Malformed(nameless)
+    try:
+        workflow = parse_workflow(document, registry)
+    except InputError as wrong:
+        lines = in_lines(str(wrong).split("\n"))
+        raise Malformed(error("invalid_prompt", "Prompt is malformed", lines)) from None
+    nodes = workflow.graph.nodes
+    _check_size(len(nodes), limits, sum(len(call.inputs) for call in nodes.values()))
+    return workflow
 
 
 def _nodes_in(document: Any) -> int:
@@ -100,17 +109,19 @@ def _nodes_in(document: Any) -> int:
     return sum(len(nodes) for nodes in (document["nodes"], *inside) if isinstance(nodes, list))
 
 
-def _too_many(nodes: int, limits: Limits, inputs: int = 0) -> dict[str, Any] | None:
+def _check_size(nodes: int, limits: Limits, inputs: int = 0) -> None:
     most = limits.nodes * INPUTS
     if nodes <= limits.nodes and inputs <= most:
-        return None
+        return
     details = f"{nodes:,} nodes, more than this server's limit of {limits.nodes:,} (nodes)"
     if nodes <= limits.nodes:
         details = (
             f"{inputs:,} inputs, more than {INPUTS} for each of the {limits.nodes:,} that "
             "this server's limit allows (nodes)"
         )
-    return error("invalid_prompt", "Prompt is too large", details, limit="nodes", max=limits.nodes)
+    raise Malformed(
+        error("invalid_prompt", "Prompt is too large", details, limit="nodes", max=limits.nodes)
+    )
 
 
 def _nameless(document: Any) -> dict[str, Any] | None:

@@ -40,6 +40,7 @@ from katz_graph.web.runner_client.messages import (
     Answer,
     Cancel,
     Check,
+    CountTokens,
     Draw,
     Free,
     GetObjectInfo,
@@ -54,12 +55,14 @@ from katz_graph.web.runner_client.messages import (
     Refused,
     Run,
     Taken,
+    Unfold,
     WornOut,
 )
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
 if TYPE_CHECKING:
     from katz_graph.web.runner.devices import Devices
+    from katz_graph.web.runner.dry_runs import DryRuns
     from katz_graph.web.runner.plans import Plans
     from katz_graph.web.runner.runs import Runs
 
@@ -88,6 +91,7 @@ class RunnerService:
         self._devices: Devices | None = None
         self._runs: Runs | None = None
         self._plans: Plans | None = None
+        self._dry_runs: DryRuns | None = None
         self._early: list[Numbered] = []  # that wait for the devices
         # first: all is waiting for that
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)
@@ -140,6 +144,10 @@ class RunnerService:
                 )
             case GetStats() as question:
                 self._ask(arrived.number, question, self._devices.stats)
+            case CountTokens(document) as question if self._dry_runs is not None:
+                self._ask(arrived.number, question, partial(self._dry_runs.text_sizes, document))
+            case Unfold(document, node) as question if self._dry_runs is not None:
+                self._ask(arrived.number, question, partial(self._dry_runs.step, document, node))
             case MakePlan() as question if self._plans is not None:
                 planned = self._plans.enter(question)
                 self._ask(arrived.number, question, planned, self._plans.thread)
@@ -150,8 +158,11 @@ class RunnerService:
         return Devices(self._start_with, self._settings, self._ahead, self._wear_out)
 
     def _begin(self, devices: Devices) -> None:
+        from katz_graph.web.runner.dry_runs import DryRuns
+
         self._devices = devices
         self._plans = devices.plans(self._registry, self._folders)
+        self._dry_runs = DryRuns(self._registry, self._folders, self._start_with.options.limits)
         self._runs = devices.runs(self._registry, self._folders, self._tell, self._unkept)
         imports_are_done()
         self._wire.send(Ready(self._facts(devices)))

@@ -6,6 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from katz_graph.models.text.recipe import TextSize
+from katz_graph.planner.written_step import WrittenStep
+
+TextSizes = Mapping[str, Mapping[str, tuple[TextSize, ...]]]
+"""How long the texts of prompts are, by node and input; see `TextSize`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOut:
+    """A sampler's step as nodes, or the lines that say why it cannot be written out."""
+
+    step: WrittenStep | None = None
+    error: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:

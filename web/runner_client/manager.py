@@ -27,11 +27,14 @@ from katz_graph.web.runner_client.facts import (
     PlannedGraph,
     RunnerFacts,
     Stats,
+    TextSizes,
+    WrittenOut,
 )
 from katz_graph.web.runner_client.messages import (
     ORDER,
     Cancel,
     Check,
+    CountTokens,
     Draw,
     Free,
     FromRunner,
@@ -47,6 +50,7 @@ from katz_graph.web.runner_client.messages import (
     Question,
     Run,
     Taken,
+    Unfold,
     WornOut,
 )
 from katz_graph.web.runner_client.process import (
@@ -201,6 +205,16 @@ class Runner:
         """Draws a workflow of any format but the editor's own as editors open it."""
         drawn: DrawnWorkflow = await self._ask(Draw(document))
         return drawn
+
+    async def text_sizes(self, document: Any) -> TextSizes:
+        """Counts the tokens of the prompts of a document."""
+        sizes: TextSizes = await self._ask(CountTokens(document))
+        return sizes
+
+    async def unfold(self, document: Any, node: str) -> WrittenOut:
+        """Writes a sampler out as the nodes of its step."""
+        written: WrittenOut = await self._ask(Unfold(document, node))
+        return written
 
     async def plan(self, question: MakePlan) -> PlannedGraph:
         """Plans the samplers of a checked prompt, in place of the client's earlier request."""

@@ -17,6 +17,8 @@ from katz_graph.web.runner_client.facts import (
     PlannedGraph,
     RunnerFacts,
     Stats,
+    TextSizes,
+    WrittenOut,
 )
 
 RECORD = "record"
@@ -113,6 +115,23 @@ class Draw(Question):
 
     answer: ClassVar[TypeAdapter[DrawnWorkflow]] = TypeAdapter(DrawnWorkflow)
     document: Any
+
+
+@dataclass(frozen=True)
+class CountTokens(Question):
+    """Asks how long the prompts of a document are."""
+
+    answer: ClassVar[TypeAdapter[TextSizes]] = TypeAdapter(TextSizes)
+    document: Any
+
+
+@dataclass(frozen=True)
+class Unfold(Question):
+    """Asks for a sampler of a document as the nodes of its step."""
+
+    answer: ClassVar[TypeAdapter[WrittenOut]] = TypeAdapter(WrittenOut)
+    document: Any
+    node: str
 
 
 @dataclass(frozen=True)
@@ -240,6 +259,8 @@ ToRunner = (
     | Keep
     | Check
     | Draw
+    | CountTokens
+    | Unfold
     | MakePlan
     | GetPacks
     | GetScripts

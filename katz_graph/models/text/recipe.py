@@ -5,8 +5,22 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from katz_graph.recipe import Averaged, ClipRecipe, Encoding, Given, Joined, Prompt, Zeroed
+
+
+@dataclass(frozen=True, slots=True)
+class TextSize:
+    """How long a text is for the text encoders of a kind, which `encoder` names. CLIP's read its
+    tokens in `chunks` of at most `most` each. Others read it at once, in 0 chunks: of any length
+    where `most` is 0, else the first so many tokens. What begins and ends a text is not counted.
+    """
+
+    encoder: str
+    tokens: int
+    chunks: int
+    most: int
 
 
 def prompts(encoding: Encoding) -> Iterator[Prompt]:

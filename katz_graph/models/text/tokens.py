@@ -18,6 +18,7 @@ from katz_graph.models.loading.number import read_bytes
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.text.kinds import kind_of, positions_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
+from katz_graph.models.text.recipe import TextSize
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.textual_inversion import pieces, vectors
 from katz_graph.recipe import Component, Prompt, TextEncoderRecipe, TextLayout
@@ -62,16 +63,29 @@ def prompt_length(prompt: Prompt) -> int:
     clip, _ = split(prompt.clip.encoders)
     silent = all(number in prompt.absent for number in range(len(clip)))
     for number, encoder in enumerate(prompt.clip.encoders):
-        text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
         if not kind_of(encoder.encoder).rows:
+            text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
             if number not in prompt.absent or layout.lengths:
                 long += len(sequence(tokenizer, text, layout, layout.length(number)))
         elif layout.clip_rows and not silent:
-            positions = positions_of(encoder.encoder)
-            learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
-            rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
-            in_rows.append(len(rows) * row_length(tokenizer, positions))
+            size = text_size(prompt, number)
+            in_rows.append(size.chunks * (size.most + 2))
     return max(in_rows) + long
+
+
+def text_size(prompt: Prompt, number: int) -> TextSize:
+    """Returns how long the text of a prompt is for its n-th text encoder."""
+    encoder, text, layout = prompt.clip.encoders[number], prompt.text_of(number), prompt.clip.layout
+    tokenizer, kind = load_tokenizer(encoder), kind_of(encoder.encoder)
+    if kind.rows:
+        positions = positions_of(encoder.encoder)
+        learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
+        rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
+        most = row_length(tokenizer, positions) - 2
+        return TextSize(kind.title, sum(map(len, rows)), len(rows), most)
+    around = len(said(tokenizer, "", layout))
+    most = max(0, layout.length(number) - around)
+    return TextSize(kind.title, len(said(tokenizer, text, layout)) - around, 0, most)
 
 
 def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:

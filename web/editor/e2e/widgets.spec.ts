@@ -1,6 +1,6 @@
 /** Fields of nodes, against a real `katz serve`. */
 import { expect } from "@playwright/test";
-import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
+import { act, downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
 test("P0.21 P0.09 a number is dragged by its name in one step of undo, and goes back to its default", async ({
   page,
@@ -250,4 +250,26 @@ test("P0.21 a choice that brings inputs shows those of what is chosen, in one st
   expect(resize.widgets_values).toEqual(["scale width", 64, "area"]);
   await page.keyboard.press("Control+z");
   await expect.poll(names).toEqual([...sides, "scale_method"]);
+});
+
+test("P1.19 a prompt says how many tokens it has for the text encoder that reads it", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  const tokens = node(page, "2").locator(".tokens");
+  await expect(tokens).toHaveText(/^\d+ of 75 tokens$/);
+  const text = node(page, "2").getByRole("textbox");
+  await text.fill("a (red:1.3) star // and no comment");
+  await expect(tokens).toHaveText("3 of 75 tokens");
+  const asking = page.waitForRequest("**/katz/tokens");
+  await text.fill("star ".repeat(81));
+  await text.pressSequentially("!");
+  await asking;
+  await expect(tokens).toHaveText("82 tokens, 2 chunks of 75");
+  await expect(text).toBeFocused(); // and typing goes on
+  await page.getByRole("main").press("Control+z");
+  await page.locator(".react-flow__edge[data-id]").first().waitFor({ state: "attached" });
+  await node(page, "2").locator(".card-title").click();
+  await act(page, "Cut all links of the selected nodes");
+  await expect(tokens).toHaveCount(0); // nobody knows who reads it
 });

@@ -19,6 +19,7 @@ const ON_NODES = [
   "group",
   "make-subgraph",
   "unpack",
+  "unfold",
   "upstream",
   "downstream",
   "arrange",

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { sizeText } from "./prompts";
 import { commented, withoutComments } from "./comments";
 import { candidates, completed, unfinishedAt } from "./completing";
 
@@ -49,4 +50,15 @@ test("P1.19 selected lines are commented out, and in again", () => {
     start: 4,
     end: 4,
   });
+});
+
+test("P1.19 the length of a prompt is told in words", () => {
+  const clip = { encoder: "CLIP", tokens: 12, chunks: 1, most: 75 };
+  const t5 = { encoder: "T5", tokens: 14, chunks: 0, most: 0 };
+  expect(sizeText([])).toBe("");
+  expect(sizeText([clip])).toBe("12 of 75 tokens");
+  expect(sizeText([{ ...clip, tokens: 81, chunks: 2 }])).toBe("81 tokens, 2 chunks of 75");
+  expect(sizeText([{ ...t5, tokens: 1 }])).toBe("1 token");
+  expect(sizeText([{ ...t5, most: 8 }])).toBe("14 tokens, 8 are read");
+  expect(sizeText([clip, t5])).toBe("CLIP: 12 of 75 tokens; T5: 14 tokens");
 });

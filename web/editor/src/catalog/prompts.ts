@@ -3,18 +3,32 @@ import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
 import { withoutComments } from "./comments";
 import { chosen } from "./weights";
+import type { TextSize } from "../server/generated/messages";
 import type { Catalog, NodeType, Widget } from "./catalog";
 import { placedWidgets } from "./placed";
 
-export function withChosenPrompts(graph: Doc, catalog: Catalog): Doc {
+export function withChosenPrompts(graph: Doc, catalog: Catalog, random?: () => number): Doc {
   return nodesOf(graph).reduce((next, node) => {
     const type = catalog.get(node.type);
     return placedWidgets(node, type).reduce((now, { widget, key, value }) => {
       if (type === undefined || typeof value !== "string" || !isPrompt(widget, type)) return now;
-      const text = chosen(withoutComments(value));
+      const text = chosen(withoutComments(value), random);
       return text === value ? now : setValue(now, node.id, key, text, widget.name);
     }, next);
   }, graph);
+}
+
+/** How long a text is, in words; with the names of its text encoders where there are several. */
+export function sizeText(sizes: readonly TextSize[]): string {
+  const words = ({ tokens, chunks, most }: TextSize): string => {
+    if (chunks > 1) return `${tokens} tokens, ${chunks} chunks of ${most}`;
+    if (most === 0) return `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
+    return tokens > most ? `${tokens} tokens, ${most} are read` : `${tokens} of ${most} tokens`;
+  };
+  const [first, ...others] = sizes;
+  if (first === undefined) return "";
+  if (others.length === 0) return words(first);
+  return sizes.map((size) => `${size.encoder}: ${words(size)}`).join("; ");
 }
 
 /** A type says which of its texts are; without a word those of nodes that give a conditioning. */

@@ -4,7 +4,7 @@ import { moveNodes, type Place } from "./commands";
 import { type Doc, type DocGroup, type DocNode, groupsOf, nodesOf } from "./model";
 
 const MARGIN = 24;
-const TITLE = 48;
+const TITLE = 60;
 
 /** Frames these nodes. */
 export function addGroup(graph: Doc, nodes: ReadonlySet<string>, title: string): Doc {

@@ -21,6 +21,7 @@ import { Problems } from "../panels/Problems";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { usePage } from "./page";
 import { watchPresence } from "./presence";
+import { watchTexts } from "./counting";
 import { openAskedFor } from "./sharing";
 import { plansOf, watchPlans } from "./planning";
 import { openFiles, watchProblems } from "./running";
@@ -56,6 +57,7 @@ export function App() {
     const ends = [
       watchProblems(),
       watchPlans(),
+      watchTexts(),
       watchReports(),
       watchChanges(),
       watchPresence(),

@@ -11,6 +11,7 @@ import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import * as editing from "./edits/editing";
 import { chooseField } from "./edits/forming";
 import { peek } from "./edits/peeking";
+import { unfold } from "./edits/unfolding";
 import { chooseFiles, chooseSettings, download } from "./files";
 import { useLive } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
@@ -153,6 +154,12 @@ const EDITING: readonly Action[] = [
     act: () => editing.toggleFlag("collapsed", "collapse"),
   },
   { id: "pin", title: "Pin", keys: ["p"], act: () => editing.toggleFlag("pinned", "pin") },
+  {
+    id: "unfold",
+    title: "Write the step of the sampler out as nodes",
+    keys: ["Alt+Enter"],
+    act: () => void unfold(),
+  },
   { id: "colour", title: "Colour", keys: ["Shift+C"], act: dialog("colour") },
   { id: "group", title: "Group", keys: ["Mod+g"], act: editing.group },
   { id: "arrange", title: "Arrange", keys: ["l"], act: editing.arrange },

@@ -6,6 +6,7 @@ import { changeAt, graphAt, type Path } from "../document/scope";
 import { textOf } from "../json";
 import type { Plan } from "../plan/plan";
 import type { Checked } from "../server/client";
+import type { TextSizes } from "../server/texts";
 import type { StoredWorkflow } from "../server/workflows";
 
 /** The plans of a document as it was asked for them. */
@@ -83,6 +84,8 @@ export interface Session {
   readonly notes: readonly string[];
   readonly checked: Checked | null;
   readonly planned: Planned | null;
+  /** How long its prompts are, as far as that is known. */
+  readonly texts: TextSizes;
 }
 
 interface Documents {
@@ -128,6 +131,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     notes,
     checked: null,
     planned: null,
+    texts: {},
   };
 }
 

@@ -13,6 +13,7 @@ import { ColourField, Swatch } from "./ColourField";
 import { CARRIED, DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
+import { TokenCount } from "./TokenCount";
 import { useCarrying } from "./useCarrying";
 import { setPlaced } from "./values";
 
@@ -57,6 +58,7 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
       {handle}
       {(!widget.lines || linked) && <Label {...field} />}
       {linked ? <span className="value">linked</span> : <Value {...field} onMask={mask} />}
+      {!linked && widget.lines && <TokenCount node={node} widget={widget.name} />}
       {!linked && widget.helper === "seed" && typeof key === "number" && (
         <select
           aria-label={`${widget.name}, next run`}

@@ -6,6 +6,8 @@
 export interface Messages {
   PromptBody: PromptBody;
   PlanBody: PlanBody;
+  TokensBody: TokensBody;
+  UnfoldBody: UnfoldBody;
   ForgetBody: ForgetBody;
   InterruptBody: InterruptBody;
   FreeBody: FreeBody;
@@ -17,6 +19,8 @@ export interface Messages {
   OpenedWorkflow: OpenedWorkflow;
   CheckedWorkflow: CheckedWorkflow;
   PlannedWorkflow: PlannedWorkflow;
+  CountedTexts: CountedTexts;
+  WrittenStep: WrittenStep;
   FilePage: FilePage;
   MovedFiles: MovedFiles;
   PackList: PackList;
@@ -197,6 +201,23 @@ export interface PlanBody {
   client_id?: string | null;
   partial_execution_targets?: string[] | null;
   packs?: boolean;
+}
+/**
+ * `POST /katz/tokens`: a workflow of any format.
+ */
+export interface TokensBody {
+  prompt: {
+    [k: string]: unknown;
+  };
+}
+/**
+ * `POST /katz/unfold`. `node`: the sampler, as events call it.
+ */
+export interface UnfoldBody {
+  prompt: {
+    [k: string]: unknown;
+  };
+  node: string;
 }
 /**
  * `POST /queue` and `POST /history`: all, or these.
@@ -468,6 +489,64 @@ export interface DescribedPrediction {
   sequential_seconds: number;
   period_seconds: number;
   binding: string;
+}
+/**
+ * Answers `/katz/tokens`: how long the texts of prompts are, by node and input.
+ */
+export interface CountedTexts {
+  texts: {
+    [k: string]: {
+      [k: string]: TextSize[];
+    };
+  };
+}
+/**
+ * How long a text is for the text encoders of a kind, which `encoder` names. CLIP's read its
+ * tokens in `chunks` of at most `most` each. Others read it at once, in 0 chunks: of any length
+ * where `most` is 0, else the first so many tokens. What begins and ends a text is not counted.
+ */
+export interface TextSize {
+  encoder: string;
+  tokens: number;
+  chunks: number;
+  most: number;
+}
+/**
+ * The nodes that stand for a sampler, each behind those that it reads; what the sampler gave,
+ * `end` gives, with the same numbers of outputs. `passed_by`: nodes of the graph, the nearest to
+ * the sampler first, whose part the step does itself, so that they may go where nothing else reads
+ * them.
+ */
+export interface WrittenStep {
+  nodes: StepNode[];
+  end: string;
+  passed_by: string[];
+}
+/**
+ * A node of a step. Each of its inputs is a value, an output of another node of the step
+ * (`links`), or what an input of a node of the graph is linked to (`sources`).
+ */
+export interface StepNode {
+  name: string;
+  type: string;
+  title: string;
+  values: {
+    [k: string]: unknown;
+  };
+  links: {
+    /**
+     * @minItems 2
+     * @maxItems 2
+     */
+    [k: string]: [unknown, unknown];
+  };
+  sources: {
+    /**
+     * @minItems 2
+     * @maxItems 2
+     */
+    [k: string]: [unknown, unknown];
+  };
 }
 /**
  * Answers `/katz/files`, newest first; `next` gives the following ones as `after`, null when

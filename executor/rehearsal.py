@@ -1,0 +1,157 @@
+"""Runs what some nodes of a graph need without a model, to learn what reaches them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from katz_graph.checks.validate import RULES, check, downstream, upstream
+from katz_graph.context import Context
+from katz_graph.errors import Cancelled, InputError
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.node_state import Outputs
+from katz_graph.executor.graph.result import GraphResult
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
+from katz_graph.executor.planning_engine import PlanningEngine
+from katz_graph.files.folders import Folders
+from katz_graph.graph import Graph, Link
+from katz_graph.ir.device import Device
+from katz_graph.ir.region import END, Region
+from katz_graph.messages import node_name, show
+from katz_graph.node import NodeType
+from katz_graph.packs import BUILTIN
+from katz_graph.planner.region import region_nodes
+from katz_graph.planner.written_step import WrittenStep, written_step
+from katz_graph.recipe import Tile, UpscaleModelRecipe, VaeRecipe
+
+Types = Mapping[str, NodeType]
+DEVICE = Device("cpu", 1e10, 1e10)  # on which nothing is computed
+
+
+@dataclass(slots=True)
+class StandInEngine(PlanningEngine[Region]):
+    """Keeps the regions of samplers. No picture or latent that it gives equals another one."""
+
+    given: int = 0
+
+    def encode_image(
+        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        return self._other(PlanningEngine.encode_image(self, vae, pixels, context, tile))
+
+    def decode_latent(
+        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        return self._other(PlanningEngine.decode_latent(self, vae, samples, context, tile))
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        return self._other(PlanningEngine.upscale(self, model, picture, context))
+
+    def _other(self, zeros: Tensor) -> Tensor:
+        self.given += 1
+        return zeros + self.given / 4096
+
+
+class Rehearsal:
+    """Runs nodes of the package that write nothing; those of packs may do anything. `seconds`:
+    after which no further node runs.
+    """
+
+    def __init__(self, types: Types, folders: Folders, seconds: float = threading.TIMEOUT_MAX):
+        self._types, self._folders, self._seconds = types, folders, seconds
+
+    def outputs(self, graph: Graph, wanted: Iterable[str]) -> Mapping[str, Outputs]:
+        """Returns what nodes give; those that are wrong, or read what is wrong, are left out."""
+        sources = _sources(graph)
+        left_out = downstream(sources, self._withheld(graph))
+        nodes = [name for name in wanted if name not in left_out]
+        found = check(_part(graph, upstream(sources, nodes)), self._types, self._folders, {}, nodes)
+        try:
+            return self._run(_engine(), found.graph, found.targets).outputs if found.targets else {}
+        except Cancelled:
+            return {}
+
+    def step(self, graph: Graph, sampler: str) -> WrittenStep:
+        """Writes a sampler out. InputError, a line for each problem, where that cannot be."""
+        if sampler not in graph.nodes:
+            raise InputError(f"node {show(sampler)} is not in the workflow, or does not take part")
+        call = graph.nodes[sampler]
+        named = node_name(sampler, call.type, call.title)
+        part = _part(graph, upstream(_sources(graph), [sampler]))
+        for name, why in self._withheld(part).items():
+            other = node_name(name, part.nodes[name].type, part.nodes[name].title)
+            raise InputError(f"{named} cannot be written out: {other} {why}")
+        found = check(part, self._types, self._folders, RULES, [sampler])
+        if not found.targets:
+            problems = [one for one in found.problems if one.severity == "error"]
+            raise InputError("\n".join(map(str, problems)))
+        if self._types[call.type].stage == END:
+            raise InputError(f"{named}: its step is drawn as nodes already")
+        engine = _engine()
+        try:
+            made = self._run(engine, found.graph, self._outside_steps(found.graph))
+        except Cancelled:
+            raise InputError(f"{named}: what comes before it takes too long") from None
+        if made.failures:
+            raise InputError("\n".join(map(str, made.failures.values())))
+        regions = [region for region in engine.programs if region.name == sampler]
+        if not regions:
+            raise InputError(f"{named} is no sampler, so it has no step to write out")
+        if len(regions) > 1:
+            raise InputError(f"{named} cannot be written out: it samples each latent of a list")
+        values = {
+            Link(name, number): value
+            for name, outputs in made.outputs.items()
+            for number, value in enumerate(outputs)
+        }
+        return written_step(found.graph, self._types, regions[0], values, engine.given > 0)
+
+    def _withheld(self, graph: Graph) -> dict[str, str]:
+        """Returns the nodes that do not run, and why."""
+        known = {
+            name: self._types[call.type]
+            for name, call in graph.nodes.items()
+            if call.type in self._types
+        }
+        return {
+            name: "writes files" if kind.pack == BUILTIN else "is of a pack"
+            for name, kind in known.items()
+            if kind.is_output or kind.pack != BUILTIN
+        }
+
+    def _outside_steps(self, graph: Graph) -> list[str]:
+        """Returns the nodes that are not inside of a step that is drawn as nodes."""
+        ends = [name for name, call in graph.nodes.items() if self._types[call.type].stage == END]
+        inside = {one for end in ends for one in region_nodes(graph, end).members} - {*ends}
+        return [name for name in graph.nodes if name not in inside]
+
+    def _run(self, engine: StandInEngine, graph: Graph, wanted: Iterable[str]) -> GraphResult:
+        output = self._folders.output
+        context = RunContext(engine, self._folders, output, types=self._types)
+        late = threading.Timer(self._seconds, context.cancel)
+        late.daemon = True
+        late.start()
+        try:
+            return run_graph(graph, context, ResultCache("none"), wanted)
+        finally:
+            late.cancel()
+
+
+def _engine() -> StandInEngine:
+    return StandInEngine(DEVICE, lambda region: region)
+
+
+def _sources(graph: Graph) -> dict[str, list[str]]:
+    return {
+        name: [link.node for _, link in call.links() if link.node in graph.nodes]
+        for name, call in graph.nodes.items()
+    }
+
+
+def _part(graph: Graph, nodes: Iterable[str]) -> Graph:
+    inside = set(nodes)
+    return Graph({name: call for name, call in graph.nodes.items() if name in inside})

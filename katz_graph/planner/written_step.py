@@ -1,0 +1,251 @@
+"""Writes a sampler out as the nodes of its step: its region, with links to what the graph has in
+place of values. Must not import torch at import time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.ir.region import Operation, Ref, Region
+from katz_graph.messages import node_name
+from katz_graph.node import NodeType
+from katz_graph.recipe import ConditioningEntry, Picture
+
+TELLS_GUIDANCE = "FluxGuidance"  # the type of node that says what a distilled model is told
+CHANGED = frozenset(("CONDITIONING", "GUIDER", "NOISE", "MODEL"))
+"""Sockets of what a step does itself to what reaches a sampler."""
+
+Source = tuple[str, str]
+"""What an input of a node of the graph is linked to: the node, and the input's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepNode:
+    """A node of a step. Each of its inputs is a value, an output of another node of the step
+    (`links`), or what an input of a node of the graph is linked to (`sources`).
+    """
+
+    name: str
+    type: str
+    title: str
+    values: Mapping[str, Any]
+    links: Mapping[str, tuple[str, int]]
+    sources: Mapping[str, Source]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenStep:
+    """The nodes that stand for a sampler, each behind those that it reads; what the sampler gave,
+    `end` gives, with the same numbers of outputs. `passed_by`: nodes of the graph, the nearest to
+    the sampler first, whose part the step does itself, so that they may go where nothing else reads
+    them.
+    """
+
+    nodes: tuple[StepNode, ...]
+    end: str
+    passed_by: tuple[str, ...]
+
+
+def written_step(
+    graph: Graph,
+    types: Mapping[str, NodeType],
+    region: Region,
+    values: Mapping[Link, Any],
+    guessed: bool = False,
+) -> WrittenStep:
+    """Writes the region of a sampler of the graph out. `values` are what the nodes before it give;
+    `guessed`: some of them stand in for what models give, so that equal pictures may differ.
+    InputError for a region that takes what no node gives.
+    """
+    writer = _Writer(graph, region, tuple(_sources(graph, region.name, values)), guessed)
+    for operation in (region.begin, *region.operations, region.end):
+        writer.write(operation)
+    return WrittenStep(
+        tuple(writer.nodes),
+        writer.name_of(region.end.id),
+        tuple(_passed_by(graph, types, region.name)),
+    )
+
+
+def with_step(graph: Graph, sampler: str, step: WrittenStep) -> Graph:
+    """Returns the graph with the nodes of a step in the place of its sampler."""
+    ids = {node.name: f"{sampler}.{node.name}" for node in step.nodes}
+
+    def call_of(node: StepNode) -> NodeCall:
+        inputs = dict(node.values)
+        inputs |= {name: Link(ids[one], output) for name, (one, output) in node.links.items()}
+        inputs |= {
+            name: graph.nodes[one].inputs[given] for name, (one, given) in node.sources.items()
+        }
+        return NodeCall(node.type, inputs, node.title)
+
+    made = {ids[node.name]: call_of(node) for node in step.nodes}
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Link) and value.node == sampler:
+            return Link(ids[step.end], value.output)
+        return value
+
+    nodes: dict[str, NodeCall] = {}
+    for name, call in graph.nodes.items():
+        inputs = {key: moved(value) for key, value in call.inputs.items()}
+        nodes |= made if name == sampler else {name: replace(call, inputs=inputs)}
+    for name in step.passed_by:
+        if not any(link.node == name for call in nodes.values() for _, link in call.links()):
+            del nodes[name]
+    return Graph(nodes)
+
+
+@dataclass(slots=True)
+class _Writer:
+    graph: Graph
+    region: Region
+    sources: tuple[tuple[Source, Link, Any], ...]  # the nearest to the sampler first
+    guessed: bool
+    nodes: list[StepNode] = field(default_factory=list)
+
+    def name_of(self, operation: str) -> str:
+        return operation.removeprefix(f"{self.region.name}.")
+
+    def write(self, operation: Operation) -> None:
+        """Adds the node of an operation, and those before it that tell what nothing else tells."""
+        begins = operation is self.region.begin
+        own = dict(self.graph.nodes[self.region.name].links()) if begins else {}
+        values: dict[str, Any] = {}
+        links: dict[str, tuple[str, int]] = {}
+        sources: dict[str, Source] = {}
+        for name, value in operation.inputs.items():
+            plain = isinstance(value, bool | int | float | str)
+            if isinstance(value, Ref):
+                links[name] = self.name_of(value.operation), value.output
+            elif plain and name not in own:
+                values[name] = value
+            elif not plain and (found := self._source(value)) is not None:
+                sources[name] = found
+            elif name in own:
+                sources[name] = self.region.name, name
+            elif value is not None:
+                links[name] = self._told(operation, name, value), 0
+        title = "" if begins or operation is self.region.end else operation.id
+        self.nodes.append(
+            StepNode(
+                self.name_of(operation.id),
+                operation.type,
+                self.name_of(title).replace("-", " "),
+                values,
+                links,
+                sources,
+            )
+        )
+
+    def _source(self, value: Any) -> Source | None:
+        """Finds what gives a value. InputError where that may be one of several nodes."""
+        found = [(source, link) for source, link, given in self.sources if _same(value, given)]
+        if self.guessed and _is_picture(value) and len({link for _, link in found}) > 1:
+            one, other, *_ = dict.fromkeys(link.node for _, link in found)
+            raise InputError(
+                f"{self._named()} cannot be written out: whether it reads node {one} or {other} "
+                "shows only when it runs"
+            )
+        return found[0][0] if found else None
+
+    def _told(self, operation: Operation, name: str, value: Any) -> str:
+        """Returns the name of a node that tells a model its own guidance with a conditioning.
+        InputError for a value that no node gives.
+        """
+        entry = value[0] if isinstance(value, tuple) and len(value) == 1 else None
+        if isinstance(entry, ConditioningEntry) and entry.guidance is not None:
+            source = self._source((replace(entry, guidance=None),))
+            if source is not None:
+                return self._guidance(entry.guidance, source)
+        raise InputError(
+            f"{self._named()} cannot be written out: no node before it gives the {name} that its "
+            f"{operation.type} takes; let ControlNets, areas, masks and ranges come last before "
+            "the sampler, and the picture of an inpainting model from InpaintModelConditioning"
+        )
+
+    def _guidance(self, guidance: Any, source: Source) -> str:
+        known = {
+            (one.values.get("guidance"), one.sources.get("conditioning")): one.name
+            for one in self.nodes
+            if one.type == TELLS_GUIDANCE
+        }
+        name = known.get((guidance, source))
+        if name is None:
+            name = f"told{len(known) or ''}"
+            values = {"guidance": guidance}
+            self.nodes.append(
+                StepNode(name, TELLS_GUIDANCE, "", values, {}, {"conditioning": source})
+            )
+        return name
+
+    def _named(self) -> str:
+        call = self.graph.nodes[self.region.name]
+        return node_name(self.region.name, call.type, call.title)
+
+
+def _same(value: Any, given: Any) -> bool:
+    if _is_picture(value):
+        return _equal_pixels(value.pixels if isinstance(value, Picture) else value, given)
+    if isinstance(value, dict):
+        return value is given
+    if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], ConditioningEntry):
+        return isinstance(given, tuple) and len(given) == 1 and _reads_same(value[0], given[0])
+    return type(value) is type(given) and bool(value == given)
+
+
+def _reads_same(entry: ConditioningEntry, given: Any) -> bool:
+    """Tells whether a model is told the same; no guidance at all may be said or not."""
+    if not isinstance(given, ConditioningEntry):
+        return False
+    told = None if entry.guidance == "off" else entry.guidance
+    return replace(entry, guidance=told) == (
+        replace(given, guidance=None) if given.guidance == "off" else given
+    )
+
+
+def _is_picture(value: Any) -> bool:
+    return isinstance(value, Picture) or hasattr(value, "dtype")
+
+
+def _equal_pixels(pixels: Any, given: Any) -> bool:
+    import torch
+
+    return (
+        isinstance(given, torch.Tensor)
+        and given.shape == pixels.shape
+        and given.dtype == pixels.dtype
+        and (given is pixels or torch.equal(given.detach().cpu(), pixels.detach().cpu()))
+    )
+
+
+def _sources(
+    graph: Graph, sampler: str, values: Mapping[Link, Any]
+) -> Iterator[tuple[Source, Link, Any]]:
+    for node in _upstream(graph, sampler):
+        for name, link in graph.nodes[node].links():
+            if link in values:
+                yield (node, name), link, values[link]
+
+
+def _upstream(graph: Graph, sampler: str) -> Iterator[str]:
+    """Yields a node and what it reads, the nearest first."""
+    order, known = [sampler], {sampler}
+    for node in order:  # which grows meanwhile
+        yield node
+        further = dict.fromkeys(link.node for _, link in graph.nodes[node].links())
+        order += (one for one in further if one not in known)
+        known |= further.keys()
+
+
+def _passed_by(graph: Graph, types: Mapping[str, NodeType], sampler: str) -> Iterator[str]:
+    for node in _upstream(graph, sampler):
+        kind = types[graph.nodes[node].type]
+        given = {output.socket for output in kind.outputs}
+        reads = {port.socket for port in kind.inputs.values()}
+        if node != sampler and given and given <= CHANGED and "CLIP" not in reads:
+            yield node

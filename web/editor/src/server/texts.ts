@@ -1,0 +1,30 @@
+/** Asks how long the texts of prompts are. */
+import type { Doc } from "../document/model";
+import { fieldsOf, numberFrom, textOf } from "../json";
+import { posted } from "./client";
+import type * as messages from "./generated/messages";
+import { told, toldAll } from "./told";
+
+/** By node and widget; each text for each kind of text encoder that reads it. */
+export type TextSizes = Readonly<
+  Record<string, Readonly<Record<string, readonly messages.TextSize[]>>>
+>;
+
+export async function textSizes(document: Doc, signal: AbortSignal): Promise<TextSizes> {
+  const body = { prompt: document } satisfies messages.TokensBody;
+  const answer = told<messages.CountedTexts>(await posted("katz/tokens", body, { signal }));
+  return mapped(fieldsOf(answer.texts), (texts) =>
+    mapped(fieldsOf(texts), (sizes) =>
+      toldAll<messages.TextSize, messages.TextSize>(sizes, (size) => ({
+        encoder: textOf(size.encoder),
+        tokens: numberFrom(size.tokens),
+        chunks: numberFrom(size.chunks),
+        most: numberFrom(size.most),
+      })),
+    ),
+  );
+}
+
+function mapped<One, Other>(fields: Readonly<Record<string, One>>, change: (one: One) => Other) {
+  return Object.fromEntries(Object.entries(fields).map(([name, one]) => [name, change(one)]));
+}
