@@ -5,15 +5,15 @@ place of values. Must not import torch at import time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.region import Operation, Ref, Region
-from katz_graph.messages import node_name
+from katz_graph.messages import listed, node_name
 from katz_graph.node import NodeType
-from katz_graph.recipe import ConditioningEntry, Picture
+from katz_graph.recipe import ConditioningEntry, Picture, digest
 
 TELLS_GUIDANCE = "FluxGuidance"  # the type of node that says what a distilled model is told
 CHANGED = frozenset(("CONDITIONING", "GUIDER", "NOISE", "MODEL"))
@@ -61,7 +61,9 @@ def written_step(
     `guessed`: some of them stand in for what models give, so that equal pictures may differ.
     InputError for a region that takes what no node gives.
     """
-    writer = _Writer(graph, region, tuple(_sources(graph, region.name, values)), guessed)
+    writer = _Writer(graph, region, guessed)
+    for source, link, given in _sources(graph, region.name, values):
+        writer.know(source, link, given)
     for operation in (region.begin, *region.operations, region.end):
         writer.write(operation)
     return WrittenStep(
@@ -104,12 +106,21 @@ def with_step(graph: Graph, sampler: str, step: WrittenStep) -> Graph:
 class _Writer:
     graph: Graph
     region: Region
-    sources: tuple[tuple[Source, Link, Any], ...]  # the nearest to the sampler first
     guessed: bool
     nodes: list[StepNode] = field(default_factory=list)
+    # what gives a recipe, or a latent, by its digest or its identity; and what gives pictures
+    recipes: dict[object, Source] = field(default_factory=dict)
+    pictures: list[tuple[Source, Link, Any]] = field(default_factory=list)
 
     def name_of(self, operation: str) -> str:
         return operation.removeprefix(f"{self.region.name}.")
+
+    def know(self, source: Source, link: Link, given: Any) -> None:
+        """Takes in what gives a value; the first that does counts."""
+        if _is_picture(given):
+            self.pictures.append((source, link, given))
+        elif isinstance(given, dict | tuple) or is_dataclass(given):
+            self.recipes.setdefault(_key(given), source)
 
     def write(self, operation: Operation) -> None:
         """Adds the node of an operation, and those before it that tell what nothing else tells."""
@@ -119,12 +130,13 @@ class _Writer:
         links: dict[str, tuple[str, int]] = {}
         sources: dict[str, Source] = {}
         for name, value in operation.inputs.items():
-            plain = isinstance(value, bool | int | float | str)
             if isinstance(value, Ref):
                 links[name] = self.name_of(value.operation), value.output
-            elif plain and name not in own:
+            elif name in own and not is_dataclass(value):
+                sources[name] = self.region.name, name
+            elif isinstance(value, bool | int | float | str):
                 values[name] = value
-            elif not plain and (found := self._source(value)) is not None:
+            elif (found := self._source(value)) is not None:
                 sources[name] = found
             elif name in own:
                 sources[name] = self.region.name, name
@@ -144,12 +156,17 @@ class _Writer:
 
     def _source(self, value: Any) -> Source | None:
         """Finds what gives a value. InputError where that may be one of several nodes."""
-        found = [(source, link) for source, link, given in self.sources if _same(value, given)]
-        if self.guessed and _is_picture(value) and len({link for _, link in found}) > 1:
-            one, other, *_ = dict.fromkeys(link.node for _, link in found)
+        if not _is_picture(value):
+            return self.recipes.get(_key(value))
+        pixels = value.pixels if isinstance(value, Picture) else value
+        found = [
+            (source, link) for source, link, given in self.pictures if _are_equal(pixels, given)
+        ]
+        if self.guessed and len({link for _, link in found}) > 1:
+            nodes = listed(dict.fromkeys(link.node for _, link in found))
             raise InputError(
-                f"{self._named()} cannot be written out: whether it reads node {one} or {other} "
-                "shows only when it runs"
+                f"{self._named()} cannot be written out: which of the pictures of node {nodes} it "
+                "reads shows only when it runs"
             )
         return found[0][0] if found else None
 
@@ -188,36 +205,25 @@ class _Writer:
         return node_name(self.region.name, call.type, call.title)
 
 
-def _same(value: Any, given: Any) -> bool:
-    if _is_picture(value):
-        return _equal_pixels(value.pixels if isinstance(value, Picture) else value, given)
+def _key(value: Any) -> object:
+    """Returns what equal recipes have in common; no guidance at all may be said or not."""
     if isinstance(value, dict):
-        return value is given
-    if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], ConditioningEntry):
-        return isinstance(given, tuple) and len(given) == 1 and _reads_same(value[0], given[0])
-    return type(value) is type(given) and bool(value == given)
-
-
-def _reads_same(entry: ConditioningEntry, given: Any) -> bool:
-    """Tells whether a model is told the same; no guidance at all may be said or not."""
-    if not isinstance(given, ConditioningEntry):
-        return False
-    told = None if entry.guidance == "off" else entry.guidance
-    return replace(entry, guidance=told) == (
-        replace(given, guidance=None) if given.guidance == "off" else given
-    )
+        return id(value)
+    entry = value[0] if isinstance(value, tuple) and len(value) == 1 else None
+    if isinstance(entry, ConditioningEntry) and entry.guidance == "off":
+        value = (replace(entry, guidance=None),)
+    return digest(value)
 
 
 def _is_picture(value: Any) -> bool:
     return isinstance(value, Picture) or hasattr(value, "dtype")
 
 
-def _equal_pixels(pixels: Any, given: Any) -> bool:
+def _are_equal(pixels: Any, given: Any) -> bool:
     import torch
 
     return (
-        isinstance(given, torch.Tensor)
-        and given.shape == pixels.shape
+        given.shape == pixels.shape
         and given.dtype == pixels.dtype
         and (given is pixels or torch.equal(given.detach().cpu(), pixels.detach().cpu()))
     )

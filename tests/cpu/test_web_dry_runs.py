@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,19 @@ def test_a_sampler_is_written_out_and_what_is_wrong_is_a_line() -> None:
     assert found.step.nodes[0].sources["model"] == ("5", "model")
     for wrong in ({}, {"5": {}}, {"5": {"class_type": "KSampler", "inputs": {}}}):
         assert runs.step(wrong, "5").step is None and runs.step(wrong, "5").error
+
+
+def test_nothing_that_stands_in_a_document_is_an_error_of_its_own() -> None:
+    runs = dry_runs_of()
+    junk = (None, [], {}, -1, 1e308, "x" * 99, True, ["5", 0], ["1", 99], ["1", "0"])
+    graph = document("controlnet_lora.json")
+    places = [(node, name) for node, call in graph.items() for name in call["inputs"]]
+    chance = random.Random(0)
+    for _ in range(100):
+        wrong = json.loads(json.dumps(graph))
+        for node, name in chance.sample(places, 2):
+            wrong[node]["inputs"][name] = chance.choice(junk)
+        found = runs.step(wrong, "5")
+        assert (found.step is None) == bool(found.error)
+        json.dumps(Unfold.answer.dump_python(found), allow_nan=False)
+        runs.text_sizes(wrong)

@@ -180,7 +180,7 @@ def test_pictures_that_show_only_when_models_run_are_not_mixed_up() -> None:
     nodes_["other"] = replace(
         nodes_["other"], inputs={**nodes_["other"].inputs, "image": Link("b-cut", 0)}
     )
-    with pytest.raises(InputError, match="shows only when it runs"):
+    with pytest.raises(InputError, match="pictures of node b-cut, a-cut it"):
         written(Graph(nodes_), "5")
 
 
