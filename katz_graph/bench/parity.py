@@ -44,7 +44,7 @@ from katz_graph.bench.requests import (
     sampler_region,
 )
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.stock_pipelines import Asked, stock
+from katz_graph.bench.stock_pipelines import EDITING, Asked, Shown, stock
 from katz_graph.bench.stock_pipelines import region as transformer_region
 from katz_graph.errors import InputError
 from katz_graph.executor.engine import DeviceEngine
@@ -275,6 +275,7 @@ def run() -> BenchResult:
             rows += _plain_rows(models)
             rows += _pipeline_rows(models)
         rows += transformer_rows(Path(folder), tuple(PIPELINES))
+        rows += editing_rows(Path(folder), tuple(EDITING))
         restored = all(unchanged_weights(list(cases(models))[-1]) for models in families)
     exact = [row for row in rows if row[1] == f"{SPLIT}, {SAME}"]
     metrics = {
@@ -339,12 +340,30 @@ def transformer_rows(folder: Path, kinds: Sequence[Kind]) -> Iterator[list[Any]]
                 ]
 
 
-def against_stock_picture(folder: Path, kind: Kind, controls: int, engine: DeviceEngine) -> float:
-    """Compares a transformer's picture with the stock pipeline's, with up to one ControlNet."""
+def editing_rows(folder: Path, ways: Sequence[Shown]) -> Iterator[list[Any]]:
+    """Yields the same comparisons of models that are shown a picture, which have one branch."""
+    kind: Kind = "flux"
+    for shown in ways:
+        make_transformer_pipeline(folder / shown, kind, seed=5, **EDITING[shown][1])
+        with local_engine(batching=False) as engine:
+            yield [
+                f"{kind}, {shown}, text, euler",
+                f"{SPLIT}, stock pipeline",
+                against_stock_picture(folder / shown, kind, 1, engine, shown),
+            ]
+
+
+def against_stock_picture(
+    folder: Path, kind: Kind, pictures: int, engine: DeviceEngine, shown: Shown = "controlnet"
+) -> float:
+    """Compares a transformer's picture with the stock pipeline's, with up to one that is shown to a
+    ControlNet or to the model.
+    """
     draw = torch.Generator().manual_seed(TRANSFORMER_SEED)
     shape = 1, CHANNELS.get(PIPELINES[kind][0], 16), 8, 12
     noise, image = torch.randn(shape, generator=draw), torch.rand(1, 64, 96, 3, generator=draw)
-    asked = Asked(folder, kind, noise, TRANSFORMER_STEPS, image=image if controls else None)
-    latent = sample(engine, transformer_region(asked, TRANSFORMER_SEED))
+    given = image if pictures else None
+    asked = Asked(folder, kind, noise, TRANSFORMER_STEPS, image=given, shown=shown)
+    latent = sample(engine, transformer_region(asked, TRANSFORMER_SEED, engine))
     vae = pipeline_recipes(folder)[2]
     return difference(engine.decode_latent(vae, latent, bare_context(engine)), stock(asked)())

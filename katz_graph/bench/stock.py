@@ -61,7 +61,7 @@ def measure(size: Size | None = None) -> dict[str, Any]:
             if not folder.exists():
                 size.make(Path(name), kind)
             asked = _asked(folder, kind, size, controlled)
-            ours = partial(sample, engine, region(asked, SEED))
+            ours = partial(sample, engine, region(asked, SEED, engine))
             theirs = stock(asked, "latent")
             moved = difference(ours(), theirs())
             seconds = medians({"katz": ours, "diffusers": theirs}, size.runs)

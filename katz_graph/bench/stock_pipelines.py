@@ -5,7 +5,7 @@ with the same texts and levels. Tests and `katz bench parity` compare pictures w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +16,21 @@ from diffusers import FluxPipeline
 from torch import Tensor
 
 from katz_graph.bench.random_transformers import PIPELINES, Kind
-from katz_graph.bench.requests import bind
+from katz_graph.bench.requests import bare_context, bind
+from katz_graph.context import Engine
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.picture.mask import greyed
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ConditioningEntry, ControlUse, Picture, Prompt
+from katz_graph.recipe import (
+    Concatenated,
+    ConditioningEntry,
+    ControlUse,
+    Picture,
+    Prompt,
+    References,
+    VaeRecipe,
+)
 
 TEXTS = "a red circle above sand", "grey, blurred"
 TOLD = 3.5  # guidance that a model of FLUX.1 is told
@@ -28,13 +38,23 @@ SCHEDULES = {
     "StableDiffusion3Pipeline": "normal",
     "HunyuanDiTPipeline": "normal",
 }  # of others: simple
+Shown = Literal["controlnet", "fill", "control", "reference"]
+"""What a picture is shown to: a ControlNet, or the model, to be filled in, as its control, or to be
+edited.
+"""
+EDITING: Mapping[Shown, tuple[str, Mapping[str, Any]]] = {
+    "fill": ("FluxFillPipeline", {"in_channels": 384, "out_channels": 64}),
+    "control": ("FluxControlPipeline", {"in_channels": 128, "out_channels": 64}),
+    "reference": ("FluxKontextPipeline", {}),
+}
+"""Maps what a model is shown to its stock pipeline, and to what its configuration has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Holds what is asked of the pipeline in a folder: `texts`, the positive and the negative;
-    `noise` [B, C, h, w]; `image` [1, H, W, 3] in 0..1 for the ControlNet in the folder's
-    `controlnet`, None without one; `told`: further arguments of the pipeline.
+    `noise` [B, C, h, w]; `image` [1, H, W, 3] in 0..1, `shown` to the ControlNet in the folder's
+    `controlnet` or to the model, None without one; `told`: further arguments of the pipeline.
     """
 
     folder: Path
@@ -46,6 +66,7 @@ class Asked:
     image: Tensor | None = None
     strength: float = 1.0
     told: dict[str, Any] = field(default_factory=dict)
+    shown: Shown = "controlnet"
 
 
 def schedule(kind: Kind) -> str:
@@ -58,13 +79,20 @@ def cfg(kind: Kind, guidance: float) -> float:
     return 1.0 if PIPELINES[kind][0] == "FluxPipeline" else guidance
 
 
-def region(asked: Asked, seed: int) -> Region:
-    """Makes the region of a KSampler that begins with the noise of the seed."""
+def hole(image: Tensor) -> Tensor:
+    """Returns a mask [1, H, W] of a picture [1, H, W, 3]: 1 where it is to be filled in."""
+    mask = torch.zeros(image.shape[:3])
+    height, width = image.shape[1:3]
+    mask[:, height // 4 : -height // 4 - 3, width // 3 : -5] = 1.0
+    return mask
+
+
+def region(asked: Asked, seed: int, engine: Engine) -> Region:
+    """Makes the region of a KSampler that begins with the noise of the seed. The engine encodes
+    what the model is shown.
+    """
     model, clip, vae = pipeline_recipes(asked.folder)
-    used: tuple[ControlUse, ...] = ()
-    if asked.image is not None:
-        control = controlnet_recipe(asked.folder / "controlnet")
-        used = (ControlUse(control, Picture.of(asked.image), asked.strength, vae=vae),)
+    seen = {} if asked.image is None else _seen(asked, asked.image, vae, engine)
     begin = {
         "model": model,
         "latent_image": {"samples": torch.zeros_like(asked.noise)},
@@ -73,12 +101,39 @@ def region(asked: Asked, seed: int) -> Region:
         "steps": asked.steps,
         "seed": seed,
     }
-    positive, negative = (
-        (ConditioningEntry(Prompt(clip, text), control=used),) for text in asked.texts
-    )
+    positive, negative = ((ConditioningEntry(Prompt(clip, text), **seen),) for text in asked.texts)
     guidance = cfg(asked.kind, asked.guidance)
     expansion = expand_sampling("StepBegin", begin, model, positive, negative, guidance)
     return bind(expansion.graph, expansion.outputs[0].node)
+
+
+def _seen(asked: Asked, image: Tensor, vae: VaeRecipe, engine: Engine) -> dict[str, Any]:
+    """Returns what a conditioning holds of the picture."""
+    if asked.shown == "controlnet":
+        control = controlnet_recipe(asked.folder / "controlnet")
+        return {"control": (ControlUse(control, Picture.of(image), asked.strength, vae=vae),)}
+    mask = hole(image) if asked.shown == "fill" else None
+    pixels = image if mask is None else greyed(image, mask)
+    latent = Picture.of(engine.encode_image(vae, pixels, bare_context(engine)))
+    if asked.shown == "reference":
+        return {"references": References((latent,))}
+    return {"concatenated": Concatenated(latent, None if mask is None else Picture.of(mask))}
+
+
+def _given(asked: Asked, image: Tensor) -> dict[str, Any]:
+    """Returns what a pipeline is given of the picture."""
+    pixels = image.movedim(-1, 1)
+    match asked.shown:
+        case "fill":
+            return {"image": pixels, "mask_image": hole(image)[:, None]}
+        case "reference":
+            area = image.shape[1] * image.shape[2]
+            return {"image": pixels, "max_area": area, "_auto_resize": False}
+        case "control":
+            return {"control_image": 2 * pixels - 1}  # tensors are taken as they are
+        case _:
+            strength = {"controlnet_conditioning_scale": asked.strength}
+            return {"control_image": 2 * pixels - 1} | strength
 
 
 def stock(asked: Asked, output: Literal["pt", "latent"] = "pt") -> Callable[[], Tensor]:
@@ -97,8 +152,7 @@ def stock(asked: Asked, output: Literal["pt", "latent"] = "pt") -> Callable[[], 
         "output_type": output,
     }
     if asked.image is not None:
-        given["control_image"] = 2 * asked.image.movedim(-1, 1) - 1  # tensors are taken as they are
-        given["controlnet_conditioning_scale"] = asked.strength
+        given |= _given(asked, asked.image)
     if name == "HunyuanDiTPipeline" and not asked.told:
         euler = diffusers.EulerDiscreteScheduler.from_config(
             pipeline.scheduler.config, timestep_spacing="linspace"
@@ -121,7 +175,7 @@ def stock(asked: Asked, output: Literal["pt", "latent"] = "pt") -> Callable[[], 
         given["negative_prompt"] = asked.texts[1]
 
     def once() -> Tensor:
-        made: Tensor = pipeline(asked.texts[0], **given).images
+        made: Tensor = pipeline(prompt=asked.texts[0], **given).images
         if output == "pt":
             return made.movedim(1, -1)
         if name == "FluxPipeline":
@@ -137,7 +191,9 @@ def _loaded(asked: Asked, name: str) -> Any:
     """Loads the pipeline, of the class that takes a ControlNet where it has one."""
     parts: dict[str, Any] = {}
     kind = getattr(diffusers, name)
-    if asked.image is not None:
+    if asked.shown in EDITING:
+        kind = getattr(diffusers, EDITING[asked.shown][0])
+    elif asked.image is not None:
         kind = getattr(diffusers, f"{name.removesuffix('Pipeline')}ControlNetPipeline")
         network = PIPELINES[asked.kind][1].removesuffix("Transformer2DModel").removesuffix("Model")
         model = getattr(diffusers, f"{network}ControlNetModel")

@@ -14,6 +14,7 @@ from planner_devices import MS, SECONDS, devices, laid, region, several
 
 from katz_graph.bench import controlnet, latent, parity, sharing, stock, streaming
 from katz_graph.bench.placed import Scale, Stages, Track
+from katz_graph.bench.stock_pipelines import EDITING
 from katz_graph.events import Span
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.measure.stages import StageTime
@@ -166,4 +167,10 @@ def test_transformers_are_compared_with_the_stock_pipelines_of_equal_latents() -
 def test_transformers_pictures_are_rows_of_parity(tmp_path: Path) -> None:
     rows = list(parity.transformer_rows(tmp_path, ("sd35",)))
     assert len({tuple(row[:2]) for row in rows}) == 4  # with a ControlNet and batched, or not
+    assert all(row[2] <= parity.BOUND for row in rows)
+
+
+def test_pictures_of_models_that_are_shown_one_are_rows_of_parity(tmp_path: Path) -> None:
+    rows = list(parity.editing_rows(tmp_path, tuple(EDITING)))
+    assert len({row[0] for row in rows}) == 3
     assert all(row[2] <= parity.BOUND for row in rows)

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import FluxKontextPipeline, FluxPipeline
+from diffusers import FluxPipeline
 from safetensors.torch import load_file, save_file
 from transformers_made import (
     COSTED,
     EACH,
     KINDS,
     PROMPTS,
-    STEPS,
     forward,
     in_stages,
     inputs,
@@ -35,7 +34,6 @@ from katz_graph.bench.random_transformers import (
     transformer_config,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.stock_pipelines import TOLD
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
@@ -176,47 +174,6 @@ def test_references_are_tokens_behind_the_picture_s(
     ).sample[:, : tokens[0].shape[1]]
     wanted = FluxPipeline._unpack_latents(whole, height * 8, width * 8, 8)
     assert torch.equal(ours, wanted)
-
-
-def test_a_picture_edited_by_a_reference_is_the_stock_pipeline_s(
-    folders: dict[Kind, Path],
-) -> None:
-    model, clip, vae = pipeline_recipes(folders["flux"])
-    draw = torch.Generator().manual_seed(3)
-    pixels = torch.rand(1, 64, 96, 3, generator=draw)
-    latent = torch.zeros(1, 16, 8, 12)
-    with local_engine() as engine:
-        seen = engine.encode_image(vae, pixels, bare_context(engine))
-        told = References((Picture.of(seen),))
-        entry = ConditioningEntry(Prompt(clip, PROMPTS[0]), references=told)
-        begin = {
-            "sampler_name": "euler",
-            "scheduler": "simple",
-            "steps": STEPS,
-            "seed": 7,
-            "latent_image": {"samples": latent},
-            "model": model,
-        }
-        expansion = expand_sampling("StepBegin", begin, model, (entry,), (entry,), 1.0)
-        ours = sample(engine, bind(expansion.graph, expansion.outputs[0].node))
-        picture = engine.decode_latent(vae, ours, bare_context(engine))
-    stock = FluxKontextPipeline.from_pretrained(folders["flux"])
-    stock.set_progress_bar_config(disable=True)
-    noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(7))
-    wanted = stock(
-        image=pixels.movedim(-1, 1),
-        prompt=PROMPTS[0],
-        latents=FluxPipeline._pack_latents(noise, *noise.shape),
-        height=64,
-        width=96,
-        max_area=64 * 96,
-        num_inference_steps=STEPS,
-        guidance_scale=TOLD,
-        max_sequence_length=256,
-        output_type="pt",
-        _auto_resize=False,
-    ).images.movedim(1, -1)
-    assert (picture - wanted).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("placings", [("offset", "offset"), ("offset", "index"), ("uxo", None)])
