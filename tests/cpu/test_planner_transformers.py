@@ -22,7 +22,7 @@ from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
-from katz_graph.models.family import family_of
+from katz_graph.models.family import architecture, family_of
 from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import (
@@ -56,6 +56,19 @@ FLUX: dict[str, Any] = {
     "pooled_projection_dim": 768,
     "guidance_embeds": True,
 }
+HUNYUAN_DIT: dict[str, Any] = {
+    "attention_head_dim": 88,
+    "num_attention_heads": 16,
+    "hidden_size": 1408,
+    "mlp_ratio": 4.3637,
+    "in_channels": 4,
+    "patch_size": 2,
+    "cross_attention_dim": 1024,
+    "cross_attention_dim_t5": 2048,
+    "pooled_projection_dim": 1024,
+    "use_style_cond_and_image_meta_size": False,
+}
+BLOCKS = 40  # of HunyuanDiT; its ControlNet has one less than half of them
 LINKS = {"NVLink": 450e9, "PCIe": 25e9, "100 GbE": 12.5e9, "25 GbE": 3.1e9}
 
 
@@ -69,22 +82,25 @@ def component(name: str, **values: Any) -> Component:
 
 
 def region(kind: str, blocks: dict[str, int], tokens: int, guidance: float = 1.0) -> Region:
-    if kind == "sd3":
-        network, control = "SD3Transformer2DModel", component("SD3ControlNetModel", **SD3 | blocks)
-        shape = SD3
-    else:
-        network, control = (
-            "FluxTransformer2DModel",
-            component("FluxControlNetModel", **FLUX | blocks),
-        )
-        shape = FLUX
-    model = component(network, **shape)
-    scheduler = component("FlowMatchEulerDiscreteScheduler", shift=3.0)
-    recipe = ModelRecipe(model, scheduler, family_of(model).training.latent(model))
-    text = Given.of(
-        torch.zeros(1, tokens, 4096), torch.zeros(1, int(shape["pooled_projection_dim"]))
+    match kind:
+        case "sd3":
+            model = component("SD3Transformer2DModel", **SD3)
+            control = component("SD3ControlNetModel", **SD3 | blocks)
+        case "flux":
+            model = component("FluxTransformer2DModel", **FLUX)
+            control = component("FluxControlNetModel", **FLUX | blocks)
+        case _:
+            model = component("HunyuanDiT2DModel", **HUNYUAN_DIT, num_layers=BLOCKS)
+            sizes = HUNYUAN_DIT | {"transformer_num_layers": BLOCKS}
+            control = component("HunyuanDiT2DControlNetModel", **sizes)
+    training, takes = family_of(model).training, architecture(model)
+    channels = takes.latent_channels
+    recipe = ModelRecipe(model, training.scheduler_of(model), training.latent(model))
+    pooled = None if takes.pooled_width is None else torch.zeros(1, takes.pooled_width)
+    text = Given.of(torch.zeros(1, tokens, takes.text_width), pooled)
+    vae = VaeRecipe(
+        component("AutoencoderKL", latent_channels=channels, block_out_channels=[128] * 4)
     )
-    vae = VaeRecipe(component("AutoencoderKL", latent_channels=16, block_out_channels=[128] * 4))
     use = ControlUse(ControlNetRecipe(control), Picture.of(torch.zeros(1, 64, 64, 3)), vae=vae)
     entry = (ConditioningEntry(text, control=(use,)),)
     begin = {
@@ -92,7 +108,7 @@ def region(kind: str, blocks: dict[str, int], tokens: int, guidance: float = 1.0
         "scheduler": "simple",
         "steps": STEPS,
         "seed": 1,
-        "latent_image": {"samples": torch.zeros(1, 16, 128, 128)},
+        "latent_image": {"samples": torch.zeros(1, channels, 128, 128)},
         "model": recipe,
     }
     expansion = expand_sampling("StepBegin", begin, recipe, entry, entry, guidance)
@@ -130,6 +146,8 @@ def seconds(program: Program) -> float:
         ("sd3", (6, 0), 154, 13.5e-3, {"NVLink": 1.25}),
         ("flux", (5, 10), 512, 120e-3, {"NVLink": 1.28, "100 GbE": 1.25}),
         ("flux", (6, 0), 512, 105e-3, {"NVLink": 1.11, "100 GbE": 1.09}),
+        # hidden behind the first half of the blocks, as with a UNet: 18.2 ms
+        ("hunyuan_dit", (19, 0), 333, 26.9e-3, {"NVLink": 26.9 / 18.2}),
     ],
 )
 def test_a_second_device_gains_what_streaming_allows(
@@ -152,9 +170,18 @@ def test_a_second_device_gains_what_streaming_allows(
         assert seconds(one) / seconds(two) == pytest.approx(gain, rel=0.03), link
 
 
-def test_a_slow_link_keeps_the_controlnet_where_the_model_is(counts: Counts) -> None:
-    """Its residuals would take longer than a step: 25.2 MB each, 15 of them."""
-    wanted = region("flux", {"num_layers": 5, "num_single_layers": 10}, 512)
+@pytest.mark.parametrize(
+    ("kind", "blocks", "tokens"),
+    [
+        ("flux", {"num_layers": 5, "num_single_layers": 10}, 512),  # 25.2 MB each
+        ("hunyuan_dit", {}, 333),  # 11.5 MB each
+    ],
+)
+def test_a_slow_link_keeps_the_controlnet_where_the_model_is(
+    kind: str, blocks: dict[str, int], tokens: int, counts: Counts
+) -> None:
+    """Its residuals would take longer than a step."""
+    wanted = region(kind, blocks, tokens)
     two = planned(wanted, counts, 2, LINKS["25 GbE"])
     assert set(two.placement.values()) == {"cuda:0"}
 
@@ -165,6 +192,7 @@ def test_a_slow_link_keeps_the_controlnet_where_the_model_is(counts: Counts) -> 
         ("sd3", {"num_layers": 12}, 154, "25 GbE", 0.33),
         ("sd3", {"num_layers": 6}, 154, "100 GbE", 1.14),
         ("flux", {"num_layers": 5, "num_single_layers": 10}, 512, "25 GbE", 0.97),
+        ("hunyuan_dit", {}, 333, "100 GbE", 26.9 / 26.7),
     ],
 )
 def test_a_whole_controlnet_elsewhere_is_as_fast_as_its_residuals_arrive(
