@@ -37,6 +37,18 @@ class LatentSpace:
         return latent / self.scale + self.shift
 
 
+@dataclass(frozen=True, slots=True)
+class LinearMap:
+    """Red, green and blue in -1..1 that each channel of a scaled latent adds to a cell, and what is
+    added everywhere.
+
+    With nine times as many rows they are those of the channel's cells around it, row by row.
+    """
+
+    rows: tuple[tuple[float, float, float], ...]
+    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
 DEFAULT_LATENT_SPACE = LatentSpace(channels=4, factor=8, scale=0.18215)
 """What a latent without a model or VAE beside it is taken for, as ComfyUI's nodes take it: a size
 in pixels becomes cells of eight.

@@ -137,11 +137,11 @@ class OpaquePatch:
     be unique.
 
     `sampling/guidance.py` says what `cfg_function` and `post_cfg_function` take and return,
-    `models/wrapped.py` says it of `unet_wrapper`. `needs_uncond`: the negative side is computed
+    the families' folders say it of `network_wrapper`. `needs_uncond`: the negative side is computed
     even at guidance 1.
     """
 
-    kind: Literal["cfg_function", "post_cfg_function", "unet_wrapper"]
+    kind: Literal["cfg_function", "post_cfg_function", "network_wrapper"]
     identity: str
     function: Callable[..., Any] = field(compare=False, repr=False)
     needs_uncond: bool = False
@@ -199,9 +199,9 @@ def weakened_negative(patches: Iterable[Patch]) -> WeakenedNegative | None:
     return _last(patch for patch in patches if isinstance(patch, WeakenedNegative))
 
 
-def unet_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:
-    """Returns the patch that calls the UNet; the last one counts."""
-    return _last(patch for patch in opaque_patches(patches) if patch.kind == "unet_wrapper")
+def network_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:
+    """Returns the patch that calls the network; the last one counts."""
+    return _last(patch for patch in opaque_patches(patches) if patch.kind == "network_wrapper")
 
 
 def freeu_patches(patches: Iterable[Patch]) -> tuple[FreeU, ...]:

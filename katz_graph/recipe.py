@@ -274,8 +274,8 @@ Encoding = Prompt | Joined | Averaged | Zeroed | Given
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The picture sizes that SDXL is told, in pixels; None is the size that is sampled. Its refiner
-    is told a score, no target.
+    """The picture sizes that some models are told, in pixels; None is the size that is sampled. A
+    refiner is told a score, no target.
     """
 
     height: int | None = None

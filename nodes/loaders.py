@@ -176,7 +176,7 @@ class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
 
 
 class TripleCLIPLoader(Node, category="advanced/loaders", title="TripleCLIPLoader"):
-    """Three text encoders, in whatever order: CLIP-L, OpenCLIP's bigG and T5, as SD3 reads them."""
+    """Three text encoders, in whatever order: CLIP-L, OpenCLIP's bigG and T5."""
 
     clip_name1: Annotated[str, FileChoice("clip")]
     clip_name2: Annotated[str, FileChoice("clip")]
@@ -235,7 +235,7 @@ class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
 
 
 class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Model (diff)"):
-    """A ControlNet whose file may hold only what it differs by from the model's UNet."""
+    """A ControlNet whose file may hold only what it differs by from the model's network."""
 
     control_net_name: Annotated[str, FileChoice("controlnet")]
 

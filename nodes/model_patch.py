@@ -17,7 +17,7 @@ PatchStrength = Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)]
 
 
 class ModelPatchLoader(Node, category="advanced/loaders"):
-    """A ControlNet that is put on a model, not on a conditioning: Z-Image's control patch."""
+    """A ControlNet that is put on a model, not on a conditioning."""
 
     name: Annotated[str, FileChoice("model_patches")]
 

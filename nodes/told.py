@@ -21,7 +21,7 @@ from katz_graph.wires import Clip, Conditioning, Image, Latent
 
 Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
 MOST_REFERENCES = 16
-EDITED = (  # width and height of the pictures that FLUX.1 Kontext was trained on
+EDITED = (  # width and height of the pictures that models for editing were trained on
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184),
     (944, 1104), (1024, 1024), (1104, 944), (1184, 880), (1248, 832), (1328, 800), (1392, 752),
     (1456, 720), (1504, 688), (1568, 672),
@@ -45,7 +45,7 @@ class FluxDisableGuidance(Node, category="advanced/conditioning/flux"):
 
 
 class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
-    """A prompt for each of FLUX.1's text encoders, and the guidance that the model is told."""
+    """A prompt for CLIP and one for T5, and the guidance that the model is told."""
 
     clip_l: PromptText
     t5xxl: PromptText
@@ -62,7 +62,7 @@ class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
 
 
 class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
-    """A prompt for each of SD3's text encoders. With `none` one without a text reads nothing, with
+    """A prompt for each of CLIP-L, bigG and T5. With `none` one without a text reads nothing, with
     `empty_prompt` an empty one.
     """
 
@@ -146,7 +146,7 @@ class FluxKontextMultiReferenceLatentMethod(
 
 
 class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
-    """A picture in the size nearest to its shape that FLUX.1 Kontext was trained on."""
+    """A picture in the size nearest to its shape that models for editing were trained on."""
 
     def run(self, image: Image) -> Image:
         from katz_graph.files.images import resize

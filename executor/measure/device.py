@@ -58,7 +58,7 @@ def measure(
 ) -> tuple[float, float, float, float, bool]:
     """Measures floating-point operations a second, bytes a second, seconds a kernel, and bytes a
     second from the host's pinned memory (inf where the device computes in it), on the kinds of work
-    that UNets consist of; and tells if other programs took the processors meanwhile.
+    that networks consist of; and tells if other programs took the processors meanwhile.
 
     The rates are those of an undisturbed moment; with `stretch` those of the better moments (the
     first quartile: others may use the machine too) of so many seconds for each kind of work, so

@@ -38,10 +38,12 @@ from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Call, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
+from katz_graph.latent_space import LinearMap
+from katz_graph.models.family import linear_map
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.stages import NODE
 from katz_graph.models.text.recipe import clips
-from katz_graph.picture.preview import LinearMap, latent_picture, linear_map
+from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of
@@ -116,7 +118,7 @@ class Execution:
         self._loaded = False
         self._held_models, self._held_texts = ExitStack(), ExitStack()
         self.uncharged = 0.0  # seconds of the last unit that were spent on loading
-        # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
+        # seconds of the last unit in which LoRAs were merged into the network, or others taken out
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._segments = {
@@ -149,7 +151,7 @@ class Execution:
         self._wanted = None if model is None else model.weights
 
     def _unpatched(self) -> dict[Component, ModelRecipe]:
-        """Returns the UNets that are not patched: other requests' LoRAs must be out of them."""
+        """Returns the networks that are not patched: other requests' LoRAs must be out of them."""
         patched = {model.network for model in self._version.weight_sets.values()}
         return {
             model.network: model for model in self._version.models if model.network not in patched
@@ -157,8 +159,8 @@ class Execution:
 
     @property
     def weight_set(self) -> WeightSetKey | None:
-        """Returns what must be resident for the next unit; loading needs none: the UNet of the loop
-        and its LoRAs.
+        """Returns what must be resident for the next unit; loading needs none: the network of the
+        loop and its LoRAs.
         """
         return self._wanted if self._loaded else None
 

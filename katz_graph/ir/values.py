@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The state inside a UNet between two blocks."""
+    """The state between two blocks of a network with skips."""
 
     hidden: Tensor  # [B, C, h, w]
     embedding: Tensor  # [B, E]: time embedding with the added conditions
@@ -47,8 +47,8 @@ class TextEncoding:
     """Holds a prompt as a network takes it."""
 
     hidden: Tensor  # [B, T, D]; of CLIP alone T is 77·chunks
-    pooled: Tensor | None = None  # [B, P], SDXL
-    # [B, 7], SDXL: original height and width, crop top and left, target height and width, aesthetic
+    pooled: Tensor | None = None  # [B, P]
+    # [B, 7]: original height and width, crop top and left, target height and width, aesthetic
     # score
     sizes: Tensor | None = None
     guidance: Tensor | None = None  # [B]: that a distilled model is told

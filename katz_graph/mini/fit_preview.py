@@ -1,4 +1,4 @@
-"""Fits the linear map from our miniature VAE's latents to colours, for `picture.preview`:
+"""Fits the linear map from our miniature VAE's latents to colours, for `previews` of its family:
 `python -m katz_graph.mini.fit_preview`.
 
 Least squares between the scaled latents of drawn pictures, each cell with its eight neighbours, and

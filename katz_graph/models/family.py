@@ -7,6 +7,7 @@ Must not know any family. Never imports torch.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
-from katz_graph.latent_space import LatentSpace
+from katz_graph.latent_space import LatentSpace, LinearMap
 from katz_graph.models import stages
 from katz_graph.models.configuration import config, config_value, expect_class, latent_space
 from katz_graph.models.loading.configurations import Shapes
@@ -39,6 +40,7 @@ from katz_graph.recipe import (
 if TYPE_CHECKING:
     from katz_graph.models.loading.single_file import Contents
 
+SAME_SCALE = 1e-4  # relative difference of scaling factors that are the same
 Configuration = dict[str, Any]
 Complete = Callable[[ConditioningEntry, ModelRecipe, Mapping[str, Any], bool], ConditioningEntry]
 """Adds to a conditioning entry what a model takes beside the text, where it is not set. The mapping
@@ -84,9 +86,9 @@ class Architecture:
 
     @property
     def extra_channels(self) -> int:
-        """Counts the input channels beside the latent's, 0 where nothing is concatenated. For
-        inpainting (masked picture and mask) a UNet has 5 and FLUX.1 80; for a picture alone, to
-        edit by instruction or as control, 4 and 16.
+        """Counts the input channels beside the latent's, 0 where nothing is concatenated. For a
+        picture alone, to edit by instruction or as control, they are as many as the latent's; for
+        inpainting there are further ones for the mask.
         """
         return self.input_channels - self.latent_channels
 
@@ -240,7 +242,8 @@ class ModelFamily:
     """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
     `title`, `short`: its models, in messages. `text_sets`: the sets of text encoders that it may
     have, as files of their own; `text_layout`: how it reads them. `files`: None where it is read
-    from diffusers' folders alone. `stages`: its own, beside those of several families.
+    from diffusers' folders alone. `stages`: its own, beside those of several families. `previews`:
+    the colours of latents, by their channels and scaling factor.
     """
 
     title: str
@@ -253,6 +256,7 @@ class ModelFamily:
     text_sets: tuple[TextSet, ...] = ()
     text_layout: TextLayout = DEFAULT_LAYOUT
     stages: tuple[stages.Stage, ...] = ()
+    previews: Mapping[tuple[int, float], LinearMap] = field(default_factory=dict)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -302,6 +306,19 @@ def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
         for one in family.text_sets
         if len(one.kinds) == encoders
     }
+
+
+def linear_map(scale: float, channels: int) -> LinearMap | None:
+    """Returns the colours of latents with this scaling factor; None where they are not known."""
+    known = (one for family in families() for one in family.previews.items())
+    return next(
+        (
+            colours
+            for (count, factor), colours in known
+            if count == channels and math.isclose(scale, factor, rel_tol=SAME_SCALE)
+        ),
+        None,
+    )
 
 
 def all_controls() -> list[Controls]:

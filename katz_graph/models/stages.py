@@ -68,7 +68,7 @@ class Loop:
 @dataclass(frozen=True, slots=True)
 class Sized:
     """Holds the sizes that a stage is counted at: `height` and `width` of the latent, for VAEs too;
-    `tokens` of the text; blocks as in `unet.encode` and `unet.decode`; `kept`: cross-attention
+    `tokens` of the text; blocks as in the stages' nodes; `kept`: cross-attention
     reads keys and values made before.
     """
 

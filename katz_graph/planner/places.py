@@ -12,7 +12,7 @@ def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, 
     """Maps each stage to the devices that it may run on; a stage that is given several times may
     run on any of them.
 
-    `unet` and `vae` stand for their stages. InputError for unknown stages, and for devices that
+    The names of groups stand for their stages. InputError for unknown stages, and for devices that
     this run does not have.
     """
     if not places:

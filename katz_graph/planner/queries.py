@@ -25,8 +25,9 @@ class WeightSwitch:
 
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
-    """Returns the loop's models whose UNets are patched (on one device, or all), by a name for each
-    set, in order of first use. These carry LoRAs, or share a UNet there with a model that does.
+    """Returns the loop's models whose networks are patched (on one device, or all), by a name for
+    each set, in order of first use. These carry LoRAs, or share a network there with a model that
+    does.
     """
     operations = (op for variant in program.variants for op in variant.operations)
     used = [

@@ -85,9 +85,9 @@ class NoiseTable:
 
 
 def noise_table(config: Mapping[str, Any], multiplier: float = 1000.0) -> NoiseTable:
-    """Returns the table of a diffusers scheduler's configuration; defaults are Stable Diffusion
-    1.5's. `multiplier`: times the noise level is what a flow's model is told. InputError for a
-    configuration that is not supported.
+    """Returns the table of a diffusers scheduler's configuration; by default it is scaled linear
+    from 0.00085 to 0.012. `multiplier`: times the noise level is what a flow's model is told.
+    InputError for a configuration that is not supported.
     """
     if config.get("_class_name") == FLOW_SCHEDULER:
         return _flow_of(config, multiplier)

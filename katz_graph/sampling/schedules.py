@@ -54,7 +54,7 @@ ALIGNED_STEPS = {
     "SVD": (700.0, 54.5, 15.886, 7.977, 4.248, 1.789, 0.981, 0.403, 0.173, 0.034, 0.002),
 }
 """The ten-step schedules of Sabour et al. 2024, "Align Your Steps", table of optimised schedules:
-SD1 and SDXL are the levels of their timesteps (999, 850, 736, 645, 545, 455, 343, 233, 124, 24, 0
+the first two are the levels of timesteps (999, 850, 736, 645, 545, 455, 343, 233, 124, 24, 0
 and 999, 845, 730, 587, 443, 310, 193, 116, 53, 13, 0).
 """
 FLIPPED_ZERO = 1e-4  # what 0 becomes at the start of a flipped list; the ecosystem's value

@@ -112,7 +112,7 @@ def test_areas_of_one_size_see_their_own_part_of_the_picture(
 ) -> None:
     model, clip, _ = pipeline_recipes(seeing(extra))
     if wrapped:
-        model = model.with_patch(OpaquePatch("unet_wrapper", "calls", calls))
+        model = model.with_patch(OpaquePatch("network_wrapper", "calls", calls))
     mask = torch.zeros(1, 128, 256)
     mask[:, 32:96, 20:200] = 1
     seen = Concatenated(Picture.of(noise(1, 4, 16, 32, seed=2)), Picture.of(mask))

@@ -652,7 +652,7 @@ def test_a_clone_leaves_the_model_as_it_was(workshop: Workshop) -> None:
     }
     found = workshop.outputs(body, MODEL, "MODEL MODEL", document)
     assert found["out"].patches == () and [patch.kind for patch in found["other"].patches] == [
-        "unet_wrapper"
+        "network_wrapper"
     ]
 
 

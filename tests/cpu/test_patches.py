@@ -330,7 +330,7 @@ def test_a_wrapper_that_only_calls_the_model_changes_nothing(
 
     plain = painted(engine, models)
     assert torch.equal(
-        painted(engine, models, OpaquePatch("unet_wrapper", "calls", wrapper)), plain
+        painted(engine, models, OpaquePatch("network_wrapper", "calls", wrapper)), plain
     )
     assert sorted(sides) == [[0]] * 4 + [[1]] * 4
 
@@ -347,10 +347,11 @@ def test_a_wrapper_may_call_the_model_with_something_else(
 
     plain = painted(engine, sd1)
     assert (
-        difference(painted(engine, sd1, OpaquePatch("unet_wrapper", "again", again)), plain) < 1e-5
+        difference(painted(engine, sd1, OpaquePatch("network_wrapper", "again", again)), plain)
+        < 1e-5
     )
     assert (
-        difference(painted(engine, sd1, OpaquePatch("unet_wrapper", "halved", halved)), plain)
+        difference(painted(engine, sd1, OpaquePatch("network_wrapper", "halved", halved)), plain)
         > 1e-3
     )
 
@@ -382,7 +383,7 @@ def test_a_loop_drawn_by_hand_does_not_lose_a_patch(sd1: Models, engine: DeviceE
         painted(engine, sd1, RescaledGuidance(0.7), seed=0, steps=2),
     )
     with pytest.raises(InputError, match="use WrappedUNet"):
-        drawn(OpaquePatch("unet_wrapper", "calls", standard))
+        drawn(OpaquePatch("network_wrapper", "calls", standard))
 
 
 def guider(models: Models, model: ModelRecipe) -> Guider:
@@ -405,11 +406,11 @@ def test_a_plan_says_what_pins_it(sd1: Models, engine: DeviceEngine) -> None:
         return engine.plan(bind(expansion.graph, "end"))
 
     pinned = plan(
-        OpaquePatch("unet_wrapper", "mine", standard),
+        OpaquePatch("network_wrapper", "mine", standard),
         OpaquePatch("cfg_function", "other", standard),
     )
     assert (
-        "pinned to one device of this process, without graphs: unet_wrapper mine, "
+        "pinned to one device of this process, without graphs: network_wrapper mine, "
         "cfg_function other" in as_text(pinned)
     )
     free = plan(RescaledGuidance(0.5), FreeU(1, 1.1, 1.2, 0.9, 0.2))

@@ -26,10 +26,12 @@ from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI, Folders
 from katz_graph.ir.region import Region
+from katz_graph.latent_space import LinearMap
 from katz_graph.mini.evaluate import held_out_scenes
 from katz_graph.mini.world import caption
+from katz_graph.models.family import linear_map
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.picture.preview import LinearMap, as_jpeg, latent_picture, linear_map
+from katz_graph.picture.preview import as_jpeg, latent_picture
 from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.spec import DiffusersSpec
 from katz_graph.scope import running

@@ -1,11 +1,12 @@
 """What a model family is stands in its folder: the rest of the program asks the declaration, and
-holds no family's name.
+holds no family's name, not in docstrings and comments either.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +19,9 @@ FAMILIES = "katz_graph/models/families/"
 MAKERS = ("katz_graph/bench/", "katz_graph/mini/")  # make and train models of a family, to run them
 COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
 WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
-    # the patch that ComfyUI's packs set with set_model_unet_function_wrapper
-    "katz_graph/patches.py": {"unet"},
-    "katz_graph/planner/passes/fit.py": {"unet"},  # the same
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "web/routes/models.py": {"unet"},  # the same
-    # names of tensors and models that are refused: HunyuanVideo's, FLUX.2
-    "katz_graph/models/loading/single_file.py": {"flux", "refiner"},
+    "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by its name
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},
     "nodes/sigmas.py": {"sd1", "sdxl"},  # the same
@@ -35,6 +32,8 @@ WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
 }
+SAID = re.compile(r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|UNet", re.IGNORECASE)
+SAYING = {"nodes/denoise.py"}  # files whose docstrings and comments say them: the same nodes'
 
 
 def names() -> set[str]:
@@ -62,16 +61,41 @@ def spelled(file: Path) -> Iterator[str]:
                 yield name
 
 
-def test_names_of_families_stand_in_their_folders_alone() -> None:
-    wanted, found = names(), {}
+def prose(file: Path) -> Iterator[str]:
+    """Yields the docstrings and comments of a file."""
+    with tokenize.open(file) as source:
+        tokens = tokenize.generate_tokens(source.readline)
+        yield from (one.string for one in tokens if one.type == tokenize.COMMENT)
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """Yields the files that hold no family's name, and where they are."""
     for layer in ("katz_graph", "nodes", "executor", "web", "kernels"):
         for file in (ROOT / layer).rglob("*.py"):
             place = file.relative_to(ROOT).as_posix()
-            if place.startswith((FAMILIES, *MAKERS, *COMFY)):
-                continue
-            words = {
-                word.lower() for text in spelled(file) for word in re.findall(r"[A-Za-z0-9]+", text)
-            } & wanted
-            if words:
-                found[place] = words
+            if "node_modules" not in file.parts and not place.startswith((FAMILIES, *MAKERS)):
+                yield place, file
+
+
+def test_no_docstring_or_comment_says_a_family_s_name() -> None:
+    found = {place for place, file in files() if any(map(SAID.search, prose(file)))}
+    assert found == SAYING
+
+
+def test_names_of_families_stand_in_their_folders_alone() -> None:
+    wanted, found = names(), {}
+    for place, file in files():
+        if place.startswith(COMFY):
+            continue
+        words = {
+            word.lower()
+            for text in spelled(file)
+            for word in (text, *re.findall(r"[A-Za-z0-9]+", text))
+        } & wanted
+        if words:
+            found[place] = words
     assert found == WORDS

@@ -1,4 +1,4 @@
-"""Shows a model to packs: cloned, and given functions that act on guidance or call the UNet. Its
+"""Shows a model to packs: cloned, and given functions that act on guidance or call the network. Its
 insides are not there.
 
 Such a function becomes an opaque patch of the recipe: only this process can run it.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from katz_graph.sampling.noise_table import NoiseTable
 
-Kind = Literal["cfg_function", "post_cfg_function", "unet_wrapper"]
+Kind = Literal["cfg_function", "post_cfg_function", "network_wrapper"]
 CFG = "sampler_cfg_function"
 POST_CFG = "sampler_post_cfg_function"
 WRAPPER = "model_function_wrapper"
@@ -31,14 +31,14 @@ UNCOND_AT_ONE = "disable_cfg1_optimization"  # the negative side is wanted even 
 KINDS: Mapping[str, Kind] = {
     CFG: "cfg_function",
     POST_CFG: "post_cfg_function",
-    WRAPPER: "unet_wrapper",
+    WRAPPER: "network_wrapper",
 }
 PATCHER = "comfy.model_patcher.ModelPatcher"
 
 
 class ModelFacade:
-    """Stands for the UNet of a recipe. `model_options` holds its functions, as packs set them there
-    or through methods.
+    """Stands for the network of a recipe. `model_options` holds its functions, as packs set them
+    there or through methods.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -74,7 +74,7 @@ class ModelFacade:
         self._wants_uncond(disable_cfg1_optimization)
 
     def set_model_unet_function_wrapper(self, unet_wrapper_function: Callable[..., Any]) -> None:
-        """Sets the function that calls the UNet."""
+        """Sets the function that calls the network."""
         self.model_options[WRAPPER] = unet_wrapper_function
 
     def get_model_object(self, name: str) -> Any:
@@ -125,7 +125,7 @@ class ModelFacade:
 
 
 class LatentFormat:
-    """Converts a latent on a wire to the one that the UNet was trained on."""
+    """Converts a latent on a wire to the one that the network was trained on."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         self._space = recipe.latent

@@ -1,7 +1,7 @@
 """Derives the work of a stage from one count, as a formula of batch, tokens, height and width. Must
 not know models.
 
-Every operation of a UNet computes and writes products of sizes: of the batch, the text's tokens,
+Every operation of a network computes and writes products of sizes: of the batch, the text's tokens,
 and the latent's height and width at each resolution, which are halved and rounded up from one to
 the next. Counted where these sizes are different primes, each product shows what it is made of; so
 one count gives a formula that is exact for all sizes.
@@ -17,7 +17,7 @@ from typing import Self
 
 from katz_graph.ir.device import Work
 
-LEVELS = 5  # resolutions of a UNet, at most
+LEVELS = 5  # resolutions of a network, at most
 BATCH, TOKENS = 1009, 1297  # primes, as are all that HEIGHT and WIDTH are halved to
 HEIGHT, WIDTH = 24481, 109441
 

@@ -56,7 +56,7 @@ def stage_work(
 
     height, width: of the latent, for the VAE too; tokens: of the text; value_bytes: 2 for half
     precision, 4 for float32; kept: cross-attention reads keys and values made before. Blocks as in
-    `unet.encode` and `unet.decode`. A multiply-add is two operations. Counted at these sizes, which
+    the stages' nodes. A multiply-add is two operations. Counted at these sizes, which
     takes up to seconds; `counts.Counts` returns the same for all sizes from one count.
     """
     return _work(

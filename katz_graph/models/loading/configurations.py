@@ -60,9 +60,9 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
 
 
 def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[str, Any]:
-    """Derives that of a CLIPTextModel, or of SDXL's second, a CLIPTextModelWithProjection.
+    """Derives that of a CLIPTextModel, or of one that projects, a CLIPTextModelWithProjection.
 
-    projecting: it is SDXL's second; None tells it from the width.
+    projecting: it is the latter; None tells it from the width.
     """
     open_clip = "positional_embedding" in shapes
     shapes = {name.removeprefix("text_model."): shape for name, shape in shapes.items()}

@@ -73,7 +73,7 @@ CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
 }
 """How those of a checkpoint are configured, whose kind is told by their prefix; CLIP's by more."""
 STRANGERS = {  # what families are called that none of ours is, by the names of their tensors
-    r"txt_in\.individual_token_refiner": "HunyuanVideo",
+    r"txt_in\.individual_token_": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
     r"(^|\.)double_stream_modulation_img\.": "FLUX.2",
     r"(^|\.)double_layers\.": "AuraFlow",
@@ -102,7 +102,7 @@ KINDS = {
     r"ip_adapter": ("IP-Adapter", "which is not supported"),
     r"^controlnet_blocks\.0\.linear\.": (
         "MistoLine ControlNet",
-        "which is not supported: take another of FLUX.1",
+        "which is not supported: take another ControlNet",
     ),
     r"input_hint_block\.|controlnet_cond_embedding\.": (
         "ControlNet",

@@ -28,7 +28,7 @@ from katz_graph.models.text.weighing import weigh
 from katz_graph.recipe import DEFAULT_LAYOUT, LearnedWords, TextLayout
 
 STAND_IN = 0  # the id in the place of a vector that no token has
-# of SD2's text encoder as it was trained; diffusers' folders leave out the last
+# of OpenCLIP's ViT-H as it was trained; diffusers' folders leave out the last
 OPEN_CLIP_LAYERS = 24
 
 
@@ -126,7 +126,7 @@ def _encode_rows(
         for number, (module, tokenizer, said) in enumerate(encoders)
     ]
     longest = max(len(one) for one in rows)
-    projects = hasattr(encoders[-1][0], "text_projection")  # SDXL, and its refiner
+    projects = hasattr(encoders[-1][0], "text_projection")
     encoded = [
         _encode(
             Encoder(
@@ -153,8 +153,9 @@ def _encode_rows(
 
 
 def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
-    """Selects the layer. SD1: the last. SDXL: the last but one of both, without norm. SD2: the last
-    but one as trained, the last in diffusers' folders.
+    """Selects the layer. CLIP's own encoder alone: the last. Two, of which one projects: the last
+    but one of both, without norm. OpenCLIP's alone: the last but one as trained, the last in
+    diffusers' folders.
     """
     absent = (
         1

@@ -16,7 +16,7 @@ from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.recipe import Averaged, Encoding, Given, Joined, Prompt, Sizes, Zeroed
 
-SCORE = 6.0  # the aesthetic score that SDXL's refiner is told unless a prompt says another
+SCORE = 6.0  # the aesthetic score that a model is told, if any, unless a prompt says another
 
 
 def evaluate(
@@ -63,7 +63,7 @@ def with_sizes(
     encoding: TextEncoding, sizes: Sizes | None, height: int, width: int
 ) -> TextEncoding:
     """Adds size conditioning to an encoding, for a picture of this size in pixels: where there is
-    pooled text, as SDXL's, or sizes are told. Other models' encodings stay as they are.
+    pooled text or sizes are told. Other models' encodings stay as they are.
     """
     if encoding.pooled is None and sizes is None:
         return encoding

@@ -23,7 +23,7 @@ from katz_graph.recipe import ClipRecipe, LearnedWords
 
 CALL = re.compile(r"(?<!\S)embedding:(\S+?)(?=,*(?:\s|$))")
 KIND = "embeddings"
-OWN_NAME = ("clip_l", "clip_g")  # of SDXL's first and second text encoder
+OWN_NAME = ("clip_l", "clip_g")  # of the first and second of two text encoders
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:

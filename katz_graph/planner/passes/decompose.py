@@ -1,8 +1,8 @@
 """Pass *decompose*: splits the costed stages of one evaluation fully by branch, into a
 series-parallel tree.
 
-Derives the papers' serial and parallel parts from the graph, so that a rewired UNet is treated by
-the same rule. Reduction: nodes with the same predecessors and successors merge into P,
+Derives the papers' serial and parallel parts from the graph, so that a rewired network is treated
+by the same rule. Reduction: nodes with the same predecessors and successors merge into P,
 single-in/single-out neighbours into S, after transitive reduction; what does not reduce stays one
 prime node (Valdes, Tarjan, Lawler 1982).
 """

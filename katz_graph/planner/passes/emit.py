@@ -188,14 +188,14 @@ class _Lists:
 
 
 class _Weights:
-    """Follows which LoRAs are resident in the UNets of one device while its list is carried out."""
+    """Follows which LoRAs are resident in one device's networks while its list is carried out."""
 
     def __init__(self, sets: Mapping[str, ModelRecipe]) -> None:
         self._names = {model: name for name, model in sets.items()}
         self._resident: dict[Component, tuple[Lora, ...]] = {}
 
     def first(self) -> Iterator[Instruction]:
-        """Yields the first patch of each UNet, before anything else is done."""
+        """Yields the first patch of each network, before anything else is done."""
         for model, name in self._names.items():
             if model.network not in self._resident:
                 self._resident[model.network] = model.loras

@@ -14,8 +14,8 @@ from katz_graph.models.stages import stages
 from katz_graph.models.text.recipe import clips, givens
 from katz_graph.patches import (
     guidance_patch,
+    network_wrapper,
     post_guidance_patches,
-    unet_wrapper,
     weakened_guidance,
 )
 from katz_graph.planner.region import stage_of
@@ -85,7 +85,7 @@ def _check_patches(program: Program, variant: Variant) -> None:
             )
     parts = {part for one in stages().values() for part in one.stands_for}
     for operation in variant.operations:
-        wrapped = unet_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None
+        wrapped = network_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None
         where, declared = f"node {operation.id} ({operation.type})", stage_of(operation)
         if wrapped and declared.name in parts:
             raise InputError(

@@ -33,7 +33,7 @@ def _segments(
     operations = {operation.id: operation for operation in variant.operations}
     runs: list[list[Call]] = []
     open_runs: dict[str, list[Call]] = {}
-    weights: dict[tuple[str, Component], tuple[Lora, ...]] = {}  # by device and UNet
+    weights: dict[tuple[str, Component], tuple[Lora, ...]] = {}  # by device and network
     for call in calls:
         members = [operations[name] for name in call.operations]
         model = members[0].inputs.get("model")

@@ -65,7 +65,7 @@ def load_checkpoint(
 
 
 def load_diffusion_model(unet_path: str, *_: Any, **__: Any) -> ModelFacade:
-    """Returns a UNet alone. It is computed in the engine's number format."""
+    """Returns a network alone. It is computed in the engine's number format."""
     return ModelFacade(network_recipe(unet_path))
 
 
@@ -73,7 +73,7 @@ load_unet = load_diffusion_model
 
 
 def load_clip(ckpt_paths: Sequence[str], *_: Any, **__: Any) -> ClipFacade:
-    """Returns text encoders: of one file, or of SDXL's two."""
+    """Returns text encoders: of one file, or of two."""
     return ClipFacade(clip_recipe(ckpt_paths))
 
 

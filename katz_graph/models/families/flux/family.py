@@ -17,6 +17,7 @@ from katz_graph.models.families.flux.controls import (
     reads,
 )
 from katz_graph.models.families.flux.files import ORIGINAL_HINT, transformer_configuration
+from katz_graph.models.families.flux.previews import PREVIEWS
 from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
@@ -105,4 +106,5 @@ FAMILY = ModelFamily(
     ),
     text_sets=(TextSet("flux", ("clip", "t5")),),
     text_layout=TextLayout(pooled="plain", clip_rows=False, least=256),
+    previews=PREVIEWS,
 )

@@ -22,6 +22,7 @@ from katz_graph.models.families.sd3.files import (
     ORIGINAL_CONTROL,
     transformer_configuration,
 )
+from katz_graph.models.families.sd3.previews import PREVIEWS
 from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
@@ -106,4 +107,5 @@ FAMILY = ModelFamily(
     ),
     text_sets=(TextSet("sd3", ("clip", "clip")), TextSet("sd3", ("clip", "clip", "t5"))),
     text_layout=TextLayout(pooled="joined", least=77),
+    previews=PREVIEWS,
 )

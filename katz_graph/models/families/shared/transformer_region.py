@@ -13,7 +13,7 @@ from katz_graph.graph import Link, NodeCall
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config, latent_space
 from katz_graph.models.family import Control, check_controlnet, family_of
-from katz_graph.patches import freeu_patches, unet_wrapper
+from katz_graph.patches import freeu_patches, network_wrapper
 from katz_graph.recipe import Component, Conditioning, ControlUse, ModelRecipe, VaeRecipe
 
 
@@ -31,7 +31,7 @@ def predict(
     for what it does not read. InputError for patches of a network that has other parts.
     """
     for patch, found in (
-        ("a pack's function around the network", unet_wrapper(model.patches)),
+        ("a pack's function around the network", network_wrapper(model.patches)),
         ("FreeU", freeu_patches(model.patches)),
     ):
         if found:

@@ -24,7 +24,7 @@ from katz_graph.models.families.unet.inputs import concatenated_channels
 from katz_graph.models.families.unet.wrapper import call_wrapper
 from katz_graph.models.family import architecture
 from katz_graph.models.stages import Loop, Outputs
-from katz_graph.patches import freeu_patches, unet_wrapper
+from katz_graph.patches import freeu_patches, network_wrapper
 from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.prediction import to_denoised
 
@@ -118,7 +118,7 @@ def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    wrapper = unet_wrapper(inputs["model"].patches)
+    wrapper = network_wrapper(inputs["model"].patches)
     return {
         **bind_decode(inputs, loop),
         "wrapper": wrapper,

@@ -20,6 +20,7 @@ from katz_graph.models.families.unet.configurations import (
     unet_configuration,
 )
 from katz_graph.models.families.unet.parametrisation import scheduler_component
+from katz_graph.models.families.unet.previews import PREVIEWS
 from katz_graph.models.families.unet.stages import STAGES
 from katz_graph.models.family import (
     Controls,
@@ -99,4 +100,5 @@ FAMILY = ModelFamily(
     ),
     text_sets=(TextSet("stable_diffusion", ("clip",)), TextSet("sdxl", ("clip", "clip"))),
     stages=STAGES,
+    previews=PREVIEWS,
 )

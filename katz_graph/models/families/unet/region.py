@@ -12,7 +12,7 @@ from katz_graph.graph import Link, NodeCall
 from katz_graph.models.families.shared.conditioning import check_told, with_channels
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.family import Control
-from katz_graph.patches import unet_wrapper
+from katz_graph.patches import network_wrapper
 from katz_graph.recipe import (
     Conditioning,
     ConditioningEntry,
@@ -75,7 +75,7 @@ def predict(
         for number, control in enumerate(controls, start=1)
     }
     common = {"model": model, "conditioning": text}
-    if unet_wrapper(model.patches) is not None:
+    if network_wrapper(model.patches) is not None:
         nodes[f"{name}-unet"] = NodeCall(
             "WrappedUNet",
             {"step": step, **common, **residuals, "uncond": name.startswith("negative")},

@@ -36,7 +36,7 @@ def call_wrapper(
     function's own use. `sides`: of guidance, 0 positive and 1 negative, of each conditioning entry
     in the batch. InputError for another shape or kind of result.
     """
-    name = f"the unet_wrapper {wrapper.identity}"
+    name = f"the network_wrapper {wrapper.identity}"
 
     def apply_model(
         x: Tensor, timestep: Tensor, c_crossattn: Tensor | None = None, **_: Any
