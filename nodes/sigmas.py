@@ -8,6 +8,7 @@ from pydantic import Field
 
 from katz_graph.knobs import SamplerName, SchedulerName, Share, Steps
 from katz_graph.node import Node, Widget
+from katz_graph.sampling.aligned import ALIGNED_STEPS
 from katz_graph.sampling.names import SamplerChoice
 from katz_graph.wires import Model, Sampler, Sigmas
 
@@ -214,7 +215,7 @@ class AlignYourStepsScheduler(Node, category=SCHEDULERS):
     steps.
     """
 
-    model_type: Literal["SD1", "SDXL", "SVD"] = "SD1"
+    model_type: Literal[tuple(ALIGNED_STEPS)] = next(iter(ALIGNED_STEPS))  # type: ignore[valid-type]
     steps: Steps = 10
     denoise: Share = 1.0
 

@@ -97,8 +97,9 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "katz-mini-t5": "flow/text_encoder_3",
     },
 }
-# other names of kinds
-SAME_AS = {"text_encoders": "clip", "diffusion_models": "unet", "t2i_adapter": "controlnet"}
+# what editors call kinds today; other names of kinds
+PRESENT = {"text_encoders": "clip", "diffusion_models": "unet"}
+SAME_AS = PRESENT | {"t2i_adapter": "controlnet"}
 # kinds that lie in the input folder unless their name says otherwise: `x.png [output]`
 PEOPLES_FILES = ("input", "latents")
 

@@ -16,10 +16,11 @@ from katz_graph.errors import InputError
 from katz_graph.graph import Graph, NodeCall
 from katz_graph.patches import DiscreteSampling
 from katz_graph.recipe import ModelRecipe
+from katz_graph.sampling.aligned import ALIGNED_STEPS
 from katz_graph.sampling.names import SAMPLER_NAMES, SAMPLERS, SamplerChoice
 from katz_graph.sampling.noise_table import NoiseTable, noise_table
 from katz_graph.sampling.samplers import solver_of
-from katz_graph.sampling.schedules import ALIGNED_STEPS, schedule
+from katz_graph.sampling.schedules import schedule
 
 TABLE = noise_table({})
 

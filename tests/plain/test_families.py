@@ -20,11 +20,9 @@ MAKERS = ("katz_graph/bench/", "katz_graph/mini/")  # make and train models of a
 COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
 WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
-    "web/routes/models.py": {"unet"},  # the same
     "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by its name
     # values of the node AlignYourStepsScheduler
-    "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},
-    "nodes/sigmas.py": {"sd1", "sdxl"},  # the same
+    "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
     "nodes/loaders.py": {"flux", "sd3", "sdxl", "unet"},
     "nodes/told.py": {"flux"},  # where ComfyUI's menu has FluxGuidance

@@ -13,15 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from katz_graph.errors import InputError
-from katz_graph.files.folders import SAME_AS, Folders
+from katz_graph.files.folders import PRESENT, SAME_AS, Folders
 from katz_graph.web.files.paths import file_state
 from katz_graph.web.http.file_responses import stored_file
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
-# what editors call kinds today
-PRESENT_NAMES = {"clip": "text_encoders", "unet": "diffusion_models"}
+PRESENT_NAMES = {kind: name for name, kind in PRESENT.items()}
 PREVIEW_ENDINGS = (
     ".preview.png",
     ".preview.jpg",
