@@ -53,7 +53,7 @@ EDITING: Mapping[Shown, tuple[str, Mapping[str, Any]]] = {
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Holds what is asked of the pipeline in a folder: `texts`, the positive and the negative;
-    `noise` [B, C, h, w]; `image` [1, H, W, 3] in 0..1, shown to the ControlNet in the folder's
+    `noise` [B, C, h, w]; `image` [1, H, W, 3] in 0..1, `shown` to the ControlNet in the folder's
     `controlnet` or to the model, None without one; `told`: further arguments of the pipeline.
     """
 
@@ -64,9 +64,9 @@ class Asked:
     texts: tuple[str, str] = TEXTS
     guidance: float = 4.0  # between both sides, of models that are not told it
     image: Tensor | None = None
-    shown: Shown = "controlnet"
     strength: float = 1.0
     told: dict[str, Any] = field(default_factory=dict)
+    shown: Shown = "controlnet"
 
 
 def schedule(kind: Kind) -> str:
