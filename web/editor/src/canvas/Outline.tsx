@@ -7,7 +7,7 @@ import { noteRender } from "../renders";
 import { handlesOf } from "./layout";
 import { Results } from "./Results";
 import { useCanvas } from "./state";
-import { inTurn, measureEnds } from "./turns";
+import { hasTime, inTurn, measureEnds } from "./turns";
 
 /**
  * Whether a node is drawn as an outline, which is light: `far` from where its texts cannot be read, and in a large graph
@@ -16,7 +16,7 @@ import { inTurn, measureEnds } from "./turns";
 export function useOutline(id: string): { readonly outlined: boolean; readonly far: boolean } {
   const { far, large } = useCanvas(useShallow(({ far, large }) => ({ far, large })));
   const measure = useUpdateNodeInternals();
-  const [whole, setWhole] = useState(!large);
+  const [whole, setWhole] = useState(() => !large || hasTime());
   const outlined = far || !whole;
   const was = useRef(outlined);
   useEffect(() => {

@@ -12,6 +12,21 @@ export function whileMoving(moves: boolean): void {
   isMoving = moves;
 }
 
+/** How many come at once in a frame, without waiting. */
+const AT_ONCE = 3;
+let drawn = 0;
+
+/** Whether there is time for one more in this frame; none passes those that wait. */
+export function hasTime(): boolean {
+  if (waiting.size > 0 || drawn >= AT_ONCE) return false;
+  if (drawn === 0)
+    requestAnimationFrame(() => {
+      drawn = 0;
+    });
+  drawn += 1;
+  return true;
+}
+
 /** Calls `draw` when it is its turn, unless what this returns is called before. */
 export function inTurn(draw: () => void): () => void {
   if (waiting.size === 0) soon();
@@ -44,6 +59,7 @@ export function measureEnds(id: string, measure: (ids: string[]) => void): void 
 function measureAll(): void {
   const [measure] = unmeasured.values();
   if (waiting.size > 0 || measure === undefined) return;
+  if (isMoving) return void requestAnimationFrame(measureAll); // which would hold the view up
   const ids = new Set(unmeasured.keys());
   unmeasured.clear();
   measure([...ids]); // in the next frame
