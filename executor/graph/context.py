@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,14 @@ PREVIEWS_APART = 0.25  # seconds, at least, between two pictures of one node
 
 def _ignore(_: Any) -> None:
     return None
+
+
+@contextmanager
+def writing_nothing(context: RunContext) -> Iterator[None]:
+    """Has nodes write into a folder that is gone afterwards: of runs that only plan or measure."""
+    with tempfile.TemporaryDirectory(prefix="katz-") as folder:
+        context.output_directory = Path(folder)
+        yield
 
 
 @dataclass(slots=True)

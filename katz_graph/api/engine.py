@@ -31,7 +31,7 @@ from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
 from katz_graph.approximations import made_with
 from katz_graph.errors import InputError, KatzError
 from katz_graph.events import Event, Listener, Sampled, Warned
-from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.context import RunContext, writing_nothing
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
 from katz_graph.files.settings import prepare_to_compute
@@ -297,7 +297,9 @@ class Engine:
             writes = self.types[call.type].is_output
             wanted += [link.node for _, link in call.links()] if writes else [target]
         context = self._quiet_context(engine)
-        run_graph(prepared.graph, context, ResultCache("none"), wanted).raise_failures()
+        with writing_nothing(context):
+            found = run_graph(prepared.graph, context, ResultCache("none"), wanted)
+        found.raise_failures()
 
     def _prepared(
         self, workflow: Source, changes: Changes, warn: Callable[[str], None], partial: bool = False

@@ -171,6 +171,30 @@ def test_nodes_of_packs_run_only_when_that_is_asked_for(registry: Registry) -> N
     assert len(asked.plans) == 1 and asked.notes == () and RAN.is_set()
 
 
+def test_what_a_node_on_the_way_writes_is_in_no_one_s_folder(
+    registry: Registry, tmp_path: Path
+) -> None:
+    """A picture that is written and goes on into a second sampler: the editor plans at each edit."""
+    asked = question(registry)
+    prompt: dict[str, Any] = {**asked.prompt}
+    sampler = prompt["5"]["inputs"]
+    vae = next(call["inputs"]["vae"] for call in prompt.values() if "vae" in call["inputs"])
+    saved = asked.targets[0]
+    prompt["again"] = {
+        "class_type": "VAEEncode",
+        "inputs": {"pixels": [saved, 0], "vae": vae},
+    }
+    prompt["second"] = {
+        "class_type": "KSampler",
+        "inputs": {**sampler, "latent_image": ["again", 0]},
+    }
+    output = tmp_path / "output"
+    plans = Plans(Engine(), registry, Folders(output=output))  # type: ignore[arg-type]
+    made = plans.enter(replace(asked, prompt=prompt, targets=("second",)))()
+    assert len(made.plans) == 2 and made.notes == ()
+    assert not output.exists() or not list(output.rglob("*"))
+
+
 def test_planning_ends_in_time(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     made = plans_of(engine, registry)

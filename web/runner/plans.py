@@ -15,7 +15,7 @@ from typing import Any
 from katz_graph.checks.validate import downstream, upstream
 from katz_graph.errors import Cancelled, KatzError
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.context import RunContext, writing_nothing
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.planning_engine import PlanningEngine
@@ -92,7 +92,8 @@ class Plans:
         engine: Any = context.engine
         try:
             if wanted:
-                found = run_graph(graph, context, ResultCache("none"), wanted)
+                with writing_nothing(context):
+                    found = run_graph(graph, context, ResultCache("none"), wanted)
                 notes += [str(error) for error in found.failures.values()]
         except Cancelled:
             pass
