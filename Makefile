@@ -9,7 +9,7 @@ LAYERS := nodes executor kernels web workflows
 # Tests start hundreds of processes; without caches of byte code each of them compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint types bytecode check editor check-editor check-sources check-sources-here check-pages docs clean
+.PHONY: setup run test lint types bytecode check editor check-editor check-editor-here docs clean
 
 setup: $(VENV)/.installed
 
@@ -25,8 +25,8 @@ run: setup
 
 test: setup lint
 	$(MAKE) --no-print-directory --jobs 2 types bytecode
-	$(MAKE) --no-print-directory --jobs 2 check check-sources
-	$(MAKE) --no-print-directory check-pages
+	$(MAKE) --no-print-directory check
+	$(MAKE) --no-print-directory check-editor
 
 lint:
 	$(BIN)/ruff check .
@@ -57,32 +57,24 @@ $(EDITOR)/node_modules/.installed: $(EDITOR)/package-lock.json
 	cd $(EDITOR) && npm ci --silent --no-audit --no-fund
 	touch $@
 
-check-editor:
-	$(MAKE) --no-print-directory check-sources
-	$(MAKE) --no-print-directory check-pages
-
 # What is committed of the editor must be what its sources give. Without a recent Node, or a registry to
 # fetch its packages from, a line says that it is not checked.
-check-sources:
+check-editor:
 	@if ! node -e '$(NEW_ENOUGH)' 2> /dev/null; \
 	then echo "no Node of version 20.19 or newer: the editor is not checked"; \
 	elif $(MAKE) --no-print-directory $(EDITOR)/node_modules/.installed; \
-	then $(MAKE) --no-print-directory check-sources-here; \
+	then $(MAKE) --no-print-directory check-editor-here; \
 	elif npm ping --silent > /dev/null 2>&1; \
 	then exit 1; \
 	else echo "npm's registry does not answer: the editor is not checked"; fi
 
-check-sources-here: $(EDITOR)/node_modules/.installed
+check-editor-here: $(EDITOR)/node_modules/.installed
 	mkdir -p build && $(BIN)/katz schema > build/schema.json
 	cd $(EDITOR) && npm run --silent messages < ../../build/schema.json | diff - src/server/generated/messages.ts
 	cd $(EDITOR) && npm run --silent lint && npm run --silent types && npm run --silent units && npm run --silent ids
 	cd $(EDITOR) && npm run --silent build -- --outDir ../../build/editor --emptyOutDir --logLevel warn
 	diff -r build/editor web/dist
-
-# In a browser, where the sources were checked.
-check-pages:
-	@if ! test -e $(EDITOR)/node_modules/.installed; then :; \
-	elif command -v chromium chromium-headless-shell > /dev/null; \
+	@if command -v chromium chromium-headless-shell > /dev/null; \
 	then cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=2 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; \
 	else echo "no chromium: the editor is not tried in a browser"; fi
 
