@@ -130,7 +130,7 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(
         context.listener = listen  # type: ignore[assignment]
         return context
 
-    regions = [sampler_region(replace(request(sd1, seed=seed), steps=12)) for seed in (1, 2)]
+    regions = [sampler_region(replace(request(sd1, seed=seed), steps=24)) for seed in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         runs = [
             pool.submit(engine.cluster.run, engine.plan(region), watch(number))
@@ -140,7 +140,7 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(
         both_submitted.set()
         for run in runs:
             run.result()
-    steps = list(range(1, 13))
+    steps = list(range(1, 25))
     assert (
         [done for number, done in order if number == 0]
         == steps
@@ -148,11 +148,11 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(
     )
     # turns are shared by seconds, and a request's first one is longer; neither may be far ahead all
     # the same
-    first_done = next(place for place, (_, done) in enumerate(order) if done == 12)
+    first_done = next(place for place, (_, done) in enumerate(order) if done == 24)
     behind = max(
         (done for number, done in order[:first_done] if number != order[first_done][0]), default=0
     )
-    assert behind >= 6
+    assert behind >= 12
     assert sum(one[0] != other[0] for one, other in itertools.pairwise(order)) >= 6
 
 
