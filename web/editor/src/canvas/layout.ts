@@ -141,10 +141,10 @@ export function computed(nodes: readonly Drawn[]): Drawn[] {
   );
 }
 
-/** Takes in what was measured, of all or of `these`; from then on it holds, and not what was computed. */
-export function measured(nodes: readonly Drawn[], these?: ReadonlySet<string>): Drawn[] {
+/** Takes in what was measured of these; from then on it holds, and not what was computed. */
+export function measured(nodes: readonly Drawn[], these: ReadonlySet<string>): Drawn[] {
   return nodes.map((node) =>
-    node.measured === undefined || node.handles === undefined || these?.has(node.id) === false
+    node.measured === undefined || node.handles === undefined || !these.has(node.id)
       ? node
       : { ...node, handles: undefined },
   );
