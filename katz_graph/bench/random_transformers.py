@@ -24,6 +24,7 @@ from katz_graph.models.text.vocabularies import SHIPPED, TOKENIZERS
 
 Kind = Literal["sd3", "sd35", "flux", "schnell", "z_image", "hunyuan_dit", "hunyuan_dit11"]
 
+SPREAD = 0.1  # of weights
 POOLED_WIDTH = 40  # of the second text encoder's projection
 SIZES = TEXT_ENCODERS["sdxl"]
 WIDTHS = [sizes["hidden_size"] for sizes in SIZES]
@@ -122,10 +123,13 @@ def transformer_config(kind: Kind, blocks: int = 3) -> dict[str, Any]:
     )
 
 
-def make_transformer(kind: Kind, seed: int, blocks: int = 3, **changed: Any) -> Any:
+def make_transformer(
+    kind: Kind, seed: int, blocks: int = 3, spread: float = SPREAD, **changed: Any
+) -> Any:
     """Makes a transformer whose weights all count. `changed`: of its configuration."""
     _, name = PIPELINES[kind]
-    return _drawn(getattr(diffusers, name), transformer_config(kind, blocks) | changed, seed)
+    values = transformer_config(kind, blocks) | changed
+    return _drawn(getattr(diffusers, name), values, seed, spread)
 
 
 def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> Any:
@@ -155,12 +159,14 @@ def make_controlnet(kind: Kind, seed: int, blocks: int = 2, **changed: Any) -> A
     return _drawn(model, values, seed)
 
 
-def _drawn(model: Callable[..., Any], values: Mapping[str, Any], seed: int) -> Any:
+def _drawn(
+    model: Callable[..., Any], values: Mapping[str, Any], seed: int, spread: float = SPREAD
+) -> Any:
     """Makes a network of a configuration, all of whose weights are drawn."""
     with seeded(seed):
         module = model(**values).eval()
         for parameter in module.parameters():
-            nn.init.normal_(parameter, 0.0, 0.1)
+            nn.init.normal_(parameter, 0.0, spread)
     return module.requires_grad_(False)
 
 
@@ -170,10 +176,11 @@ def make_pipeline(
     seed: int,
     blocks: int = 3,
     with_t5: bool = False,
+    spread: float = SPREAD,
     **changed: Any,
 ) -> None:
-    """Writes a pipeline in diffusers' folder layout, float32: transformer, text encoders,
-    tokenizers, VAE, scheduler. `with_t5`: of Stable Diffusion 3, whose first text encoder's
+    """Writes a pipeline in diffusers' folder layout, in torch's default format and on its default
+    device, text encoders in float32: transformer, text encoders, tokenizers, VAE, scheduler. `with_t5`: of Stable Diffusion 3, whose first text encoder's
     projection changes nothing, as in the published folders. `changed`: of the transformer's
     configuration.
     """
@@ -184,7 +191,7 @@ def make_pipeline(
         "scheduler": ["diffusers", type(_scheduler(kind)).__name__],
     }
     with seeded(seed), quiet(*LIBRARIES):
-        make_transformer(kind, seed, blocks, **changed).save_pretrained(folder / "transformer")
+        make_transformer(kind, seed, blocks, spread, **changed).save_pretrained(folder / "transformer")
         vae = _vae(pipeline)
         # means, and spreads of nothing, so that encoding draws nothing
         last = vae.quant_conv or vae.encoder.conv_out

@@ -136,15 +136,20 @@ def _given(asked: Asked, image: Tensor) -> dict[str, Any]:
             return {"control_image": 2 * pixels - 1} | strength
 
 
-def stock(asked: Asked, output: Literal["pt", "latent"] = "pt") -> Callable[[], Tensor]:
-    """Loads a pipeline with all its text encoders. Returns a call of it that gives pictures
+def stock(
+    asked: Asked,
+    output: Literal["pt", "latent"] = "pt",
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Callable[[], Tensor]:
+    """Loads a pipeline with all its text encoders, onto the processor unless told. Returns a call of it that gives pictures
     [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as its VAE takes it. A pipeline whose scheduler
     draws noise gets Euler's, unless the call is told anything of its own.
     """
     name, noise = PIPELINES[asked.kind][0], asked.noise
     batch, channels, high, wide = noise.shape
     height, width = 8 * high, 8 * wide
-    pipeline = _loaded(asked, name)
+    pipeline = _loaded(asked, name, dtype).to(device or torch.device("cpu"))
     given = asked.told | {
         "height": height,
         "width": width,
@@ -187,7 +192,7 @@ def stock(asked: Asked, output: Literal["pt", "latent"] = "pt") -> Callable[[], 
     return once
 
 
-def _loaded(asked: Asked, name: str) -> Any:
+def _loaded(asked: Asked, name: str, dtype: torch.dtype) -> Any:
     """Loads the pipeline, of the class that takes a ControlNet where it has one."""
     parts: dict[str, Any] = {}
     kind = getattr(diffusers, name)
@@ -197,7 +202,9 @@ def _loaded(asked: Asked, name: str) -> Any:
         kind = getattr(diffusers, f"{name.removesuffix('Pipeline')}ControlNetPipeline")
         network = PIPELINES[asked.kind][1].removesuffix("Transformer2DModel").removesuffix("Model")
         model = getattr(diffusers, f"{network}ControlNetModel")
-        parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet")
-    pipeline = kind.from_pretrained(asked.folder, **parts)
+        parts["controlnet"] = model.from_pretrained(
+            asked.folder / "controlnet", torch_dtype=dtype
+        )
+    pipeline = kind.from_pretrained(asked.folder, torch_dtype=dtype, **parts)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

@@ -16,7 +16,7 @@ from transformers import CLIPTextConfig
 
 from katz_graph.bench import gpu
 from katz_graph.bench.command import run_bench
-from katz_graph.bench.gpu import check, compiled, errors, kernels, requests, step
+from katz_graph.bench.gpu import check, compiled, errors, kernels, requests, step, transformers
 from katz_graph.bench.gpu.layers import layers_of_step
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting, full_size
@@ -58,6 +58,7 @@ def small() -> Setting:
         vae=VAE,
         texts=(first, second),
         hints=(4, 8, 8, 12),
+        transformers={"sd35": {}, "flux": {}},
         sides=(8, 6),
         product=64,
         array=4096,
@@ -134,6 +135,17 @@ def test_a_step_is_compared_with_diffusers(small: Setting, tmp_path: Path) -> No
         result = step.run(small, rows)
     assert result.metrics["vae_seconds"] > 0
     assert [row["what"] for row in rows.kept][:2] == ["step at 64 pixels", "step at 48 pixels"]
+
+
+def test_transformers_are_compared_with_stock_pipelines(
+    small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers, "DTYPE", torch.float32)
+    with Rows("transformers", tmp_path) as rows, torch.inference_mode():
+        result = transformers.run(small, rows)
+    assert [row["what"] for row in rows.kept] == ["sd35 at 64 pixels", "flux at 64 pixels"]
+    for kind in small.transformers:
+        assert result.metrics[f"{kind}_difference"] <= 1e-4  # the same work
 
 
 def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) -> None:

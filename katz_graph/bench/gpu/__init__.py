@@ -19,7 +19,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.errors import InputError
 from katz_graph.messages import suggest
 
-PARTS = ("check", "kernels", "step", "requests", "compiled")
+PARTS = ("check", "kernels", "step", "requests", "transformers", "compiled")
 
 
 def run(part: str | None = None, out: Path | None = None, write: Path | None = None) -> BenchResult:

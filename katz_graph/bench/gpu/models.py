@@ -75,7 +75,7 @@ def write(folder: Path, setting: Setting, whole: bool) -> Files:
     for number, path in enumerate((files.pipeline, files.other)[: 1 + whole]):
         _write_pipeline(path, setting, number)
     for number, path in enumerate(files.controls):
-        with _on(setting, 10 + number):
+        with made_on(setting.device, setting.dtype, 10 + number):
             control_net(setting).save_pretrained(path)
     for number, path in enumerate(files.loras):
         _write_lora(path, setting, 20 + number)
@@ -100,25 +100,22 @@ def control_net(setting: Setting) -> Any:
 
 
 @contextmanager
-def _on(setting: Setting, seed: int) -> Iterator[None]:
-    """Has modules made on the device, in its number format."""
+def made_on(device: torch.device, dtype: torch.dtype, seed: int) -> Iterator[None]:
+    """Has modules made on a device, in a number format."""
     usual = torch.get_default_dtype()
-    torch.set_default_dtype(setting.dtype)
+    torch.set_default_dtype(dtype)
+    numbers = [device.index or 0] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(_numbers(setting)), setting.device:
+        with torch.random.fork_rng(numbers), device:
             torch.manual_seed(seed)
             yield
     finally:
         torch.set_default_dtype(usual)
 
 
-def _numbers(setting: Setting) -> list[int]:
-    return [setting.device.index or 0] if setting.device.type == "cuda" else []
-
-
 def _write_pipeline(folder: Path, setting: Setting, seed: int) -> None:
     first, second = setting.texts
-    with _on(setting, seed):
+    with made_on(setting.device, setting.dtype, seed):
         unet(setting).save_pretrained(folder / "unet")
         AutoencoderKL(**setting.vae).save_pretrained(folder / "vae")
         CLIPTextModel(first).save_pretrained(folder / "text_encoder")

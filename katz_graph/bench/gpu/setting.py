@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig
 
+from katz_graph.bench.random_transformers import Kind
+
 WIDE_TEXT = CLIPTextConfig(
     hidden_size=1280,
     intermediate_size=5120,
@@ -48,12 +50,31 @@ SDXL_VAE = {
     "scaling_factor": 0.13025,
     "force_upcast": True,
 }
+TRANSFORMERS: Mapping[Kind, Mapping[str, Any]] = {
+    "sd35": {
+        "sample_size": 128,
+        "num_layers": 24,
+        "num_attention_heads": 24,
+        "attention_head_dim": 64,
+        "caption_projection_dim": 1536,
+        "pos_embed_max_size": 384,
+        "dual_attention_layers": tuple(range(13)),
+    },
+    "flux": {
+        "num_layers": 19,
+        "num_single_layers": 38,
+        "num_attention_heads": 24,
+        "attention_head_dim": 128,
+        "axes_dims_rope": [16, 56, 56],
+    },
+}
+"""What the medium SD3.5 and FLUX.1 dev have, but for the widths of their texts, which are small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Holds the device and its number format; configurations of an SDXL's parts; and the sizes of
-    what is measured.
+    """Holds the device and its number format; configurations of an SDXL's parts and of
+    transformers; and the sizes of what is measured.
     """
 
     device: torch.device
@@ -62,6 +83,7 @@ class Setting:
     vae: Mapping[str, Any]
     texts: tuple[CLIPTextConfig, CLIPTextConfig]
     hints: tuple[int, ...]  # channels of a ControlNet's embedding of its picture
+    transformers: Mapping[Kind, Mapping[str, Any]]
     sides: tuple[int, ...]  # of latents
     product: int  # the side of matrices that measure the peak
     array: int  # bytes that measure the bandwidth
@@ -74,7 +96,7 @@ class Setting:
 
 
 def full_size(device: torch.device) -> Setting:
-    """Returns SDXL as it was published, in float16."""
+    """Returns SDXL as it was published, in float16; transformers' format is the bench's own."""
     return Setting(
         device,
         torch.float16,
@@ -82,6 +104,7 @@ def full_size(device: torch.device) -> Setting:
         SDXL_VAE,
         (TEXT, WIDE_TEXT),
         (16, 32, 96, 256),
+        TRANSFORMERS,
         (128, 96, 64),
         product=8192,
         array=1 << 30,

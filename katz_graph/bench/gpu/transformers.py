@@ -1,0 +1,73 @@
+"""Measures a denoising step of transformers through the engine against diffusers' stock pipelines,
+in bfloat16. Takes four minutes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.gpu.clock import interleaved
+from katz_graph.bench.gpu.models import made_on
+from katz_graph.bench.gpu.rows import Rows
+from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.random_transformers import Kind, make_pipeline
+from katz_graph.bench.requests import local_engine, sample
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.stock_pipelines import Asked, region, stock
+
+BOUND = 1.0  # × ours
+DTYPE = torch.bfloat16
+SPREAD = 0.02  # of weights, with which activations stay small at these widths
+SEED = 7
+
+
+def run(setting: Setting, rows: Rows) -> BenchResult:
+    metrics: dict[str, float] = {}
+    for kind in setting.transformers:
+        with tempfile.TemporaryDirectory() as name, quiet():
+            found = _steps(setting, kind, Path(name))
+        rows.add(f"{kind} at {8 * setting.sides[0]} pixels", **found)
+        metrics |= {f"{kind}_{what}": figure for what, figure in found.items()}
+    columns, table = rows.table()
+    ratios = [f"{kind}_stock_of_ours" for kind in setting.transformers]
+    return BenchResult(
+        "gpu",
+        all(metrics[name] >= BOUND for name in ratios),
+        metrics,
+        dict.fromkeys(ratios, f">= {BOUND}"),
+        columns,
+        table,
+    )
+
+
+def _steps(setting: Setting, kind: Kind, folder: Path) -> dict[str, float]:
+    """Returns the seconds of a step: requests of two lengths differ by their steps alone. Besides,
+    how far the latents of the longer are apart, over their spread.
+    """
+    sizes, side = setting.transformers[kind], setting.sides[0]
+    with made_on(setting.device, DTYPE, SEED):
+        make_pipeline(folder, kind, SEED, with_t5=True, spread=SPREAD, **sizes)
+    few, many = setting.steps // 4, setting.steps // 2
+    noise = torch.randn(1, 16, side, side, generator=torch.Generator().manual_seed(SEED))
+    asked = {count: Asked(folder, kind, noise, count) for count in (few, many)}
+    with local_engine(str(setting.device), batching=True, dtype=DTYPE) as engine:
+        ways = {}
+        for count, one in asked.items():
+            ways[f"ours {count}"] = partial(sample, engine, region(one, SEED, engine))
+            ways[f"stock {count}"] = stock(one, "latent", setting.device, DTYPE)
+        took = interleaved(ways, setting.device, setting.rounds)
+        ours, theirs = (ways[f"{way} {many}"]().float().cpu() for way in ("ours", "stock"))
+    step, stock_step = (
+        (took[f"{way} {many}"] - took[f"{way} {few}"]) / (many - few) for way in ("ours", "stock")
+    )
+    return {
+        "ours_seconds": step,
+        "stock_seconds": stock_step,
+        "stock_of_ours": stock_step / step,
+        "difference": float((ours - theirs).std() / theirs.std()),
+    }
