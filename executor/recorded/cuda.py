@@ -39,13 +39,24 @@ class CudaGraphs:
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> CudaGraph:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
         stream = torch.cuda.current_stream(self._device)
-        with (
-            torch.cuda.device(self._device),
-            Trace(given),
-            torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
-        ):
-            outputs = call()
+        try:
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
+                Trace(given),  # not of what torch does as it begins
+            ):
+                outputs = call()
+        except RuntimeError:
+            self._renew_generator()
+            raise
         return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)
+
+    def _renew_generator(self) -> None:
+        """Puts a copy in the place of torch's random state on the device, which a recording that
+        the device broke off leaves marked as recorded: nobody could draw numbers any more.
+        """
+        generator = torch.cuda.default_generators[self._device.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())
 
     def drop(self) -> None:
         """Begins a pool of its own for what is recorded from here on, as the library's memory that

@@ -179,9 +179,10 @@ def make_pipeline(
     spread: float = SPREAD,
     **changed: Any,
 ) -> None:
-    """Writes a pipeline in diffusers' folder layout, in torch's default format and on its default
-    device, text encoders in float32: transformer, text encoders, tokenizers, VAE, scheduler. `with_t5`: of Stable Diffusion 3, whose first text encoder's
-    projection changes nothing, as in the published folders. `changed`: of the transformer's
+    """Writes a pipeline in diffusers' folder layout, in torch's default format and made on its
+    default device, text encoders in float32: transformer, text encoders, tokenizers, VAE,
+    scheduler. `with_t5`: of Stable Diffusion 3, whose first text encoder's projection changes
+    nothing, as in the published folders. `spread`: of the transformer's weights. `changed`: of its
     configuration.
     """
     folder, (pipeline, network) = Path(folder), PIPELINES[kind]
@@ -191,7 +192,9 @@ def make_pipeline(
         "scheduler": ["diffusers", type(_scheduler(kind)).__name__],
     }
     with seeded(seed), quiet(*LIBRARIES):
-        make_transformer(kind, seed, blocks, spread, **changed).save_pretrained(folder / "transformer")
+        make_transformer(kind, seed, blocks, spread, **changed).save_pretrained(
+            folder / "transformer"
+        )
         vae = _vae(pipeline)
         # means, and spreads of nothing, so that encoding draws nothing
         last = vae.quant_conv or vae.encoder.conv_out

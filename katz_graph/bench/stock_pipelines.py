@@ -142,9 +142,10 @@ def stock(
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Callable[[], Tensor]:
-    """Loads a pipeline with all its text encoders, onto the processor unless told. Returns a call of it that gives pictures
-    [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as its VAE takes it. A pipeline whose scheduler
-    draws noise gets Euler's, unless the call is told anything of its own.
+    """Loads a pipeline with all its text encoders, onto the processor unless told. Returns a call
+    of it that gives pictures [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as its VAE takes it.
+    A pipeline whose scheduler draws noise gets Euler's, unless the call is told anything of its
+    own.
     """
     name, noise = PIPELINES[asked.kind][0], asked.noise
     batch, channels, high, wide = noise.shape
@@ -202,9 +203,7 @@ def _loaded(asked: Asked, name: str, dtype: torch.dtype) -> Any:
         kind = getattr(diffusers, f"{name.removesuffix('Pipeline')}ControlNetPipeline")
         network = PIPELINES[asked.kind][1].removesuffix("Transformer2DModel").removesuffix("Model")
         model = getattr(diffusers, f"{network}ControlNetModel")
-        parts["controlnet"] = model.from_pretrained(
-            asked.folder / "controlnet", torch_dtype=dtype
-        )
+        parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", torch_dtype=dtype)
     pipeline = kind.from_pretrained(asked.folder, torch_dtype=dtype, **parts)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from stage_calls import Computed
 from torch import Tensor, nn
 
+from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import WARMING_UP, Recorder
 from katz_graph.executor.recorded.tape import Tapes
 
@@ -19,6 +21,24 @@ OUTSIDE = torch.ones(3)
 def strict() -> Recorder:
     """Records every call when it first comes."""
     return Recorder(Tapes(strict=True), eager=0)
+
+
+def test_what_begins_a_cuda_graph_is_no_part_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch writes its random state on the device then, which no call declares."""
+    of_torch, given = torch.zeros(1), torch.ones(3)
+
+    @contextmanager
+    def graph(*given: object, **options: object) -> Iterator[None]:
+        of_torch.fill_(1)
+        yield
+
+    for name in ("CUDAGraph", "current_stream", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, lambda *given: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    graphs = CudaGraphs(torch.device("cuda:0"))
+    assert torch.equal(graphs.record(lambda: 2 * given, [given]).outputs, torch.full((3,), 2.0))
 
 
 class Scale(nn.Module):

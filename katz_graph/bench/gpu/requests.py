@@ -20,8 +20,8 @@ from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.cuda import CudaGraphs
-from katz_graph.executor.recorded.recorder import Recorder
-from katz_graph.executor.worker.computing import Computing, Eagerly
+from katz_graph.executor.recorded.recorder import NOT_DECLARED, WARMING_UP, Recorder
+from katz_graph.executor.worker.computing import AS_DECLARED, Computing, Eagerly
 
 # ControlNets and LoRAs of a request
 KINDS = {"0C0L": (0, 0), "1C0L": (1, 0), "3C0L": (3, 0), "0C2L": (0, 2), "2C2L": (2, 2)}
@@ -41,14 +41,14 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
                 setting, setting.sides[0], setting.steps, tuple(range(controls)), loras
             )
             took = interleaved({kind: partial(sample, engine, region)}, setting.device, 3)
-            rows.add(kind, seconds=took[kind], **_use(engine))
+            rows.add(kind, seconds=took[kind], **use_of(engine))
         rows.add("1C0L, one stream and two", **_streams(setting, engine, files))
         lora = _lora(setting, engine, files)
         rows.add("LoRA patched and restored", **lora)
         captured = _captures(engine)
         rows.add("switches", **_switches(setting, engine, files))
         growth = _many(setting, engine, files)
-        rows.add(f"{setting.many} requests", memory_growth=growth, **_use(engine))
+        rows.add(f"{setting.many} requests", memory_growth=growth, **use_of(engine))
         anew = _captures(engine) - captured
     columns, table = rows.table()
     metrics = {"memory_growth": growth, "captures_of_switches": anew, **lora}
@@ -61,9 +61,12 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     return BenchResult("gpu", ok, metrics, bounds, columns, table)
 
 
-def _use(engine: DeviceEngine) -> dict[str, Any]:
+def use_of(engine: DeviceEngine) -> dict[str, Any]:
+    """Counts calls that were recorded, replayed and neither, and says why some never were."""
     use = engine.models.compute.use
-    return {"captures": use.captures, "replays": use.replays, "eager": sum(use.eager.values())}
+    known = use.captures, use.replays, sum(use.eager.values())
+    refused = sorted(use.eager.keys() - {AS_DECLARED, WARMING_UP, NOT_DECLARED})
+    return dict(zip(("captures", "replays", "eager"), known, strict=True)) | {"refused": refused}
 
 
 def _captures(engine: DeviceEngine) -> int:

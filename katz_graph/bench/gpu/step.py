@@ -15,6 +15,7 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu import plain
 from katz_graph.bench.gpu.clock import interleaved, seconds
 from katz_graph.bench.gpu.models import Files, write
+from katz_graph.bench.gpu.requests import use_of
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.gpu.shares import shares
@@ -37,7 +38,7 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
         with local_engine(str(setting.device), batching=True, dtype=setting.dtype) as engine:
             for side in setting.sides:
                 found = _steps(setting, engine, files, module, side)
-                rows.add(f"step at {8 * side} pixels", **found)
+                rows.add(f"step at {8 * side} pixels", **found, **use_of(engine))
                 metrics = metrics or found
             share = _shares(setting, engine, files)
             rows.add("share of device time", **share)

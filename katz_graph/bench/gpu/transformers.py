@@ -7,12 +7,14 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu.clock import interleaved
 from katz_graph.bench.gpu.models import made_on
+from katz_graph.bench.gpu.requests import use_of
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.random_transformers import Kind, make_pipeline
@@ -30,8 +32,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     metrics: dict[str, float] = {}
     for kind in setting.transformers:
         with tempfile.TemporaryDirectory() as name, quiet():
-            found = _steps(setting, kind, Path(name))
-        rows.add(f"{kind} at {8 * setting.sides[0]} pixels", **found)
+            found, use = _steps(setting, kind, Path(name))
+        rows.add(f"{kind} at {8 * setting.sides[0]} pixels", **found, **use)
         metrics |= {f"{kind}_{what}": figure for what, figure in found.items()}
     columns, table = rows.table()
     ratios = [f"{kind}_stock_of_ours" for kind in setting.transformers]
@@ -45,9 +47,9 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     )
 
 
-def _steps(setting: Setting, kind: Kind, folder: Path) -> dict[str, float]:
-    """Returns the seconds of a step: requests of two lengths differ by their steps alone. Besides,
-    how far the latents of the longer are apart, over their spread.
+def _steps(setting: Setting, kind: Kind, folder: Path) -> tuple[dict[str, float], dict[str, Any]]:
+    """Returns the seconds of a step, as requests of two lengths differ by their steps alone, and
+    how far the latents of the longer are apart, over their spread. Besides, how calls were made.
     """
     sizes, side = setting.transformers[kind], setting.sides[0]
     with made_on(setting.device, DTYPE, SEED):
@@ -62,12 +64,14 @@ def _steps(setting: Setting, kind: Kind, folder: Path) -> dict[str, float]:
             ways[f"stock {count}"] = stock(one, "latent", setting.device, DTYPE)
         took = interleaved(ways, setting.device, setting.rounds)
         ours, theirs = (ways[f"{way} {many}"]().float().cpu() for way in ("ours", "stock"))
+        use = use_of(engine)
     step, stock_step = (
         (took[f"{way} {many}"] - took[f"{way} {few}"]) / (many - few) for way in ("ours", "stock")
     )
-    return {
+    found = {
         "ours_seconds": step,
         "stock_seconds": stock_step,
         "stock_of_ours": stock_step / step,
         "difference": float((ours - theirs).std() / theirs.std()),
     }
+    return found, use
