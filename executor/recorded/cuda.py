@@ -5,6 +5,7 @@ recording needs what another one writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.executor.recorded.trace import Trace
+from katz_graph.host.garbage import uncollected
 
 SHARE = 1 / 8  # of the device's memory, that recordings may take
 
@@ -42,20 +44,24 @@ class CudaGraphs:
         try:
             with (
                 torch.cuda.device(self._device),
+                uncollected(),  # what frees a graph breaks a recording off
                 torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
                 Trace(given),  # not of what torch does as it begins
             ):
                 outputs = call()
         except RuntimeError:
-            self._renew_generator()
+            self._end()
             raise
         return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)
 
-    def _renew_generator(self) -> None:
-        """Puts a copy in the place of torch's random state on the device, which a recording that
-        the device broke off leaves marked as recorded: nobody could draw numbers any more.
+    def _end(self) -> None:
+        """Ends what a recording that the device broke off leaves open in torch: its memory counts
+        as being recorded, and its random state is marked so that nobody could draw numbers.
         """
-        generator = torch.cuda.default_generators[self._device.index or 0]
+        number = self._device.index or 0
+        with suppress(RuntimeError):  # where torch has ended it
+            torch._C._cuda_endAllocateToPool(number, self._pool)
+        generator = torch.cuda.default_generators[number]
         generator.graphsafe_set_state(generator.clone_state())
 
     def drop(self) -> None:

@@ -4,6 +4,8 @@ them takes longer than importing them.
 
 import atexit
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 USUAL = gc.get_threshold()
 RARELY = 100_000  # new objects, instead of some hundred
@@ -19,3 +21,15 @@ def imports_are_done() -> None:
     """Collects as often as usual, but never present objects: that holds up all threads."""
     gc.freeze()
     gc.set_threshold(*USUAL)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keeps cycles from being collected, by any thread, inside of the `with` statement."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

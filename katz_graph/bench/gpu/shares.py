@@ -14,6 +14,7 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
     "copy": ("memcpy", "memset", "copy", "cat"),
 }
 OTHER = "other"
+MOST, NAME = 20, 70  # kernels that are told by themselves, and letters of their names
 
 
 def shares(events: Iterable[tuple[str, float, float]], total: float) -> dict[str, float]:
@@ -29,6 +30,15 @@ def shares(events: Iterable[tuple[str, float, float]], total: float) -> dict[str
     if not found:
         return {}
     return {name: took / total for name, took in found.items()} | {"gaps": 1 - busy / total}
+
+
+def longest(events: Iterable[tuple[str, float, float]], total: float) -> dict[str, float]:
+    """Returns the shares of the kernels that took most of `total` seconds, by their names."""
+    found: dict[str, float] = defaultdict(float)
+    for name, begin, end in events:
+        found[name[:NAME]] += end - begin
+    most = sorted(found, key=lambda name: -found[name])[:MOST]
+    return {name: found[name] / total for name in most}
 
 
 def class_of(name: str) -> str:

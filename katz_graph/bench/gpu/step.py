@@ -18,7 +18,7 @@ from katz_graph.bench.gpu.models import Files, write
 from katz_graph.bench.gpu.requests import use_of
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
-from katz_graph.bench.gpu.shares import shares
+from katz_graph.bench.gpu.shares import longest, shares
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
@@ -28,6 +28,7 @@ STEP_BOUND = 0.034  # seconds, at the largest size
 EAGER_BOUND = 1.7  # × ours
 GAP_BOUND = 0.03
 VAE_BOUND = 0.035  # seconds
+PROFILED = 4  # steps
 
 
 def run(setting: Setting, rows: Rows) -> BenchResult:
@@ -40,10 +41,10 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
                 found = _steps(setting, engine, files, module, side)
                 rows.add(f"step at {8 * side} pixels", **found, **use_of(engine))
                 metrics = metrics or found
-            share = _shares(setting, engine, files)
-            rows.add("share of device time", **share)
             decode = _decode(setting, engine, files)
             rows.add("VAE decode", seconds=decode)
+            share = _shares(setting, engine, files)
+            rows.add("share of time", **share)
     gap = share.get("gaps", 0.0)
     metrics = metrics | {"gaps": gap, "vae_seconds": decode}
     columns, table = rows.table()
@@ -92,17 +93,20 @@ def _steps(
 
 
 def _shares(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    region = files.request(setting, setting.sides[0], setting.steps)
-    with torch.profiler.profile() as profile:
-        took = seconds(lambda: sample(engine, region), setting.device)
-    return shares(
-        (
-            (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
-            for event in profile.events() or ()
-            if event.device_type == DeviceType.CUDA
-        ),
-        took,
+    """Returns what kinds of kernels take of a short request's time, and the longest of them."""
+    region = files.request(setting, setting.sides[0], PROFILED)
+    on_gpu = setting.device.type == "cuda"
+    activity = (
+        torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
     )
+    with torch.profiler.profile(activities=[activity]) as profile:
+        took = seconds(lambda: sample(engine, region), setting.device)
+    events = [
+        (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
+        for event in profile.events() or ()
+        if event.device_type == DeviceType.CUDA
+    ]
+    return shares(events, took) | longest(events, took)
 
 
 def _decode(setting: Setting, engine: DeviceEngine, files: Files) -> float:
