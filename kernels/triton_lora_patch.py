@@ -1,14 +1,12 @@
 """The kernel of `lora_patch`: a program for some rows of one layer, which it finds in a table of
 addresses.
 
-Factors are sent to the device in one piece for each number format. Where it must be, they are laid
-out there in the order of the weight that they are for, with ranks filled up with zeros to whole
-tiles.
+Factors are sent to the device in one piece for each number format, in the order of the weight that
+they are for, with ranks filled up with zeros to whole tiles.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -18,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from katz_graph.host.transfer import RING_BYTES, Ring
 from katz_graph.kernels.configurations import Tiles
 from katz_graph.kernels.dispatch import INTERPRETED
 from katz_graph.kernels.lora_patch import Patch
@@ -92,11 +89,6 @@ class _Factor:
     values: Tensor
     shape: tuple[int, ...]
     channels_last: bool = False
-
-    @property
-    def padded(self) -> bool:
-        """Tells whether its memory is laid out otherwise than its values are."""
-        return self.channels_last or self.values.shape != self.shape
 
     @property
     def size(self) -> int:
@@ -201,37 +193,17 @@ def _sent(factors: Sequence[_Factor], device: torch.device) -> tuple[list[int], 
     """
     kinds = {factor.values.dtype for factor in factors}
     kind = next(iter(kinds)) if len(kinds) == 1 and kinds <= FORMATS.keys() else torch.float32
-    sent = _together([factor.values for factor in factors], device)
-    padded = [factor for factor in factors if factor.padded]
-    sizes = [factor.size for factor in padded]
-    parts = dict(
-        zip(padded, torch.zeros(sum(sizes), dtype=kind, device=device).split(sizes), strict=True)
-    )
-    held = []
-    for factor, flat in zip(factors, sent, strict=True):
-        if (part := parts.get(factor)) is None:
-            held.append(flat.to(kind))
-        else:
-            factor.within(part).copy_(flat.view(factor.values.shape))
-            held.append(part)
-    return [one.data_ptr() for one in held], held
-
-
-def _together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Returns tensors on the device, flat and aligned."""
-    found: dict[int, Tensor] = {}
-    apart: defaultdict[tuple[torch.dtype, bool], list[int]] = defaultdict(list)
-    for number, tensor in enumerate(tensors):
-        apart[tensor.dtype, tensor.device.type == "cpu"].append(number)
-    for (_, on_host), numbers in apart.items():
-        alike = [tensors[number] for number in numbers]
-        flat = (
-            Ring(device, RING_BYTES).together(alike, ALIGNED)
-            if on_host
-            else [tensor.clone(memory_format=torch.contiguous_format).view(-1) for tensor in alike]
-        )
-        found.update(zip(numbers, flat, strict=True))
-    return [found[number] for number in range(len(tensors))]
+    addresses, held = dict.fromkeys(factors, 0), []
+    for given in kinds:
+        alike = [factor for factor in factors if factor.values.dtype == given]
+        sizes = [factor.size for factor in alike]
+        memory = torch.zeros(sum(sizes), dtype=given, device=device)
+        parts = [one.within(part) for one, part in zip(alike, memory.split(sizes), strict=True)]
+        torch._foreach_copy_(parts, [one.values for one in alike], non_blocking=True)
+        held.append(memory.to(kind))
+        for factor, place in zip(alike, accumulate(sizes, initial=0), strict=False):
+            addresses[factor] = held[-1].data_ptr() + place * kind.itemsize
+    return [addresses[factor] for factor in factors], held
 
 
 def _table(numbers: Sequence[object], kind: torch.dtype, device: torch.device) -> Tensor:

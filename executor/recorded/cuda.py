@@ -5,14 +5,13 @@ recording needs what another one writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from katz_graph.executor.recorded.trace import Trace
+from katz_graph.executor.recorded.trace import Watch
 from katz_graph.host.garbage import uncollected
 
 SHARE = 1 / 8  # of the device's memory, that recordings may take
@@ -29,6 +28,7 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._broken: list[torch.cuda.CUDAGraph] = []
 
     @cached_property
     def room(self) -> float:
@@ -39,28 +39,32 @@ class CudaGraphs:
         return torch.cuda.graph_pool_handle()
 
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> CudaGraph:
-        graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
-        stream = torch.cuda.current_stream(self._device)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         try:
             with (
                 torch.cuda.device(self._device),
                 uncollected(),  # what frees a graph breaks a recording off
                 torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
-                Trace(given),  # not of what torch does as it begins
+                Watch(given),  # not what torch does as it begins
             ):
+                before = torch.cuda.memory_reserved(self._device)
                 outputs = call()
         except RuntimeError:
-            self._end()
+            self._end(graph)
             raise
         return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)
 
-    def _end(self) -> None:
-        """Ends what a recording that the device broke off leaves open in torch: its memory counts
-        as being recorded, and its random state is marked so that nobody could draw numbers.
+    def _end(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends what a recording that the device broke off leaves open in torch: its pool takes no
+        other, the graph may still be asked about it, and nobody could draw random numbers.
         """
         number = self._device.index or 0
-        with suppress(RuntimeError):  # where torch has ended it
+        try:
             torch._C._cuda_endAllocateToPool(number, self._pool)
+        except RuntimeError:
+            return  # torch has ended it
+        self._broken.append(graph)
+        self.drop()
         generator = torch.cuda.default_generators[number]
         generator.graphsafe_set_state(generator.clone_state())
 

@@ -50,17 +50,15 @@ class Operation:
     made: tuple[Tensor, ...]
 
 
-class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lists the operations of what runs inside its `with` statement. Views of what is there are no
-    operations: they stay where they are. NotRecordable names the operation.
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches the operations of what runs inside its `with` statement, and keeps nothing of them.
+    NotRecordable names the operation. What is `given` must be there until the end.
     """
 
     def __init__(self, given: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operations: list[Operation] = []
-        self.allocated: list[Tensor] = []  # without being written
         self._given = set(map(_storage, given))
-        self._made: set[int] = set()
+        self._made: set[int] = set()  # also of what is gone: others cannot have taken its place
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -73,14 +71,13 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         apart = {_storage(tensor) not in read for tensor in results}
         if len(apart) > 1:
             raise NotRecordable(f"{function} gives new tensors beside views")
-        if function._overloadpacket in ALLOCATES:
-            self.allocated += results
-        elif apart == {True} or function._schema.is_mutable:
-            made = tuple(results) if apart == {True} else ()
-            self.operations.append(Operation(function, args, options, made))
-        if apart == {True}:
-            self._made.update(map(_storage, results))
+        made = results if apart == {True} else []
+        self._made.update(map(_storage, made))
+        self._done(function, args, options, made)
         return result
+
+    def _done(self, function: Any, args: Any, options: Any, made: list[Tensor]) -> None:
+        """Is told of an operation, and of the tensors that it made, no views."""
 
     def _check(self, function: Any, args: Any, options: Any) -> None:
         if function._overloadpacket in WAITS:
@@ -100,6 +97,23 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return all(
             _storage(tensor) in self._given or _storage(tensor) in self._made for tensor in tensors
         )
+
+
+class Trace(Watch):
+    """Lists the operations, and keeps what they read and made. Views of what is there are no
+    operations: they stay where they are.
+    """
+
+    def __init__(self, given: Iterable[Tensor]) -> None:
+        super().__init__(given)
+        self.operations: list[Operation] = []
+        self.allocated: list[Tensor] = []  # without being written
+
+    def _done(self, function: Any, args: Any, options: Any, made: list[Tensor]) -> None:
+        if function._overloadpacket in ALLOCATES:
+            self.allocated += made
+        elif made or function._schema.is_mutable:
+            self.operations.append(Operation(function, args, options, tuple(made)))
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -21,7 +21,6 @@ from katz_graph.errors import RunError
 from katz_graph.executor.weights.originals import Beside, Originals, nowhere
 from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
 from katz_graph.files.settings import checks_weights
-from katz_graph.host.transfer import to_host
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch
 from katz_graph.models.family import family_of_class
@@ -39,8 +38,9 @@ REMEMBERED = 4096  # sets that were made once
 
 
 class KeptSets:
-    """Keeps the weights of sets that were resident before, of all modules of a device, within a
-    budget of bytes, so that going back to one is a copy.
+    """Keeps the weights of sets that were resident before, of all modules of a processor, within a
+    budget of bytes, so that going back to one is a copy. To a GPU a LoRA comes sooner than the
+    weights that it changes.
 
     A set is kept when it is made the second time: most sets of a long tail never come back.
     """
@@ -52,16 +52,17 @@ class KeptSets:
     def get(self, key: Any) -> Mapping[str, Tensor] | None:
         return self._cache.get(key)
 
-    def made(self, key: Any, weights: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Notes that a set was made; takes its weights when it was made before."""
+    def made(self, key: Any, weights: Mapping[str, Tensor]) -> None:
+        """Notes that a set was made; copies its weights when it was made before, and there is room
+        for them.
+        """
         if key not in self._seen:
             self._seen[key] = None
             while len(self._seen) > REMEMBERED:
                 del self._seen[next(iter(self._seen))]
             return
-        copies = weights()
-        if self._cache.make_room(byte_size(copies.values())):
-            self._cache.keep(key, copies)
+        if self._cache.make_room(byte_size(weights.values())):
+            self._cache.keep(key, {name: weight.clone() for name, weight in weights.items()})
 
     def forget(self, owner: object) -> None:
         """Drops the sets of a module."""
@@ -150,7 +151,7 @@ class WeightSets:
             raise
         self._touched, self._resident = touched, wanted
         if self._kept is not None and made:
-            self._kept.made((self, wanted), self._copies)
+            self._kept.made((self, wanted), {name: self._weights[name] for name in touched})
         for device in {weight.device for weight in self._weights.values() if weight.is_cuda}:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
@@ -168,9 +169,6 @@ class WeightSets:
         if part not in parts:
             parts[part] = fit(file, self._family or part, self._weights)
         return parts[part]
-
-    def _copies(self) -> Mapping[str, Tensor]:
-        return {name: to_host(self._weights[name]) for name in self._touched}
 
     def _keep(self, names: Iterable[str]) -> None:
         """Keeps the originals of weights that nothing was added to, once."""

@@ -358,8 +358,9 @@ class DeviceModels:
         """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
         if module not in self._sets:
             # those of a processor are on the host anyway
-            beside = nowhere if self.device.type == "cpu" else self.residents.keeping
-            self._sets[module] = WeightSets(module, self.adapters.get, self._kept, beside)
+            on_host = self.device.type == "cpu"
+            kept, beside = (self._kept, nowhere) if on_host else (None, self.residents.keeping)
+            self._sets[module] = WeightSets(module, self.adapters.get, kept, beside)
         if seconds := self._sets[module].use(loras, part):
             self.lora_merges += 1
             self.lora_seconds += seconds

@@ -4,8 +4,8 @@ those of files while the next is read. And back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, cycle, groupby
+from collections.abc import Callable, Iterator
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -54,46 +54,16 @@ class Ring:
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """Returns the tensor on the device, contiguous, in its own number format."""
-        return self.together([tensor])[0].view(tensor.shape)
-
-    def together(self, tensors: Sequence[Tensor], multiple: int = 1) -> list[Tensor]:
-        """Returns tensors of one number format on the device, flat, in one piece of memory: each
-        begins at a multiple of so many values.
-        """
-        sizes = [-(-tensor.numel() // multiple) * multiple for tensor in tensors]
-        memory = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=self._device)
-        starts = accumulate(sizes, initial=0)
-        self._send(
-            (
-                (memory.itemsize * start, tensor.contiguous().view(-1).view(torch.uint8))
-                for start, tensor in zip(starts, tensors, strict=False)
-            ),
-            memory.view(torch.uint8),
-        )
-        return [
-            part[: tensor.numel()]
-            for part, tensor in zip(memory.split(sizes), tensors, strict=True)
-        ]
-
-    def _send(self, pieces: Iterable[tuple[int, Tensor]], target: Tensor) -> None:
-        """Copies bytes to their places in memory of the device, in ascending order."""
-        for window, inside in groupby(self._cut(pieces), lambda piece: piece[0]):
+        there = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
+        source, target = (one.view(-1).view(torch.uint8) for one in (tensor.contiguous(), there))
+        for begin in range(0, len(source), self._size):
+            part = source[begin : begin + self._size]
             buffer, copied = next(self._buffers)
             if copied is not None:
                 copied.synchronize()
-            for _, begin, part in inside:
-                buffer[begin : begin + len(part)].copy_(part)
-                filled = begin + len(part)
-            first = window * self._size
-            target[first : first + filled].copy_(buffer[:filled], non_blocking=True)
+            target[begin : begin + len(part)].copy_(
+                buffer[: len(part)].copy_(part), non_blocking=True
+            )
             if copied is not None:
                 copied.record()
-
-    def _cut(self, pieces: Iterable[tuple[int, Tensor]]) -> Iterator[tuple[int, int, Tensor]]:
-        """Yields bytes, the number of the filled buffer that has them, and their place there."""
-        for place, piece in pieces:
-            while len(piece):
-                window, begin = divmod(place, self._size)
-                room = self._size - begin
-                yield window, begin, piece[:room]
-                place, piece = place + room, piece[room:]
+        return there

@@ -181,6 +181,23 @@ def test_kept_sets_stay_within_their_budget():
     assert few.bytes == 2 * size
 
 
+def test_a_set_for_which_there_is_no_room_is_not_copied():
+    module, copied = load_unet("sd1"), []
+
+    class Weight(torch.Tensor):
+        def clone(self, *given, **options):
+            copied.append(self)
+            return super().clone(*given, **options)
+
+    kept = KeptSets(1000)
+    for _ in range(3):
+        kept.made("set", {"weight": next(module.parameters()).data.as_subclass(Weight)})
+    assert not copied and kept.bytes == 0
+    for _ in range(2):
+        kept.made("small", {"weight": torch.ones(10).as_subclass(Weight)})
+    assert len(copied) == 1 and kept.bytes == 40
+
+
 def test_a_weight_that_is_not_restored_is_found(monkeypatch):
     module = load_unet("sd1")
     sets = WeightSets(module)

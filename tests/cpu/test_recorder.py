@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import WARMING_UP, Recorder
 from katz_graph.executor.recorded.tape import Tapes
+from katz_graph.executor.recorded.trace import NotRecordable, Trace, Watch
 
 OUTSIDE = torch.ones(3)
 
@@ -23,22 +26,99 @@ def strict() -> Recorder:
     return Recorder(Tapes(strict=True), eager=0)
 
 
-def test_what_begins_a_cuda_graph_is_no_part_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch writes its random state on the device then, which no call declares."""
-    of_torch, given = torch.zeros(1), torch.ones(3)
+class Cuda:
+    """Stands for torch's CUDA graphs: what begins one writes torch's random state; a broken one
+    stays open, as on a GPU, until it is told to end.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pools, self.open, self._state = 0, set[int](), torch.zeros(1)
+        self.broken = self.renewed = False
+        for name, stand_in in {
+            "CUDAGraph": object,
+            "current_stream": lambda device: None,
+            "memory_reserved": lambda device: 0,
+            "device": lambda device: nullcontext(),
+            "graph_pool_handle": self._pool,
+            "graph": self._graph,
+            "default_generators": [self],
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self._end, raising=False)
+        self.graphs = CudaGraphs(torch.device("cuda:0"))
+
+    def clone_state(self) -> Cuda:
+        return self
+
+    def graphsafe_set_state(self, state: Cuda) -> None:
+        self.renewed = True
+
+    def _pool(self) -> int:
+        self.pools += 1
+        return self.pools
 
     @contextmanager
-    def graph(*given: object, **options: object) -> Iterator[None]:
-        of_torch.fill_(1)
-        yield
+    def _graph(self, graph: object, pool: int, *given: object, **options: object) -> Iterator[None]:
+        assert pool not in self.open and not gc.isenabled()
+        self._state.fill_(1)
+        self.open.add(pool)
+        try:
+            yield
+        finally:
+            if self.broken:
+                raise RuntimeError("broken off")
+            self.open.remove(pool)
 
-    for name in ("CUDAGraph", "current_stream", "graph_pool_handle"):
-        monkeypatch.setattr(torch.cuda, name, lambda *given: None)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    graphs = CudaGraphs(torch.device("cuda:0"))
-    assert torch.equal(graphs.record(lambda: 2 * given, [given]).outputs, torch.full((3,), 2.0))
+    def _end(self, number: int, pool: int) -> None:
+        if pool not in self.open:
+            raise RuntimeError("not being recorded")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    return Cuda(monkeypatch)
+
+
+def test_what_begins_a_cuda_graph_is_no_part_of_the_call(cuda: Cuda) -> None:
+    """Nor what cycles free meanwhile."""
+    given = torch.ones(3)
+    for _ in range(2):
+        recording = cuda.graphs.record(lambda: 2 * given, [given])
+        assert torch.equal(recording.outputs, torch.full((3,), 2.0))
+    assert cuda.pools == 1 and gc.isenabled() and not cuda.renewed
+
+
+def test_a_recording_that_breaks_off_leaves_room_for_the_next(cuda: Cuda) -> None:
+    given, cuda.broken = torch.ones(3), True
+    with pytest.raises(RuntimeError, match="broken off"):
+        cuda.graphs.record(lambda: 2 * given, [given])
+    cuda.broken = False
+    cuda.graphs.record(lambda: 2 * given, [given])
+    assert cuda.renewed and cuda.pools == 2
+
+
+def test_a_recording_that_is_refused_goes_on_in_its_pool(cuda: Cuda) -> None:
+    given = torch.ones(3)
+    with pytest.raises(NotRecordable):
+        cuda.graphs.record(lambda: given + OUTSIDE, [given])
+    cuda.graphs.record(lambda: 2 * given, [given])
+    assert cuda.pools == 1 and not cuda.renewed
+
+
+def test_a_watched_call_keeps_no_tensor() -> None:
+    """So that a GPU's memory of one is given to the next, as when nothing is recorded."""
+    given = torch.ones(3)
+    with Watch([given]):
+        made = 2 * given
+        gone = weakref.ref(made)
+        made = made + 1
+        assert gone() is None
+    with Trace([given]) as trace:
+        made = 2 * given
+        gone = weakref.ref(made)
+        made = made + 1
+        assert gone() is not None
+    assert len(trace.operations) == 2
 
 
 class Scale(nn.Module):

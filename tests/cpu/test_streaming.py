@@ -96,20 +96,3 @@ def test_loading_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     store.network(model.network, "cpu", torch.float32)
     store.vae(vae.vae, "cpu", torch.float32)
     assert caplog.records == []
-
-
-@pytest.mark.parametrize("multiple", [1, 16])
-def test_a_ring_brings_many_tensors_in_one_piece(multiple: int) -> None:
-    """Also such as lie otherwise, hold nothing, or are larger than its buffers."""
-    tensors = [
-        torch.rand(3, 5).t(),
-        torch.rand(SIZE // 4 + 7),
-        torch.rand(0, 4),
-        torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
-        torch.rand(()),
-    ]
-    made = Ring(torch.device("cpu"), SIZE).together(tensors, multiple)
-    for one, tensor in zip(made, tensors, strict=True):
-        assert torch.equal(one, tensor.flatten())
-        assert one.storage_offset() % multiple == 0
-    assert len({one.untyped_storage().data_ptr() for one in made}) == 1

@@ -23,14 +23,12 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, WARMING_UP, Recorder
 from katz_graph.executor.worker.computing import AS_DECLARED, Computing, Eagerly
-from katz_graph.host.transfer import RING_BYTES, Ring
 from katz_graph.models.loading.identity import file_identity
 
 # ControlNets and LoRAs of a request
 KINDS = {"0C0L": (0, 0), "1C0L": (1, 0), "3C0L": (3, 0), "0C2L": (0, 2), "2C2L": (2, 2)}
 GROWTH_BOUND = 0.01  # of memory
 LORA_BOUND = 0.010  # seconds, of patching and restoring one beyond its way to the device
-ALIGNED = 16  # values
 
 
 def run(setting: Setting, rows: Rows) -> BenchResult:
@@ -120,11 +118,12 @@ def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, flo
         for method in methods.values()
         for factor in method.tensors
     ]
+    there = [factor.to(setting.device) for factor in factors]
     took = interleaved(
         {
             "restore": lambda: models.patch(plain),
             "patch": lambda: models.patch(patched),
-            "send": lambda: Ring(setting.device, RING_BYTES).together(factors, ALIGNED),
+            "send": lambda: torch._foreach_copy_(there, factors, non_blocking=True),
         },
         setting.device,
         setting.rounds,
