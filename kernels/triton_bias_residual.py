@@ -12,7 +12,7 @@ from katz_graph.kernels.layout import in_layout_of, inner
 
 
 @triton.jit
-def _kernel(y, bias, residual, out, size, channels, inner, BLOCK: tl.constexpr):
+def _bias_residual(y, bias, residual, out, size, channels, inner, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
     channel = (place // inner) % channels
@@ -24,7 +24,7 @@ def _kernel(y, bias, residual, out, size, channels, inner, BLOCK: tl.constexpr):
 def bias_residual(y: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     residual, out = in_layout_of(y, residual), torch.empty_like(y)
     cut = tiles("bias_residual", y.device, y.numel())
-    _kernel[(triton.cdiv(y.numel(), cut["BLOCK"]),)](
+    _bias_residual[(triton.cdiv(y.numel(), cut["BLOCK"]),)](
         y, bias, residual, out, y.numel(), y.shape[1], inner(y), **cut
     )
     return out

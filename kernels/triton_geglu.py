@@ -11,7 +11,7 @@ from katz_graph.kernels.configurations import tiles
 
 
 @triton.jit
-def _kernel(x, out, width, BLOCK: tl.constexpr):
+def _geglu(x, out, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -28,5 +28,5 @@ def geglu(x: Tensor) -> Tensor:
     out = torch.empty((*x.shape[:-1], width), dtype=x.dtype, device=x.device)
     cut = tiles("geglu", x.device, width)
     grid = x.numel() // (2 * width), triton.cdiv(width, cut["BLOCK"])
-    _kernel[grid](x, out, width, **cut)
+    _geglu[grid](x, out, width, **cut)
     return out

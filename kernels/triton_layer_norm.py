@@ -11,7 +11,7 @@ from katz_graph.kernels.configurations import tiles
 
 
 @triton.jit
-def _kernel(
+def _layer_norm(
     x,
     residual,
     weight,
@@ -47,7 +47,7 @@ def residual_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     x, residual, width = x.contiguous(), residual.contiguous(), x.shape[-1]
     added, out, block = torch.empty_like(x), torch.empty_like(x), triton.next_power_of_2(width)
-    _kernel[(x.numel() // width,)](
+    _layer_norm[(x.numel() // width,)](
         x,
         residual,
         weight,

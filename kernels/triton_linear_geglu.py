@@ -14,7 +14,7 @@ from katz_graph.kernels.dispatch import INTERPRETED
 
 
 @triton.jit
-def _kernel(
+def _linear_geglu(
     x,
     weight,
     bias,
@@ -62,7 +62,7 @@ def linear_geglu(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles) -
     out = torch.empty((*x.shape[:-1], width), dtype=x.dtype, device=x.device)
     # rows of x beside each other in time: they read the same tiles of the weight
     grid = triton.cdiv(rows, tiles["ROWS"]), triton.cdiv(width, tiles["COLUMNS"])
-    _kernel[grid](
+    _linear_geglu[grid](
         x,
         weight,
         bias,

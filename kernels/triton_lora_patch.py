@@ -29,7 +29,7 @@ LAYER, DELTA = tl.constexpr(7), tl.constexpr(3)  # numbers of a line of the tabl
 
 
 @triton.jit
-def _kernel(
+def _lora_patch(
     layers,
     deltas,
     scales,
@@ -143,7 +143,7 @@ def _launch(patches: Sequence[Patch], multiple: int, choose: Choose) -> Callable
     )
 
     def launch() -> None:
-        _kernel[(ends[-1],)](
+        _lora_patch[(ends[-1],)](
             *tables,
             len(layers),
             WEIGHT=FORMATS[weight.dtype],

@@ -99,7 +99,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-class Trace(Watch):
+class Trace(Watch):  # type: ignore[no-untyped-call]
     """Lists the operations, and keeps what they read and made. Views of what is there are no
     operations: they stay where they are.
     """

@@ -174,17 +174,20 @@ def test_ways_of_compiling_are_compared(
     assert [row["what"] for row in rows.kept] == ["ours", "eager", "blocks"]
 
 
-def test_shares_count_what_overlaps_once() -> None:
-    events = [
-        ("nvjet_hsh_128x256", 0.0, 4.0),
-        ("sm90_xmma_fprop_implicit_gemm", 3.0, 6.0),
-        ("fmha_cutlassF", 7.0, 8.0),
-        ("elementwise", 8.0, 9.0),
-    ]
-    assert shares(events, 10.0) == pytest.approx(
-        {"product": 0.4, "convolution": 0.3, "attention": 0.1, "other": 0.1, "gaps": 0.2}
+def test_shares_of_a_step_are_those_of_its_kernels() -> None:
+    taken = {
+        "nvjet_hsh_128x256": 3.0,
+        "nvjet_hsh_64x256": 1.0,
+        "sm90_xmma_fprop_implicit_gemm": 2.0,
+        "fmha_cutlassF": 1.0,
+        "elementwise": 1.0,
+    }
+    found = shares(taken, 10.0)
+    assert {name: share for name, share in found.items() if name not in taken} == pytest.approx(
+        {"product": 0.4, "convolution": 0.2, "attention": 0.1, "other": 0.1, "gaps": 0.2}
     )
-    assert shares([], 1.0) == {}
+    assert found["nvjet_hsh_128x256"] == pytest.approx(0.3)
+    assert shares({}, 1.0) == {}
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -208,6 +211,6 @@ def test_it_needs_no_package_of_servers_rays_or_developers() -> None:
     """It runs where torch, diffusers and transformers are, and little else."""
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('ray', 'starlette', 'uvicorn', 'pytest', 'peft'))\n"
-        "from katz_graph.bench.gpu import check, compiled, kernels, requests, step"
+        "from katz_graph.bench.gpu import check, compiled, kernels, requests, step, transformers"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -79,13 +79,13 @@ def choices(kernel: str) -> list[tuple[int, Tiles]]:
 def test_the_gated_product_fits(
     architecture: int, tiles: Tiles, dtype: str, tmp_path: Path
 ) -> None:
-    from katz_graph.kernels.triton_linear_geglu import _kernel
+    from katz_graph.kernels.triton_linear_geglu import _linear_geglu
 
     signature = dict.fromkeys(("x", "weight", "bias", "out"), f"*{dtype}") | dict.fromkeys(
         ("rows", "width", "inner"), "i32"
     )
     made = compiled(
-        _kernel, signature, {"BIASED": True, "UPCAST": False, **tiles}, architecture, tmp_path
+        _linear_geglu, signature, {"BIASED": True, "UPCAST": False, **tiles}, architecture, tmp_path
     )
     assert made.shared <= SHARED[architecture] * 1024 and made.spilled == 0
     # by tensor cores, and loads run ahead of them
@@ -117,7 +117,7 @@ def test_the_patch_of_loras_fits_and_reads_wide(
         "UPCAST": False,
         "SEARCHED": patch.SEARCHED,
     }
-    made = compiled(patch._kernel, signature, constants | tiles, architecture, tmp_path)
+    made = compiled(patch._lora_patch, signature, constants | tiles, architecture, tmp_path)
     assert made.shared <= SHARED[architecture] * 1024
     # in float32 a product is three, or has no tensor cores: that takes all registers
     assert made.spilled == 0 or factor == torch.float32

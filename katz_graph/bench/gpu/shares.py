@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 CLASSES: Mapping[str, tuple[str, ...]] = {
     "attention": ("attention", "flash", "fmha", "sdpa", "_sdp"),
     "convolution": ("conv", "fprop", "implicit", "cudnn"),
     "product": ("gemm", "nvjet", "cutlass", "cublas", "linear_geglu"),
-    "norm": ("norm", "welford"),
+    "norm": ("norm", "welford", "_moments", "_groups"),
     "gate": ("geglu", "gelu"),
     "copy": ("memcpy", "memset", "copy", "cat"),
 }
@@ -17,28 +17,19 @@ OTHER = "other"
 MOST, NAME = 20, 70  # kernels that are told by themselves, and letters of their names
 
 
-def shares(events: Iterable[tuple[str, float, float]], total: float) -> dict[str, float]:
-    """Returns each class's share of `total` seconds, and that of `gaps` in which nothing ran; none
-    without events. `events`: name, begin and end in seconds.
+def shares(taken: Mapping[str, float], total: float) -> dict[str, float]:
+    """Returns each class's share of `total` seconds, that of `gaps`, in which no kernel ran where
+    they do not run at once, and those of the kernels that took most; none without kernels. `taken`:
+    seconds by kernels' names.
     """
-    found: dict[str, float] = defaultdict(float)
-    busy, until = 0.0, float("-inf")
-    for name, begin, end in sorted(events, key=lambda event: event[1]):
-        found[class_of(name)] += end - begin
-        busy += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    if not found:
+    if not taken:
         return {}
-    return {name: took / total for name, took in found.items()} | {"gaps": 1 - busy / total}
-
-
-def longest(events: Iterable[tuple[str, float, float]], total: float) -> dict[str, float]:
-    """Returns the shares of the kernels that took most of `total` seconds, by their names."""
     found: dict[str, float] = defaultdict(float)
-    for name, begin, end in events:
-        found[name[:NAME]] += end - begin
-    most = sorted(found, key=lambda name: -found[name])[:MOST]
-    return {name: found[name] / total for name in most}
+    for name, took in taken.items():
+        found[class_of(name)] += took / total
+    found["gaps"] = 1 - sum(found.values())
+    most = sorted(taken, key=lambda name: -taken[name])[:MOST]
+    return found | {name[:NAME]: taken[name] / total for name in most}
 
 
 def class_of(name: str) -> str:

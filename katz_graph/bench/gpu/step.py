@@ -5,6 +5,8 @@ VAE; and where the time of our step goes. Takes four minutes.
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,22 +15,23 @@ from torch._C._autograd import DeviceType
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu import plain
-from katz_graph.bench.gpu.clock import interleaved, seconds
+from katz_graph.bench.gpu.clock import interleaved
 from katz_graph.bench.gpu.models import Files, write
 from katz_graph.bench.gpu.requests import use_of
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
-from katz_graph.bench.gpu.shares import longest, shares
+from katz_graph.bench.gpu.shares import shares
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
+from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import pipeline_recipes
 
 STEP_BOUND = 0.034  # seconds, at the largest size
 EAGER_BOUND = 1.7  # × ours
 GAP_BOUND = 0.03
 VAE_BOUND = 0.035  # seconds
-PROFILED = 4  # steps
+PROFILED = 2, 6  # steps of the requests whose kernels are listed
 
 
 def run(setting: Setting, rows: Rows) -> BenchResult:
@@ -43,8 +46,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
                 metrics = metrics or found
             decode = _decode(setting, engine, files)
             rows.add("VAE decode", seconds=decode)
-            share = _shares(setting, engine, files)
-            rows.add("share of time", **share)
+            share = _shares(setting, engine, files, metrics["ours_seconds"])
+            rows.add("shares of a step", **share)
     gap = share.get("gaps", 0.0)
     metrics = metrics | {"gaps": gap, "vae_seconds": decode}
     columns, table = rows.table()
@@ -92,21 +95,29 @@ def _steps(
     return {"ours_seconds": ours, "eager_seconds": eager, "eager_of_ours": eager / ours}
 
 
-def _shares(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    """Returns what kinds of kernels take of a short request's time, and the longest of them."""
-    region = files.request(setting, setting.sides[0], PROFILED)
-    on_gpu = setting.device.type == "cuda"
-    activity = (
-        torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
+def _shares(setting: Setting, engine: DeviceEngine, files: Files, step: float) -> dict[str, float]:
+    """Returns what kinds of kernels take of a step's seconds, and the longest of them: requests of
+    two lengths differ by their steps alone.
+    """
+    few, many = (
+        _kernels(setting, engine, files.request(setting, setting.sides[0], count))
+        for count in PROFILED
     )
-    with torch.profiler.profile(activities=[activity]) as profile:
-        took = seconds(lambda: sample(engine, region), setting.device)
-    events = [
-        (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
-        for event in profile.events() or ()
-        if event.device_type == DeviceType.CUDA
-    ]
-    return shares(events, took) | longest(events, took)
+    taken = {name: took - few.get(name, 0.0) for name, took in many.items()}
+    return shares(taken, (PROFILED[1] - PROFILED[0]) * step)
+
+
+def _kernels(setting: Setting, engine: DeviceEngine, region: Region) -> Mapping[str, float]:
+    """Returns the seconds of a device's kernels in a request, by their names."""
+    on_gpu = setting.device.type == "cuda"
+    kind = torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[kind]) as profile:
+        sample(engine, region)
+    found: defaultdict[str, float] = defaultdict(float)
+    for event in profile.events() or ():
+        if event.device_type == DeviceType.CUDA:
+            found[event.name] += (event.time_range.end - event.time_range.start) / 1e6
+    return found
 
 
 def _decode(setting: Setting, engine: DeviceEngine, files: Files) -> float:

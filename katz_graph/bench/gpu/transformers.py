@@ -5,11 +5,13 @@ in bfloat16. Takes four minutes.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu.clock import interleaved
@@ -58,7 +60,7 @@ def _steps(setting: Setting, kind: Kind, folder: Path) -> tuple[dict[str, float]
     noise = torch.randn(1, 16, side, side, generator=torch.Generator().manual_seed(SEED))
     asked = {count: Asked(folder, kind, noise, count) for count in (few, many)}
     with local_engine(str(setting.device), batching=True, dtype=DTYPE) as engine:
-        ways = {}
+        ways: dict[str, Callable[[], Tensor]] = {}
         for count, one in asked.items():
             ways[f"ours {count}"] = partial(sample, engine, region(one, SEED, engine))
             ways[f"stock {count}"] = stock(one, "latent", setting.device, DTYPE)
