@@ -19,6 +19,7 @@ from diffusers.models.activations import GEGLU
 from diffusers.models.attention import BasicTransformerBlock
 from diffusers.models.attention_processor import Attention
 from diffusers.models.resnet import ResnetBlock2D
+from diffusers.models.transformers.transformer_2d import Transformer2DModel
 from torch import Tensor, nn
 from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 from transformers.models.clip.modeling_clip import CLIPAttention, CLIPEncoderLayer
@@ -29,6 +30,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.group_norm_silu import group_norm_silu
+from katz_graph.kernels.layout import is_channels_last
 from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 from katz_graph.models.prepared_text import (
@@ -92,6 +94,30 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
             hidden, normalised = _added(self.norm3, mixed, hidden)
         fed: Tensor = self.ff(normalised) + hidden
         return fed
+
+
+class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
+    """Blocks over the cells of features [B, C, H, W], whose result lies in memory as they do."""
+
+    def _get_output_for_continuous_inputs(
+        self,
+        hidden_states: Tensor,
+        residual: Tensor,
+        batch_size: int,
+        height: int,
+        width: int,
+        inner_dim: int,
+    ) -> Tensor:
+        def features(tokens: Tensor) -> Tensor:
+            found = tokens.reshape(batch_size, height, width, inner_dim).permute(0, 3, 1, 2)
+            return found if is_channels_last(residual) else found.contiguous()
+
+        if self.use_linear_projection:
+            mixed = features(self.proj_out(hidden_states))
+        else:
+            mixed = self.proj_out(features(hidden_states))
+        output: Tensor = mixed + residual
+        return output
 
 
 class PreparedGEGLU(GEGLU):  # type: ignore[misc]
@@ -197,6 +223,7 @@ class _Known:
 _PREPARED: Mapping[type, _Known] = {
     ResnetBlock2D: _Known(PreparedResnetBlock, _unknown_resnet),
     BasicTransformerBlock: _Known(PreparedTransformerBlock, _unknown_transformer),
+    Transformer2DModel: _Known(PreparedTransformer, lambda module: ""),
     GEGLU: _Known(
         PreparedGEGLU, lambda block: "" if type(block.proj) is nn.Linear else "no linear layer"
     ),

@@ -277,3 +277,23 @@ def test_attention_in_another_order_of_libraries_is_the_same(
     monkeypatch.setattr(attention, "_prefers_cudnn", lambda device: not asked.append(device))
     assert torch.equal(attention.attention(query, key, value), expected)
     assert asked == [query.device]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_that_lie_channels_last_stay_so(family: Any) -> None:
+    """No block lays them out anew, as diffusers' do behind every attention."""
+    module = unet(family)
+    prepare(module)
+    module.to(memory_format=torch.channels_last)
+    otherwise: list[str] = []
+
+    def look(name: str, made: Any) -> None:
+        made = made if isinstance(made, Tensor) else made[0]
+        if made.ndim == 4 and not made.is_contiguous(memory_format=torch.channels_last):
+            otherwise.append(name)
+
+    for name, part in module.named_modules():
+        part.register_forward_hook(lambda _, given, made, name=name: look(name, made))
+    with torch.inference_mode():
+        unet_call(module)
+    assert not otherwise

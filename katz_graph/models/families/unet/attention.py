@@ -65,7 +65,9 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
         projected = attn.to_out[1](attn.to_out[0](mixed))
         if attn.residual_connection:
             projected = projected + hidden_states
-        result: Tensor = projected / attn.rescale_output_factor
+        if attn.rescale_output_factor != 1.0:
+            projected = projected / attn.rescale_output_factor
+        result: Tensor = projected
         return result
 
 
