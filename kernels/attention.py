@@ -1,13 +1,11 @@
-"""Computes attention by the libraries' kernels, in the order in which they are fast on a device."""
+"""Chooses among the libraries' kernels for attention."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 HOPPER = 9  # the major number of its compute capability
@@ -19,18 +17,16 @@ ORDER = [
 ]
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Returns softmax(query · keyᵀ / √width) · value, all [B, heads, tokens, width].
+def attention_order(device: torch.device) -> AbstractContextManager[object]:
+    """Has torch try its libraries of attention, inside of the `with` statement, in the order in
+    which they are fast on a device.
 
-    On Hopper by cuDNN where it can, whose forward reaches 373 to 408 TFLOP/s at width 64 where
+    On Hopper cuDNN where it can, whose forward reaches 373 to 408 TFLOP/s at width 64 where
     FlashAttention 2, torch's first choice, reaches 306 to 321 (FlashAttention-3, figure 5);
-    elsewhere as torch chooses.
+    elsewhere as torch chooses. cuDNN prepares itself for each new size, which takes longer than one
+    call: for what is computed once that does not pay.
     """
-    chosen = (
-        sdpa_kernel(ORDER, set_priority=True) if _prefers_cudnn(query.device) else nullcontext()
-    )
-    with chosen:
-        return F.scaled_dot_product_attention(query, key, value)
+    return sdpa_kernel(ORDER, set_priority=True) if _prefers_cudnn(device) else nullcontext()
 
 
 @cache

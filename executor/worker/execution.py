@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,6 +38,7 @@ from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Call, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
+from katz_graph.kernels.attention import attention_order
 from katz_graph.latent_space import LinearMap
 from katz_graph.models.family import linear_map
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
@@ -515,7 +516,9 @@ class Execution:
         self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]
     ) -> Sequence[tuple[Any, ...]]:
         ready = list(map(self._calls.ready, members, given))
-        return self._models.compute.together(ready)
+        in_order = attention_order(self._models.device)
+        with in_order if ready[0].stage.recorded else nullcontext():
+            return self._models.compute.together(ready)
 
     def _measured_from(self) -> float:
         """Returns the time now; when calls are timed one by one, with the device idle."""

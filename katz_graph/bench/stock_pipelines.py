@@ -203,7 +203,7 @@ def _loaded(asked: Asked, name: str, dtype: torch.dtype) -> Any:
         kind = getattr(diffusers, f"{name.removesuffix('Pipeline')}ControlNetPipeline")
         network = PIPELINES[asked.kind][1].removesuffix("Transformer2DModel").removesuffix("Model")
         model = getattr(diffusers, f"{network}ControlNetModel")
-        parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", torch_dtype=dtype)
-    pipeline = kind.from_pretrained(asked.folder, torch_dtype=dtype, **parts)
+        parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", dtype=dtype)
+    pipeline = kind.from_pretrained(asked.folder, dtype=dtype, **parts)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from katz_graph.bench.parity import mini_models
 from katz_graph.bench.random_models import CHANNELS, _vae, unet_config
 from katz_graph.executor.weights.weight_set import WeightSets
-from katz_graph.kernels import attention
 from katz_graph.models import prepare as prepared
 from katz_graph.models.families.shared.vae import decode as vae_decode
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -265,18 +264,6 @@ def _in(kind: torch.dtype, value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _in(kind, one) for name, one in value.items()}
     return value.to(kind)
-
-
-@torch.no_grad()
-def test_attention_in_another_order_of_libraries_is_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    query, key, value = (random(2, 4, 9, 8, seed=seed) for seed in range(3))
-    expected = F.scaled_dot_product_attention(query, key, value)
-    asked: list[torch.device] = []
-    monkeypatch.setattr(attention, "_prefers_cudnn", lambda device: not asked.append(device))
-    assert torch.equal(attention.attention(query, key, value), expected)
-    assert asked == [query.device]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

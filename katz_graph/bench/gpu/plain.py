@@ -15,7 +15,7 @@ from katz_graph.bench.gpu.setting import Setting
 
 
 def unet(setting: Setting, pipeline: Path) -> Any:
-    loaded = UNet2DConditionModel.from_pretrained(pipeline / "unet", torch_dtype=setting.dtype)
+    loaded = UNet2DConditionModel.from_pretrained(pipeline / "unet", dtype=setting.dtype)
     return loaded.eval().requires_grad_(False).to(setting.device)
 
 

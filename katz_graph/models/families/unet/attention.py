@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch.nn.functional as F
 from diffusers.models.attention_processor import Attention, AttnProcessor2_0
 from torch import Tensor, nn
 
-from katz_graph.kernels.attention import attention
 from katz_graph.models.projections import FUSED
 
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
@@ -58,7 +58,7 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
 
         query, key, value = map(heads, parts)
         mixed = (
-            attention(query, key, value)
+            F.scaled_dot_product_attention(query, key, value)
             .transpose(1, 2)
             .reshape(hidden_states.shape[0], -1, parts[0].shape[-1])
         )
