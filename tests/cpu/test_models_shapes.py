@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
 
+from katz_graph.bench.random_transformers import transformer_config
 from katz_graph.bench.requests import bind, local_engine
 from katz_graph.errors import InputError
 from katz_graph.executor.measure.store import FILE, CostStore
@@ -214,3 +215,14 @@ def test_a_module_without_memory_is_in_float32_whatever_another_thread_loads():
     finally:
         torch.set_default_dtype(torch.float32)
     assert {weight.dtype for weight in module.parameters()} == {torch.float32}
+
+
+def test_work_is_the_same_where_nothing_can_be_learnt() -> None:
+    """As in a program that asks an engine inside of `torch.inference_mode`."""
+    settings = transformer_config("sd35") | {"_class_name": "SD3Transformer2DModel"}
+    shapes.module_on_meta.cache_clear()
+    with torch.inference_mode():
+        inside = stage_work(settings, "transformer_blocks", 1, 8, 8)
+    shapes._work.cache_clear()
+    assert inside == stage_work(settings, "transformer_blocks", 1, 8, 8)
+    assert inside.flops > 0

@@ -18,7 +18,7 @@ from katz_graph.models.stages import stage as declared
 from katz_graph.models.text.kinds import kind_named
 from katz_graph.recipe import digest
 
-COUNTING = 2  # another number when our stages compute otherwise, or formulas are written otherwise
+COUNTING = 3  # another number when our stages compute otherwise, or formulas are written otherwise
 ROW = 77  # tokens of the longest row of CLIP's text encoders
 LONG = 32  # long texts are counted as the next whole number of so many tokens
 

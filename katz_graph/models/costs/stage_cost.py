@@ -146,6 +146,7 @@ class Counted:
     kernels: int
 
 
+@torch.inference_mode(False)  # in which linear layers are not told as products
 def _counted(module: Any, stage: str, sizes: Sized) -> Counted:
     with torch.no_grad(), FusedAttention():
         call, used = declared(stage).sized(module, sizes)
@@ -175,6 +176,7 @@ def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Form
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def module_on_meta(config: str) -> Any:
     """Makes a module of a configuration (JSON) without memory, in float32 whatever another thread
     loads meanwhile, for libraries set torch's format for all; not to be changed.
