@@ -89,7 +89,7 @@ def run(tmp_path: Path, cache: Path) -> Iterator[Run]:
         "--link",
         "10,0.1",
         "--set",
-        "KSampler.steps=3000",
+        "KSampler.steps=400",
     ]
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, *arguments],

@@ -589,7 +589,7 @@ def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(
 ) -> None:
     # of its own: that it measured says that it is about to sample
     monkeypatch.setenv("KATZ_CACHE", "cache")
-    path = write(workflow(steps=10000))
+    path = write(workflow(steps=2000))
     running = start("run", path, "--models", model_folder, "--trace", "trace.json")
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not any(Path("cache").glob("costs-*.sqlite")):

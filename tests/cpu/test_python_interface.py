@@ -171,7 +171,7 @@ def test_cancelling_a_task_ends_its_run() -> None:
     async def cancelled_early() -> None:
         begun = asyncio.Event()
         async with katz.open(devices="cpu") as engine:
-            long = engine.arun(TXT2IMG, set={"5.steps": 10000}, progress=lambda _: begun.set())
+            long = engine.arun(TXT2IMG, set={"5.steps": 2000}, progress=lambda _: begun.set())
             task = asyncio.create_task(long)
             await begun.wait()
             task.cancel()
@@ -185,7 +185,7 @@ def test_closing_ends_runs_and_refuses_others() -> None:
     engine, begun = katz.open(devices="cpu"), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(
-            engine.run, TXT2IMG, set={"5.steps": 10000}, progress=lambda _: begun.set()
+            engine.run, TXT2IMG, set={"5.steps": 2000}, progress=lambda _: begun.set()
         )
         assert begun.wait(60)
         engine.close()
