@@ -23,8 +23,7 @@ from typing import Any
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, painting
 from katz_graph.formats.api import to_api
-from katz_graph.formats.read import parse_workflow
-from katz_graph.formats.shipped import FOLDER
+from katz_graph.formats.read import SHIPPED, parse_workflow
 from katz_graph.packs import load_registry
 
 LATE_BOUND = 1.0  # seconds, 95th percentile
@@ -64,7 +63,7 @@ def run(scale: Scale | None = None, seed: int = 0) -> BenchResult:
         given = "--threads", "1", *options
         with tempfile.TemporaryDirectory() as folder:
             server = Served(Path(folder), *given)
-            server.beside("plan", str(FOLDER / "txt2img.json"), *given)  # measures the devices
+            server.beside("plan", str(SHIPPED / "txt2img.json"), *given)  # measures the devices
             with server:
                 first, later = [], []
                 same = _as_printed(server, *given)
@@ -98,14 +97,14 @@ def run(scale: Scale | None = None, seed: int = 0) -> BenchResult:
 def _workflows() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the shipped workflows in the API format, by name."""
     registry, _ = load_registry()
-    for file in sorted(FOLDER.glob("*.json")):
+    for file in sorted(SHIPPED.glob("*.json")):
         document = json.loads(file.read_text("utf-8"))
         yield file.stem, dict(to_api(parse_workflow(document, registry).graph))
 
 
 def _as_printed(server: Served, *options: str) -> bool:
     """Tells whether the server's plans of all shipped workflows are those of `katz plan --json`."""
-    for file in sorted(FOLDER.glob("*.json")):
+    for file in sorted(SHIPPED.glob("*.json")):
         printed = json.loads(server.beside("plan", str(file), "--json", *options))
         document = json.loads(file.read_text("utf-8"))
         told = server.post("/katz/plan", {"prompt": document}).data["plans"]

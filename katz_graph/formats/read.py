@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +23,7 @@ from katz_graph.formats.workflow import Workflow, from_native, is_native
 from katz_graph.messages import one_line, suggest
 from katz_graph.node import NodeType
 
+SHIPPED = Path(str(files("katz_graph.workflows")))
 HEAD = 4096  # bytes that tell what a file is
 FOREIGN = {
     b"\xff\xd8\xff": "a JPEG picture, which carries no workflow",
@@ -37,14 +40,14 @@ def read_workflow(
     foreign: Mapping[str, Signature] | None = None,
 ) -> Workflow:
     """Reads a workflow file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that
-    carries one.
+    carries one. A name with no file, `NAME`, `NAME.json` or `workflows/NAME.json`, means the
+    workflow of this name that comes with the package, if there is one.
 
     Names of widgets in UI files come from a `foreign` server's description, then from `types`.
     InputError with one line a problem.
     """
-    file = Path(path)
     try:
-        with _opened(file) as stream:
+        with _opened(_found(Path(path))) as stream:
             workflow = _workflow(read_document(stream), signatures(types or {}, foreign))
     except InputError as error:
         raise _named(str(path), error) from None
@@ -70,6 +73,16 @@ def _parse(document: Any, known: Signatures) -> Workflow:
     if is_native(document):
         return from_native(document)
     return from_ui(document, known) if is_ui(document) else Workflow(from_api(document))
+
+
+def _found(file: Path) -> Path:
+    """Returns the file, or the shipped workflow that is meant where there is none."""
+    with suppress(OSError, ValueError):
+        shipped = SHIPPED / f"{file.stem}.json"
+        named = file.suffix in ("", ".json") and str(file.parent) in (".", SHIPPED.name)
+        if named and not file.exists() and shipped.is_file():
+            return shipped
+    return file
 
 
 def _opened(file: Path) -> BinaryIO:

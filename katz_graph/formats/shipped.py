@@ -7,21 +7,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from katz_graph.formats.read import parse_workflow
+from katz_graph.formats.read import SHIPPED, parse_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.node import NodeType
 
-FOLDER = Path(str(files("katz_graph.workflows")))
-TEMPLATES = FOLDER / "templates"
+TEMPLATES = SHIPPED / "templates"
 INDEX = TEMPLATES / "index.json"
-"""Categories of templates in the convention's form. A template's workflow is in FOLDER, its picture
-beside this: `NAME-1.SUBTYPE`.
+"""Categories of templates in the convention's form. A template's workflow is in SHIPPED, its
+picture beside this: `NAME-1.SUBTYPE`.
 """
 
 
@@ -60,7 +57,7 @@ def template(name: str, types: Mapping[str, NodeType]) -> dict[str, Any] | None:
     """Returns a workflow as the editor opens it; None when the index has none of this name."""
     if name not in names():
         return None
-    document: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    document: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text("utf-8"))
     return (
         document if is_ui(document) else to_ui(parse_workflow(document, types), signatures(types))
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api, to_api
-from katz_graph.formats.read import parse_workflow, read_workflow
+from katz_graph.formats.read import SHIPPED, parse_workflow, read_workflow
 from katz_graph.formats.workflow import from_native, to_native
 from katz_graph.graph import Graph, Link, NodeCall
 
@@ -246,6 +246,30 @@ def test_no_such_file_names_a_near_one(tmp_path: Path) -> None:
     written(tmp_path, "{}", "portrait.json")
     assert 'did you mean "portrait.json"' in line(tmp_path / "potrait.json")
     assert "no such file" in line(tmp_path / "nowhere" / "x.json")
+
+
+@pytest.mark.parametrize("name", ["txt2img", "txt2img.json", "workflows/txt2img.json"])
+def test_a_workflow_that_comes_with_the_package_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """From any folder, unless that has a file of the name."""
+    monkeypatch.chdir(tmp_path)
+    found = read_workflow(name)
+    assert found.graph == read_workflow(SHIPPED / "txt2img.json").graph
+    assert found.source == name
+    (tmp_path / "workflows").mkdir()
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError):
+        read_workflow(name)
+
+
+@pytest.mark.parametrize("name", ["elsewhere/txt2img.json", "txt2img.png", "nothing", "../txt2img"])
+def test_other_names_without_a_file_mean_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        read_workflow(name)
 
 
 def test_a_folder_and_a_device(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 from web_server import GRAPH, Served, serving
 
-from katz_graph.formats.shipped import FOLDER
+from katz_graph.formats.read import SHIPPED
 from katz_graph.web.options import Limits
 from katz_graph.web.runner_client.facts import CheckedPrompt, PlannedGraph, WrittenOut
 
@@ -87,7 +87,7 @@ def test_other_formats_are_drawn(tmp_path: Path) -> None:
             assert {node["type"] for node in document["nodes"]} == {"EmptyImage", "SaveImage"}
             again = await server.client.post("/katz/open", json=document)
             assert again.json()["document"] == document
-        for file in sorted(FOLDER.glob("*.json")):
+        for file in sorted(SHIPPED.glob("*.json")):
             answer = await server.client.post("/katz/open", content=file.read_bytes())
             assert answer.json()["document"]["nodes"], file.name
 
