@@ -27,9 +27,10 @@ from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.stream import CudaStream, HostStream, Reading
 from katz_graph.ir.device import NetworkLink, Target
-from katz_graph.models.stages import Outputs, Stage
+from katz_graph.models.stages import Outputs, Stage, stages
 
 GPU = torch.device("cuda:0")
+COSTED = {name for name, one in stages().items() if one.costed}
 
 
 def test_a_read_waits_for_what_was_enqueued_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +138,11 @@ def test_a_worker_holds_what_it_receives(
             controls=(ControlCase(sd1.controls[0], 1.0, 0.0, 1.0),),
         )
     )
-    pins = {one.id: ("cpu:1",) for one in asked.operations if one.stage == "controlnet"}
+    pins = {
+        one.id: ("cpu:1" if one.stage == "controlnet" else "cpu:0",)
+        for one in asked.operations
+        if one.stage in COSTED
+    }
     link = NetworkLink(1e9, 1e-4)
     with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
         target = Target(engine.cluster.devices, engine.cluster.links, pins)
