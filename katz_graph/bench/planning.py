@@ -48,8 +48,8 @@ class Scale:
     """`edits` of each workflow; `pairs` of jobs of `steps` steps, `every` seconds an edit."""
 
     edits: int = 20
-    pairs: int = 7
-    steps: int = 400
+    pairs: int = 24
+    steps: int = 200
     side: int = 112  # a step of about 25 ms
     every: float = 0.5
 
