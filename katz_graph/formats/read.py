@@ -79,10 +79,14 @@ def _found(file: Path) -> Path:
     """Returns the file, or the shipped workflow that is meant where there is none."""
     with suppress(OSError, ValueError):
         shipped = SHIPPED / f"{file.stem}.json"
-        named = file.suffix in ("", ".json") and str(file.parent) in (".", SHIPPED.name)
+        named = file.suffix in ("", ".json") and _may_be_shipped(file)
         if named and not file.exists() and shipped.is_file():
             return shipped
     return file
+
+
+def _may_be_shipped(file: Path) -> bool:
+    return str(file.parent) in (".", SHIPPED.name)
 
 
 def _opened(file: Path) -> BinaryIO:
@@ -91,6 +95,8 @@ def _opened(file: Path) -> BinaryIO:
     except FileNotFoundError:
         folder = file.parent
         beside = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        if _may_be_shipped(file):
+            beside += [f"{entry.stem}{file.suffix}" for entry in SHIPPED.glob("*.json")]
         raise InputError(f"no such file{suggest(file.name, beside)}") from None
     except ValueError:
         raise InputError("no such file; the name holds a zero byte") from None

@@ -263,6 +263,17 @@ def test_a_workflow_that_comes_with_the_package_is_found_by_its_name(
         read_workflow(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("txt2imgg", "txt2img"), ("txt2im.json", "txt2img.json")]
+)
+def test_a_shipped_workflow_is_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f'did you mean "{meant}"'):
+        read_workflow(name)
+
+
 @pytest.mark.parametrize("name", ["elsewhere/txt2img.json", "txt2img.png", "nothing", "../txt2img"])
 def test_other_names_without_a_file_mean_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
