@@ -8,20 +8,20 @@ from torch import Tensor
 
 def dense(x: Tensor) -> Tensor:
     """Returns x itself when it is channels-last or NCHW, else a copy in NCHW."""
-    return x if is_channels_last(x) else x.contiguous()
+    return x if _is_channels_last(x) else x.contiguous()
 
 
 def inner(x: Tensor) -> int:
     """Returns how many values of one channel lie side by side, of a dense x."""
-    return 1 if is_channels_last(x) else x.shape[2] * x.shape[3]
+    return 1 if _is_channels_last(x) else x.shape[2] * x.shape[3]
 
 
 def in_layout_of(x: Tensor, other: Tensor) -> Tensor:
     """Returns `other` as x lies, which is dense."""
-    if is_channels_last(x):
+    if _is_channels_last(x):
         return other.contiguous(memory_format=torch.channels_last)
     return other.contiguous()
 
 
-def is_channels_last(x: Tensor) -> bool:
+def _is_channels_last(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last)

@@ -38,9 +38,8 @@ REMEMBERED = 4096  # sets that were made once
 
 
 class KeptSets:
-    """Keeps the weights of sets that were resident before, of all modules of a processor, within a
-    budget of bytes, so that going back to one is a copy. To a GPU a LoRA comes sooner than the
-    weights that it changes.
+    """Keeps the weights of sets that were resident before, of all modules of a device, within a
+    budget of bytes, so that going back to one is a copy.
 
     A set is kept when it is made the second time: most sets of a long tail never come back.
     """

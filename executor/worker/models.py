@@ -93,7 +93,9 @@ class DeviceModels:
         self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # of those, in networks
         self.adapters = AdapterStore(FILE_BYTES if lora_bytes is None else lora_bytes)
-        self._kept = KeptSets(SET_BYTES if lora_bytes is None else lora_bytes)
+        # none on a GPU, where a LoRA comes sooner than the weights that it changes
+        budget = 0 if self.device.type == "cuda" else lora_bytes
+        self._kept = KeptSets(SET_BYTES if budget is None else budget)
         # by live module; a module's originals go with it
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 
@@ -358,9 +360,8 @@ class DeviceModels:
         """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
         if module not in self._sets:
             # those of a processor are on the host anyway
-            on_host = self.device.type == "cpu"
-            kept, beside = (self._kept, nowhere) if on_host else (None, self.residents.keeping)
-            self._sets[module] = WeightSets(module, self.adapters.get, kept, beside)
+            beside = nowhere if self.device.type == "cpu" else self.residents.keeping
+            self._sets[module] = WeightSets(module, self.adapters.get, self._kept, beside)
         if seconds := self._sets[module].use(loras, part):
             self.lora_merges += 1
             self.lora_seconds += seconds

@@ -30,7 +30,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.group_norm_silu import group_norm_silu
-from katz_graph.kernels.layout import is_channels_last
+from katz_graph.kernels.layout import in_layout_of
 from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 from katz_graph.models.prepared_text import (
@@ -110,7 +110,7 @@ class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
     ) -> Tensor:
         def features(tokens: Tensor) -> Tensor:
             found = tokens.reshape(batch_size, height, width, inner_dim).permute(0, 3, 1, 2)
-            return found if is_channels_last(residual) else found.contiguous()
+            return in_layout_of(residual, found)
 
         if self.use_linear_projection:
             mixed = features(self.proj_out(hidden_states))

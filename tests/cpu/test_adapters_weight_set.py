@@ -198,6 +198,14 @@ def test_a_set_for_which_there_is_no_room_is_not_copied():
     assert len(copied) == 1 and kept.bytes == 40
 
 
+def test_sets_are_kept_for_processors_only():
+    for device, kept in (("cuda", 0), ("cpu", 40)):
+        sets = DeviceModels(device)._kept
+        for _ in range(2):
+            sets.made("set", {"weight": torch.ones(10)})
+        assert sets.bytes == kept
+
+
 def test_a_weight_that_is_not_restored_is_found(monkeypatch):
     module = load_unet("sd1")
     sets = WeightSets(module)

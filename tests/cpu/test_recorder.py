@@ -27,8 +27,8 @@ def strict() -> Recorder:
 
 
 class Cuda:
-    """Stands for torch's CUDA graphs: what begins one writes torch's random state; a broken one
-    stays open, as on a GPU, until it is told to end.
+    """Stands for torch's CUDA graphs: what begins one writes torch's random state; the pool of a
+    broken one takes no other, whatever is told to end, as on a GPU.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

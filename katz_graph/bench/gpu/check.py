@@ -1,5 +1,5 @@
 """Measures what the device can do at all, and checks in short that kernels are right on it. Takes
-three minutes.
+ten seconds on an H200.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Measures a denoising step with guidance through the engine against diffusers' UNet as it is; the
-VAE; and where the time of our step goes. Takes four minutes.
+VAE; and where the time of our step goes. Takes two minutes on an H200.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu import plain
 from katz_graph.bench.gpu.clock import interleaved
 from katz_graph.bench.gpu.models import Files, write
-from katz_graph.bench.gpu.requests import use_of
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.gpu.shares import shares
+from katz_graph.bench.gpu.use import use_of
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
@@ -55,13 +55,13 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
         "gpu",
         metrics["ours_seconds"] <= STEP_BOUND
         and metrics["eager_of_ours"] >= EAGER_BOUND
-        and gap <= GAP_BOUND
+        and abs(gap) <= GAP_BOUND
         and decode <= VAE_BOUND,
         metrics,
         {
             "ours_seconds": f"<= {STEP_BOUND}",
             "eager_of_ours": f">= {EAGER_BOUND}",
-            "gaps": f"<= {GAP_BOUND}",
+            "gaps": f"within {GAP_BOUND} of 0",
             "vae_seconds": f"<= {VAE_BOUND}",
         },
         columns,

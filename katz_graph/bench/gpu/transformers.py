@@ -1,5 +1,5 @@
 """Measures a denoising step of transformers through the engine against diffusers' stock pipelines,
-in bfloat16. Takes four minutes.
+in bfloat16. Takes two minutes on an H200.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu.clock import interleaved
 from katz_graph.bench.gpu.models import made_on
-from katz_graph.bench.gpu.requests import use_of
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.gpu.use import use_of
 from katz_graph.bench.random_transformers import Kind, make_pipeline
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult

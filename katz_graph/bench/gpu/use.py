@@ -1,0 +1,23 @@
+"""Counts how an engine's calls were made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.recorded.recorder import NOT_DECLARED, WARMING_UP
+from katz_graph.executor.worker.computing import AS_DECLARED
+
+EXPECTED = {AS_DECLARED, WARMING_UP, NOT_DECLARED}
+"""Why calls are not replayed where nothing is wrong."""
+
+
+def use_of(engine: DeviceEngine) -> dict[str, Any]:
+    """Counts calls that were recorded, replayed and neither, and says why some never were."""
+    use = engine.models.compute.use
+    return {
+        "captures": use.captures,
+        "replays": use.replays,
+        "eager": sum(use.eager.values()),
+        "refused": sorted(use.eager.keys() - EXPECTED),
+    }
