@@ -1,6 +1,6 @@
 /** A real `katz serve` with the miniature models, as a person uses it. */
 import { expect } from "@playwright/test";
-import { downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
+import { downloaded, node, openFile, openTemplate, runToEnd, test, untilKept } from "./steps";
 
 test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are, its picture stands in the node", async ({
   page,
@@ -104,17 +104,17 @@ test("P0.16 P0.17 all tabs are there after a reload, changes too, and the file i
   page,
 }) => {
   await openTemplate(page, "Inpainting");
-  await node(page, "5").getByLabel("steps").fill("3");
+  await node(page, "5").getByLabel("steps").fill("3141");
   await node(page, "5").getByLabel("steps").press("Enter");
-  await page.waitForTimeout(900);
+  await untilKept(page, "3141");
   await page.reload();
   await expect(page.getByRole("alert")).toContainText("restored");
-  await expect(node(page, "5").getByLabel("steps")).toHaveValue("3");
+  await expect(node(page, "5").getByLabel("steps")).toHaveValue("3141");
   const written = await downloaded(page);
   const opened = await (await page.request.get("/templates/inpaint.json")).json();
   const sampler = opened.nodes.find(({ id }: { id: number }) => id === 5);
-  sampler.widgets_values[2] = 3;
-  sampler.widgets_values_named.steps = 3;
+  sampler.widgets_values[2] = 3141;
+  sampler.widgets_values_named.steps = 3141;
   expect(written).toEqual(opened);
 });
 

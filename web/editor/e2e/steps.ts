@@ -88,3 +88,24 @@ export async function downloaded(page: Page) {
   const { readFileSync } = await import("node:fs");
   return JSON.parse(readFileSync(await (await saving).path(), "utf8"));
 }
+
+/** Waits until the browser's store has a text in the documents that it keeps for all windows. */
+export async function untilKept(page: Page, text: string): Promise<void> {
+  const kept = () =>
+    page.evaluate(
+      () =>
+        new Promise<string>((resolve, reject) => {
+          const opening = indexedDB.open("keyval-store"); // idb-keyval's
+          opening.onerror = () => reject(opening.error);
+          opening.onsuccess = () => {
+            const all = opening.result.transaction("keyval").objectStore("keyval").getAll();
+            all.onerror = () => reject(all.error);
+            all.onsuccess = () => {
+              opening.result.close();
+              resolve(JSON.stringify(all.result));
+            };
+          };
+        }),
+    );
+  await expect.poll(kept).toContain(text);
+}

@@ -9,12 +9,13 @@ import { Modal } from "./Modal";
 
 export function Versions({ onClose }: { readonly onClose: () => void }) {
   const session = useActive();
-  const file = session?.file?.path ?? null;
+  const saved = session?.file ?? null; // another one after each saving, which may still be under way
+  const file = saved?.path ?? null;
   const [versions, setVersions] = useState<readonly Version[] | null>(null);
   const [chosen, setChosen] = useState<{ version: Version; doc: Doc } | null>(null);
   useEffect(() => {
-    if (file !== null) versionsOf(file).then(setVersions, tell);
-  }, [file]);
+    if (saved !== null) versionsOf(saved.path).then(setVersions, tell);
+  }, [saved]);
   if (session === null) return null;
   const choose = (version: Version) =>
     readVersion(version).then((doc) => setChosen({ version, doc }), tell);
