@@ -107,5 +107,6 @@ def build_corpus(
         buckets.append(replace(bucket, latents=latents))
         print(f"corpus: {count} pictures of {height}x{width}", flush=True)
     if not stored:
-        torch.save([bucket.latents for bucket in buckets], file)
+        torch.save([bucket.latents for bucket in buckets], file.with_suffix(".new"))
+        file.with_suffix(".new").replace(file)
     return buckets

@@ -1,6 +1,6 @@
 """`python -m katz_graph.mini.train STAGE --work FOLDER`: trains the miniature family stage by
-stage. Each stage reads what the ones before it left in the working folder; `all` runs them in
-order, `ship` collects.
+stage. Each stage reads what the ones before it left in the working folder; `all` runs those that
+are not done there in order, and says how long each took; `ship` collects.
 """
 
 import argparse
@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -65,6 +65,8 @@ STEPS = {
 }
 # measured: trained this shortly they are faint (seen in 70 and 87 % of pictures)
 GAINS = {"stripes": 1.25, "sticker": 1.15}
+# stage -> what it keeps on its way, to go on where it was cut off
+STATES = {"flow": Path("flow/state.pt")}
 # of a transformer's scenes: with 0.3 it names 5 % of single shapes wrongly, and two things rarely
 FLOW_ONE = 0.5
 # what examples/*.png show
@@ -142,9 +144,48 @@ def ship(work: Path) -> None:
     print(f"shipped {size / 1e6:.1f} MB in {weights}")
 
 
+class Log:
+    """Which stages are done in a working folder, with what they were asked for and how long they
+    took. A stage that is done again makes those after it undone.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self.file = work / "stages.json"
+        known = json.loads(self.file.read_text("utf-8")) if self.file.exists() else {}
+        self.stages: dict[str, dict[str, Any]] = known
+
+    def done(self, stage: str, asked: dict[str, Any]) -> bool:
+        return self.stages.get(stage, {}).get("seconds") is not None and self._same(stage, asked)
+
+    def cut_off(self, stage: str, asked: dict[str, Any]) -> bool:
+        return self._same(stage, asked) and not self.done(stage, asked)
+
+    def begin(self, stage: str, asked: dict[str, Any]) -> None:
+        at = STAGES.index(stage)
+        self.stages = {one: self.stages[one] for one in STAGES[:at] if one in self.stages}
+        self._write(stage, asked | {"seconds": None})
+
+    def end(self, stage: str, seconds: float) -> None:
+        self._write(stage, self.stages[stage] | {"seconds": round(seconds, 1)})
+
+    def __str__(self) -> str:
+        took = {stage: one["seconds"] for stage, one in self.stages.items() if one["seconds"]}
+        lines = [f"{stage} {seconds:.0f} s" for stage, seconds in took.items()]
+        return ", ".join([*lines, f"together {sum(took.values()) / 60:.0f} min"])
+
+    def _same(self, stage: str, asked: dict[str, Any]) -> bool:
+        return self.stages.get(stage, {}) | {"seconds": None} == asked | {"seconds": None}
+
+    def _write(self, stage: str, entry: dict[str, Any]) -> None:
+        self.stages[stage] = entry
+        self.file.with_suffix(".new").write_text(json.dumps(self.stages, indent=2) + "\n", "utf-8")
+        self.file.with_suffix(".new").replace(self.file)
+
+
 def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bool) -> None:
     torch.manual_seed(seed)
     if stage == "vae":
+        (work / "corpus.pt").unlink(missing_ok=True)  # encoded by another one
         train_vae(work / "vae", budget, seed)
     elif stage == "judge":
         train_judge(work / "judge", budget, seed)
@@ -201,11 +242,14 @@ def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, re
     clip = work / "pipeline"
     if stage == "flow-vae":
         given = finest_vae(work)
+        (folder / "corpus.pt").unlink(missing_ok=True)
         train_vae(folder / "vae", budget, seed, start_from=given, space=SPACE)
         return
     vae = load_vae(folder / "vae")
     buckets = load_flow_corpus(work, vae)
     if stage == "flow":
+        if not resume:
+            (work / STATES[stage]).unlink(missing_ok=True)
         painter = (
             load_flow_painter(clip, folder)
             if resume
@@ -217,6 +261,10 @@ def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, re
         output = folder / "silhouette"
         return train_transformer_controlnet(painter, vae, buckets[0], output, budget, seed=seed)
     train_transformer_lora(painter, vae, buckets[0], folder / "lora.safetensors", budget, seed=seed)
+
+
+def kept_state(work: Path, stage: str) -> bool:
+    return stage in STATES and (work / STATES[stage]).exists()
 
 
 def main() -> None:
@@ -247,16 +295,20 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    for stage in STAGES if arguments.stage == "all" else (arguments.stage,):
+    log, together = Log(arguments.work), arguments.stage == "all"
+    for stage in STAGES if together else (arguments.stage,):
         steps = None if arguments.minutes else arguments.steps or STEPS.get(stage)
-        run(
-            stage,
-            arguments.work,
-            Budget(steps, arguments.minutes),
-            arguments.seed,
-            arguments.few,
-            arguments.resume,
+        asked = {"updates": steps, "minutes": arguments.minutes, "seed": arguments.seed}
+        if together and log.done(stage, asked):
+            continue
+        resume = arguments.resume or (
+            together and log.cut_off(stage, asked) and kept_state(arguments.work, stage)
         )
+        budget = Budget(steps, arguments.minutes)
+        log.begin(stage, asked)
+        run(stage, arguments.work, budget, arguments.seed, arguments.few, resume)
+        log.end(stage, budget.seconds)
+    print(log)
 
 
 if __name__ == "__main__":

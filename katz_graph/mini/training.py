@@ -172,6 +172,7 @@ class Descent:
         """Writes what `go_on` needs, whole or not at all."""
         state = {
             "step": self.step,
+            "seconds": self.budget.seconds,
             "parameters": [parameter.detach() for parameter in self.parameters],
             "average": [] if self.average is None else self.average.kept,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -193,6 +194,7 @@ class Descent:
         torch.set_rng_state(state["torch"])
         generator.bit_generator.state = state["generator"]
         self.step = int(state["step"])
+        self.budget.started -= float(state["seconds"])
 
 
 def _group_norm(self: torch.nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
