@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from katz_graph.bench.random_models import make_pipeline, make_refiner
+from katz_graph.bench.random_models import MEASURED, make_pipeline
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, resident, serving
 from katz_graph.models.loading.identity import count_values
@@ -92,8 +92,8 @@ def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
     of each one's weights.
     """
     for number, name in enumerate(BASES):
-        make_pipeline(folder / name, "sdxl", seed=number, channels=channels)
-    make_refiner(folder / REFINER, seed=len(BASES), channels=channels)
+        make_pipeline(folder / name, MEASURED, seed=number, channels=channels)
+    make_pipeline(folder / REFINER, REFINER, seed=len(BASES), channels=channels)
     sizes = []
     for name in (*BASES, REFINER):
         model, clip, vae = pipeline_recipes(folder / name)

@@ -1,12 +1,12 @@
 """`katz bench controlnet`: runs a ControlNet on a second worker, guidance off: against the plan's
 prediction, and against the ideal speed-up.
 
-Two workers of one thread each: the UNet on one, the ControlNet on the other. The ideal is made of
-stage times that were measured while the other worker was equally busy: one worker's stages alone,
-one after the other, over encoder and mid or ControlNet busy, the longer of the two, and the decoder
-alone, as nothing is left for the other worker then. Every round measures the stages, plans and
-runs; shares and errors are those of a round. Beside it the share that a bare loop of two processes
-reaches, which is what the machine allows.
+Two workers of one thread each, the network on one, the ControlNet on the other. The ideal is made
+of stage times that were measured while the other worker was equally busy: one worker's stages
+alone, one after the other, over encoder and mid or ControlNet busy, the longer of the two, and the
+decoder alone, as nothing is left for the other worker then. Every round measures the stages, plans
+and runs; shares and errors are those of a round. Beside it the share that a bare loop of two
+processes reaches, which is what the machine allows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import difference
 from katz_graph.bench.placed import (
     COLUMNS,
+    NETWORK,
     Models,
     Scale,
     Stages,
@@ -43,7 +44,7 @@ PREDICTION_BOUND, IDEAL_BOUND = 0.10, 0.93
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    # 512 px, the size that SD1.5 was trained for; the steps of a KSampler
+    # 512 px; the steps of a KSampler
     scale = scale or Scale(side=64, steps=20, runs=7)
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -119,7 +120,7 @@ def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
     """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` with the
     ControlNet on another.
     """
-    before = seconds_of(two, stages.busy, stages=("unet_encoder", "unet_mid"))
+    before = seconds_of(two, stages.busy, stages=NETWORK[:-1])
     beside = seconds_of(two, stages.busy, stages=("controlnet",))
-    after = seconds_of(two, stages.alone, stages=("unet_decoder",))
+    after = seconds_of(two, stages.alone, stages=NETWORK[-1:])
     return seconds_of(one, stages.alone) / (max(before, beside) + after)

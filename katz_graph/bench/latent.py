@@ -84,7 +84,7 @@ class Measured:
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    # 512 px, the size that SD1.5 was trained for; the steps of a KSampler
+    # 512 px; the steps of a KSampler
     scale = scale or Scale(side=64, steps=20, runs=7)
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)

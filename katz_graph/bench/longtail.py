@@ -1,5 +1,5 @@
 """`katz bench longtail`: requests over hundreds of LoRAs, most of them rare, through a server with
-two workers, each of which has a part of the UNet and so every LoRA.
+two workers, each of which has a part of the network and so every LoRA.
 
 LoRAs are fetched by URL; of all of them the disk keeps a fraction, and each worker's memory a
 smaller one. Memory, descriptors and shared memory have to stay what they were after the first
@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from katz_graph.bench.loading import slow_store
+from katz_graph.bench.placed import NETWORK
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import (
     Served,
@@ -52,7 +53,9 @@ RATE = 10**9  # bytes a second that the store sends
 COMMON = 14  # LoRAs that are popular, as in the trace
 STEPS, SIDE = 2, 64
 DEVICES = ("cpu:0", "cpu:1")
-PLACES = ("unet_encoder=cpu:0", "unet_mid=cpu:1", "unet_decoder=cpu:1")
+PLACES = tuple(
+    f"{stage}={device}" for stage, device in zip(NETWORK, ("cpu:0", "cpu:1", "cpu:1"), strict=True)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import torch
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import make_lora, make_pipeline
+from katz_graph.bench.random_models import MEASURED, make_lora, make_pipeline
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.weights.adapters import AdapterStore
 from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
@@ -61,7 +61,7 @@ def run(scale: Scale | None = None) -> BenchResult:
     scale = scale or Scale(runs=15)
     with tempfile.TemporaryDirectory() as name, quiet(), torch.inference_mode():
         folder = Path(name)
-        make_pipeline(folder / "pipeline", "sdxl", seed=1, channels=scale.channels)
+        make_pipeline(folder / "pipeline", MEASURED, seed=1, channels=scale.channels)
         found = {
             (rank, torch.float32): _costs(
                 folder, scale, rank, torch.float32, with_peft=rank == RANK
@@ -110,7 +110,7 @@ def _costs(
 ) -> Costs:
     paths = [folder / f"{rank}-{number}.safetensors" for number in range(2)]
     for number, path in enumerate(paths):
-        make_lora(path, "sdxl", rank, rank, "peft", 20 + number, False, scale.channels)
+        make_lora(path, MEASURED, rank, rank, "peft", 20 + number, False, scale.channels)
     files = [file_identity(path) for path in paths]
     recipe = pipeline_recipes(folder / "pipeline")[0]
     module = ModelStore().network(recipe.network, "cpu", dtype)

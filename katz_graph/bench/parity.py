@@ -27,15 +27,12 @@ from katz_graph.bench import parity_reference as reference
 from katz_graph.bench.conditions import library_products, quiet
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import (
-    LAYERS_PER_BLOCK,
-    Family,
+    Kind,
+    kinds,
     make_controlnet,
     make_lora,
     make_pipeline,
 )
-from katz_graph.bench.random_transformers import CHANNELS, PIPELINES, Kind
-from katz_graph.bench.random_transformers import make_controlnet as make_transformer_controlnet
-from katz_graph.bench.random_transformers import make_pipeline as make_transformer_pipeline
 from katz_graph.bench.requests import (
     bare_context,
     local_engine,
@@ -44,7 +41,7 @@ from katz_graph.bench.requests import (
     sampler_region,
 )
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.stock_pipelines import EDITING, Asked, Shown, stock
+from katz_graph.bench.stock_pipelines import Asked, Shown, stock
 from katz_graph.bench.stock_pipelines import region as transformer_region
 from katz_graph.errors import InputError
 from katz_graph.executor.engine import DeviceEngine
@@ -54,6 +51,7 @@ from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipe
 from katz_graph.planner.sampling import sampling_of
 from katz_graph.sampling.spec import SamplingSpec
 
+LAYERS_PER_BLOCK = 2
 BOUND = 1e-5  # of the latent's range: batching and threads alone move it by about 1e-6
 # strength and window of each ControlNet
 CONTROLS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
@@ -70,17 +68,15 @@ PIPELINE_CASES = (
 EXTRAPOLATING_STEPS = 12
 # as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
 PIPELINE_STEPS = 20
-# at other numbers HunyuanDiT's timesteps are no integers, between which Euler's scheduler mixes
-# levels and KSamplers their logarithms
+# at other numbers timesteps of a transformer that predicts noise are no integers, between which
+# Euler's scheduler mixes levels and KSamplers their logarithms
 TRANSFORMER_STEPS = 10
 TRANSFORMER_SEED = 7
-# that are compared with a ControlNet, too
-CONTROLLED: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
     "Euler ancestral": ("EulerAncestralDiscreteScheduler", {}),
-    # as Stable Diffusion is configured
+    # as the pipelines are configured
     "DDIM": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
     "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
     "UniPC": ("UniPCMultistepScheduler", {}),
@@ -98,9 +94,9 @@ class Models:
     loras: tuple[Path, ...]
 
 
-def random_models(folder: Path, family: Family, layers: int = LAYERS_PER_BLOCK) -> Models:
+def random_models(folder: Path, family: Kind, layers: int = LAYERS_PER_BLOCK) -> Models:
     """Makes a pipeline, three ControlNets, and two LoRAs of different rank and alpha that share
-    layers, the second with a text-encoder part. `layers`: of each block of the UNet.
+    layers, the second with a text-encoder part. `layers`: of each of a network's blocks.
 
     A folder in which they have been made already is taken as it is.
     """
@@ -113,7 +109,7 @@ def random_models(folder: Path, family: Family, layers: int = LAYERS_PER_BLOCK) 
         first = {"rank": 4, "alpha": 2.0, "naming": "kohya", "seed": 20, "text_encoder": False}
         second = {"rank": 8, "alpha": 8.0, "naming": "peft", "seed": 21, "text_encoder": True}
         for path, made in zip(loras, (first, second), strict=True):
-            make_lora(path, family, **made, layers=layers)  # type: ignore[arg-type]
+            make_lora(path, family, **made, layers=layers)
     return Models(family, folder / family, family == "sdxl", controls, loras)
 
 
@@ -274,8 +270,9 @@ def run() -> BenchResult:
         for models in families:
             rows += _plain_rows(models)
             rows += _pipeline_rows(models)
-        rows += transformer_rows(Path(folder), tuple(PIPELINES))
-        rows += editing_rows(Path(folder), tuple(EDITING))
+        compared = [kind for kind, made in kinds().items() if hasattr(made, "stock")]
+        rows += transformer_rows(Path(folder), compared)
+        rows += editing_rows(Path(folder), compared)
         restored = all(unchanged_weights(list(cases(models))[-1]) for models in families)
     exact = [row for row in rows if row[1] == f"{SPLIT}, {SAME}"]
     metrics = {
@@ -319,20 +316,17 @@ def _pipeline_rows(models: Models) -> Iterator[list[Any]]:
                 ]
 
 
-def transformer_rows(folder: Path, kinds: Sequence[Kind]) -> Iterator[list[Any]]:
-    """Yields the comparisons of transformers' pictures with the stock pipelines', with a ControlNet
-    where the kind has one, one call per branch and batched.
+def transformer_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
+    """Yields the comparisons of transformers' pictures with the stock pipelines', without and with
+    a ControlNet, one call per branch and batched.
     """
-    for kind, batching in product(kinds, (False, True)):
+    for kind, batching in product(compared, (False, True)):
         place = folder / kind
-        has_control = kind in CONTROLLED
         if not place.exists():
-            make_transformer_pipeline(place, kind, seed=5, with_t5=kind.startswith("sd3"))
-            if has_control:
-                control = make_transformer_controlnet(kind, seed=2)
-                control.save_pretrained(place / "controlnet")
+            make_pipeline(place, kind, seed=5, with_t5=True)
+            make_controlnet(place / "controlnet", kind, seed=2)
         with local_engine(batching=batching) as engine:
-            for controls in (0, 1) if has_control else (0,):
+            for controls in (0, 1):
                 yield [
                     f"{kind}, {controls} ControlNets, text, euler",
                     f"{BATCHED if batching else SPLIT}, stock pipeline",
@@ -340,17 +334,18 @@ def transformer_rows(folder: Path, kinds: Sequence[Kind]) -> Iterator[list[Any]]
                 ]
 
 
-def editing_rows(folder: Path, ways: Sequence[Shown]) -> Iterator[list[Any]]:
+def editing_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
     """Yields the same comparisons of models that are shown a picture, which have one branch."""
-    kind: Kind = "flux"
-    for shown in ways:
-        make_transformer_pipeline(folder / shown, kind, seed=5, **EDITING[shown][1])
-        with local_engine(batching=False) as engine:
-            yield [
-                f"{kind}, {shown}, text, euler",
-                f"{SPLIT}, stock pipeline",
-                against_stock_picture(folder / shown, kind, 1, engine, shown),
-            ]
+    for kind in compared:
+        for shown, (_, changed) in kinds()[kind].stock.editing.items():
+            place = folder / f"{kind}-{shown}"
+            make_pipeline(place, kind, seed=5, **changed)
+            with local_engine(batching=False) as engine:
+                yield [
+                    f"{kind}, {shown}, text, euler",
+                    f"{SPLIT}, stock pipeline",
+                    against_stock_picture(place, kind, 1, engine, shown),
+                ]
 
 
 def against_stock_picture(
@@ -360,7 +355,7 @@ def against_stock_picture(
     ControlNet or to the model.
     """
     draw = torch.Generator().manual_seed(TRANSFORMER_SEED)
-    shape = 1, CHANNELS.get(PIPELINES[kind][0], 16), 8, 12
+    shape = 1, kinds()[kind].latent.channels, 8, 12
     noise, image = torch.randn(shape, generator=draw), torch.rand(1, 64, 96, 3, generator=draw)
     given = image if pictures else None
     asked = Asked(folder, kind, noise, TRANSFORMER_STEPS, image=given, shown=shown)

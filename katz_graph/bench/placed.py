@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import make_controlnet, make_pipeline
+from katz_graph.bench.random_models import MEASURED, make_controlnet, make_pipeline
 from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.engine import DeviceEngine
@@ -27,7 +27,7 @@ from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.stages import stage
 from katz_graph.planner.queries import commonest_variant
 
-UNET = ("unet_encoder", "unet_mid", "unet_decoder")
+NETWORK = ("unet_encoder", "unet_mid", "unet_decoder")
 PROFILED = 6  # steps, of which the first does not count
 COLUMNS = ("seconds", "predicted", "median", "least", "most")
 
@@ -36,11 +36,15 @@ Pins = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Sets the size of a bench: channels of the UNet's blocks, cells of a latent's side, steps of a
-    request, and runs.
+    """Sets the size of a bench: channels of a network's blocks, cells of a latent's side, steps of
+    a request, and runs.
     """
 
-    channels: tuple[int, ...] = (64, 128, 256)  # 31 M parameters in the UNet, 15 M in a ControlNet
+    channels: tuple[int, ...] = (
+        64,
+        128,
+        256,
+    )  # 31 M parameters, 15 M in a ControlNet
     side: int = 32
     steps: int = 10
     runs: int = 9
@@ -48,7 +52,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """A pipeline and ControlNets, in files; by `make` SDXL-shaped ones."""
+    """A pipeline and ControlNets, in files."""
 
     pipeline: Path
     controls: tuple[Path, ...]
@@ -56,10 +60,10 @@ class Models:
 
     @classmethod
     def make(cls, folder: Path, scale: Scale, controls: int = 1) -> Models:
-        make_pipeline(folder / "pipeline", "sdxl", seed=1, channels=scale.channels)
+        make_pipeline(folder / "pipeline", MEASURED, seed=1, channels=scale.channels)
         paths = tuple(folder / f"control{number}" for number in range(controls))
         for number, path in enumerate(paths):
-            make_controlnet(path, "sdxl", seed=2 + number, channels=scale.channels)
+            make_controlnet(path, MEASURED, seed=2 + number, channels=scale.channels)
         return cls(folder / "pipeline", paths)
 
     def profiled(self, scale: Scale, guidance: float, controls: int = 1) -> Region:
@@ -90,9 +94,9 @@ class Models:
         return sampler_region(case)
 
 
-def pins(unet: str, control_net: str) -> Pins:
-    """Pins all of the UNet to one device, all ControlNets to one."""
-    return {**dict.fromkeys(UNET, (unet,)), "controlnet": (control_net,)}
+def pins(network: str, control_net: str) -> Pins:
+    """Pins all of the network to one device, all ControlNets to one."""
+    return {**dict.fromkeys(NETWORK, (network,)), "controlnet": (control_net,)}
 
 
 def plan(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import mini_models
-from katz_graph.bench.random_models import make_pipeline
+from katz_graph.bench.random_models import MEASURED, make_pipeline
 from katz_graph.bench.result import BenchResult
 from katz_graph.kernels import products
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -44,7 +44,7 @@ def run(runs: Mapping[str, int] | None = None) -> BenchResult:
         for what, pairs in (runs or RUNS).items():
             folder = mini_models().pipeline
             if what in SIZES:
-                make_pipeline(folder := Path(name) / what, "sdxl", seed=1, channels=SIZES[what])
+                make_pipeline(folder := Path(name) / what, MEASURED, seed=1, channels=SIZES[what])
             times, error = compared(folder, SIDE[what], pairs)
             key, least = what.replace(" ", ""), LEAST[what] if products.BY_ONEDNN else NOT_SLOWER
             metrics |= {f"{key}_times": times, f"{key}_error": error}

@@ -15,14 +15,14 @@ from random import Random
 
 import torch
 
-from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
+from katz_graph.bench.random_models import Kind, make_controlnet, make_lora, make_pipeline
 from katz_graph.files.images import png
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 
 pixels = DEFAULT_LATENT_SPACE.pixels
 
-CHECKPOINTS: dict[str, tuple[Family, int]] = {  # family, input channels beside the latent's
+CHECKPOINTS: dict[str, tuple[Kind, int]] = {  # family, input channels beside the latent's
     "sd1": ("sd1", 0),
     "sdxl": ("sdxl", 0),
     "sd1-inpainting": ("sd1", 5),
@@ -140,7 +140,7 @@ class _Pen:
         return Drawn(Graph(self.nodes), self.plain)
 
     @property
-    def family(self) -> Family:
+    def family(self) -> Kind:
         return CHECKPOINTS[self.checkpoint][0]
 
     def _add(self, kind: str, **inputs: object) -> str:

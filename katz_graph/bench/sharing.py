@@ -1,5 +1,5 @@
-"""`katz bench sharing`: runs two requests at once, each with its UNet on a worker of its own, that
-share one ControlNet worker.
+"""`katz bench sharing`: runs two requests at once, each with its network on a worker of its own,
+that share one ControlNet worker.
 
 Each has two ControlNets and one branch, so that somebody always waits for the shared worker. Both
 have to finish with the picture that one device makes, and while both are under way the shared

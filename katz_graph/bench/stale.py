@@ -21,6 +21,7 @@ from torch import Tensor
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.likeness import psnr, ssim
 from katz_graph.bench.mini import EnginePaint
+from katz_graph.bench.placed import NETWORK
 from katz_graph.bench.plot import Curve, Panel, line_chart
 from katz_graph.bench.result import BenchResult
 from katz_graph.context import Context
@@ -45,9 +46,7 @@ STEPS = 20
 SCENES = {"silhouette": 5, "edges": 6}  # seeds of what is asked for
 POINTS = 0.02  # that a share may be away from the synchronous one
 COLOURS = {"silhouette": "#1f6fb4", "edges": "#e8801a"}
-PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(
-    ("unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)
-)
+PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(NETWORK, ("cpu:0",))
 # what the link is said to be, so that waiting for residuals never pays
 SLOW = NetworkLink(1e9, 1.0)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from katz_graph.bench.parity import BOUND, difference
-from katz_graph.bench.random_transformers import Kind, make_controlnet, make_pipeline
+from katz_graph.bench.random_models import Kind, make_controlnet, make_pipeline
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import medians
 from katz_graph.bench.stock_pipelines import Asked, region, stock
@@ -47,8 +47,7 @@ class Size:
             sizes |= {"caption_projection_dim": 64 * self.heads, "pos_embed_max_size": self.side}
             sizes["qk_norm"] = "rms_norm"  # without, random weights amplify rounding
         make_pipeline(folder / kind, kind, 1, self.blocks, True, **sizes)
-        control = make_controlnet(kind, 2, self.blocks // 2, **sizes)
-        control.save_pretrained(folder / kind / "controlnet")
+        make_controlnet(folder / kind / "controlnet", kind, 2, self.blocks // 2, **sizes)
 
 
 def measure(size: Size | None = None) -> dict[str, Any]:

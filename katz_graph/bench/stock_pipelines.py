@@ -5,17 +5,16 @@ with the same texts and levels. Tests and `katz bench parity` compare pictures w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import diffusers
 import torch
-from diffusers import FluxPipeline
 from torch import Tensor
 
-from katz_graph.bench.random_transformers import PIPELINES, Kind
+from katz_graph.bench.random_models import Kind, kinds
 from katz_graph.bench.requests import bare_context, bind
 from katz_graph.context import Engine
 from katz_graph.ir.region import Region
@@ -33,21 +32,10 @@ from katz_graph.recipe import (
 )
 
 TEXTS = "a red circle above sand", "grey, blurred"
-TOLD = 3.5  # guidance that a model of FLUX.1 is told
-SCHEDULES = {
-    "StableDiffusion3Pipeline": "normal",
-    "HunyuanDiTPipeline": "normal",
-}  # of others: simple
 Shown = Literal["controlnet", "fill", "control", "reference"]
 """What a picture is shown to: a ControlNet, or the model, to be filled in, as its control, or to be
 edited.
 """
-EDITING: Mapping[Shown, tuple[str, Mapping[str, Any]]] = {
-    "fill": ("FluxFillPipeline", {"in_channels": 384, "out_channels": 64}),
-    "control": ("FluxControlPipeline", {"in_channels": 128, "out_channels": 64}),
-    "reference": ("FluxKontextPipeline", {}),
-}
-"""Maps what a model is shown to its stock pipeline, and to what its configuration has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +59,13 @@ class Asked:
 
 def schedule(kind: Kind) -> str:
     """Names the schedule whose levels are the pipeline's."""
-    return SCHEDULES.get(PIPELINES[kind][0], "simple")
+    schedule: str = kinds()[kind].stock.schedule
+    return schedule
 
 
 def cfg(kind: Kind, guidance: float) -> float:
     """Returns a sampler's guidance: 1 where the model is told it or has none."""
-    return 1.0 if PIPELINES[kind][0] == "FluxPipeline" else guidance
+    return guidance if kinds()[kind].stock.told is None else 1.0
 
 
 def hole(image: Tensor) -> Tensor:
@@ -147,10 +136,9 @@ def stock(
     A pipeline whose scheduler draws noise gets Euler's, unless the call is told anything of its
     own.
     """
-    name, noise = PIPELINES[asked.kind][0], asked.noise
-    batch, channels, high, wide = noise.shape
-    height, width = 8 * high, 8 * wide
-    pipeline = _loaded(asked, name, dtype).to(device or torch.device("cpu"))
+    called, noise = kinds()[asked.kind].stock, asked.noise
+    height, width = (8 * side for side in noise.shape[-2:])
+    pipeline = _loaded(asked, dtype).to(device or torch.device("cpu"))
     given = asked.told | {
         "height": height,
         "width": width,
@@ -159,33 +147,17 @@ def stock(
     }
     if asked.image is not None:
         given |= _given(asked, asked.image)
-    if name == "HunyuanDiTPipeline" and not asked.told:
-        euler = diffusers.EulerDiscreteScheduler.from_config(
-            pipeline.scheduler.config, timestep_spacing="linspace"
-        )
-        pipeline.scheduler = euler
-        # it begins with noise of the highest level, a KSampler with that and a picture of size one
-        noise = noise * (1 + euler.init_noise_sigma**-2) ** 0.5
-    given |= {"latents": noise, "guidance_scale": asked.guidance}
-    match name:
-        case "FluxPipeline":
-            given["latents"] = FluxPipeline._pack_latents(noise, batch, channels, high, wide)
-            given |= {"guidance_scale": TOLD, "max_sequence_length": 256}
-        case "ZImagePipeline":  # it adds the difference to the positive side
-            given["guidance_scale"] = asked.guidance - 1
-        case "HunyuanDiTPipeline":
-            given["use_resolution_binning"] = False
-        case _:
-            given["max_sequence_length"] = 77
-    if name != "FluxPipeline":
+    if called.euler is not None and not asked.told:
+        noise = noise * called.euler(pipeline)
+    given |= called.arguments(noise, asked.guidance)
+    if called.told is None:
         given["negative_prompt"] = asked.texts[1]
 
     def once() -> Tensor:
         made: Tensor = pipeline(prompt=asked.texts[0], **given).images
         if output == "pt":
             return made.movedim(1, -1)
-        if name == "FluxPipeline":
-            made = FluxPipeline._unpack_latents(made, height, width, 8)
+        made = called.unpacked(made, height, width)
         config = pipeline.vae.config
         latent: Tensor = made / config.scaling_factor + (config.shift_factor or 0.0)
         return latent
@@ -193,17 +165,17 @@ def stock(
     return once
 
 
-def _loaded(asked: Asked, name: str, dtype: torch.dtype) -> Any:
+def _loaded(asked: Asked, dtype: torch.dtype) -> Any:
     """Loads the pipeline, of the class that takes a ControlNet where it has one."""
+    made = kinds()[asked.kind]
     parts: dict[str, Any] = {}
-    kind = getattr(diffusers, name)
-    if asked.shown in EDITING:
-        kind = getattr(diffusers, EDITING[asked.shown][0])
+    name = made.pipeline
+    if asked.shown in made.stock.editing:
+        name, _ = made.stock.editing[asked.shown]
     elif asked.image is not None:
-        kind = getattr(diffusers, f"{name.removesuffix('Pipeline')}ControlNetPipeline")
-        network = PIPELINES[asked.kind][1].removesuffix("Transformer2DModel").removesuffix("Model")
-        model = getattr(diffusers, f"{network}ControlNetModel")
+        name = f"{name.removesuffix('Pipeline')}ControlNetPipeline"
+        model = getattr(diffusers, made.control)
         parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", dtype=dtype)
-    pipeline = kind.from_pretrained(asked.folder, dtype=dtype, **parts)
+    pipeline = getattr(diffusers, name).from_pretrained(asked.folder, dtype=dtype, **parts)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

@@ -35,7 +35,7 @@ from katz_graph.bench.placed import (
     speedups,
     take_turns,
 )
-from katz_graph.bench.random_transformers import make_controlnet, make_pipeline
+from katz_graph.bench.random_models import make_controlnet, make_pipeline
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.wire import BASE, CONTROL, engine_over, wire
@@ -72,8 +72,7 @@ class Shape:
             "pos_embed_max_size": side,
         }
         make_pipeline(folder / "pipeline", "sd3", 1, self.blocks, False, **sizes)
-        control = make_controlnet("sd3", 2, self.control_blocks, **sizes)
-        control.save_pretrained(folder / "control")
+        make_controlnet(folder / "control", "sd3", 2, self.control_blocks, **sizes)
         return Models(folder / "pipeline", (folder / "control",), latent_channels=16)
 
 

@@ -13,7 +13,7 @@ from katz_graph.mini.draw import draw
 from katz_graph.mini.training import autocast
 from katz_graph.mini.world import Scene, sample_scene
 
-ONE_THING = 0.3  # part of a UNet's scenes with a single thing; two are harder to tell apart
+ONE_THING = 0.3  # part of the scenes with a single thing; two are harder to tell apart
 OTHER_SIZES = ((96, 96), (160, 160), (192, 192), (96, 128), (128, 96), (160, 128), (128, 160))
 
 

@@ -17,7 +17,7 @@ CROP = 64
 
 
 def build_vae(channels: int = 4) -> AutoencoderKL:
-    """Makes a VAE of random weights. One of 16 channels has no quantisation layers, as SD3's."""
+    """Makes a VAE of random weights. One of 16 channels has no quantisation layers."""
     return AutoencoderKL(
         block_out_channels=(16, 32, 64, 64),
         down_block_types=("DownEncoderBlock2D",) * 4,

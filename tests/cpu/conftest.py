@@ -9,7 +9,7 @@ import torch
 from transformers_made import EACH
 
 from katz_graph.bench.parity import Models
-from katz_graph.bench.random_transformers import Kind, make_pipeline
+from katz_graph.bench.random_models import Kind, make_pipeline
 
 
 @pytest.fixture(scope="session", autouse=True)

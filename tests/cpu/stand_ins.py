@@ -17,7 +17,7 @@ from scaled_files import Files
 from single_files import original_vae
 from torch import Tensor
 
-from katz_graph.bench.random_models import seeded
+from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.text.vocabularies import TOKENIZERS
 
 WIDTH, HEAD, LONG, POOLED = 64, 32, 64, 32  # of tokens, heads, long texts, CLIP-L's pooled text

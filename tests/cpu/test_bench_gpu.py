@@ -21,7 +21,7 @@ from katz_graph.bench.gpu.layers import layers_of_step
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting, full_size
 from katz_graph.bench.gpu.shares import shares
-from katz_graph.bench.random_models import unet_config
+from katz_graph.bench.random_models import kinds
 from katz_graph.errors import InputError, RunError
 from katz_graph.kernels.configurations import FILE
 
@@ -54,7 +54,7 @@ def small() -> Setting:
     return replace(
         full_size(CPU),
         dtype=torch.float32,
-        unet=unet_config("sdxl", (32, 32, 64)),
+        unet=kinds()["sdxl"].configuration((32, 32, 64)),
         vae=VAE,
         texts=(first, second),
         hints=(4, 8, 8, 12),

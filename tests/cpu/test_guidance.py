@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers_made import COSTED, PROMPTS, in_stages, inputs, region_of
 from transformers_made import forward as stock_forward
 
-from katz_graph.bench.random_transformers import Kind, make_controlnet, make_pipeline
-from katz_graph.bench.random_transformers import make_transformer as made
+from katz_graph.bench.random_models import Kind, draw_controlnet, make_pipeline
+from katz_graph.bench.random_models import draw_network as made
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError
@@ -355,7 +355,7 @@ def test_any_placement_gives_the_same_bits(
 def test_a_weakened_side_reads_the_controlnet_of_its_side(
     folders: dict[Kind, Path], tmp_path: Path
 ) -> None:
-    make_controlnet("sd35", 2).save_pretrained(tmp_path)
+    draw_controlnet("sd35", 2).save_pretrained(tmp_path)
     model, clip, vae = pipeline_recipes(folders["sd35"])
     model = model.with_patch(WeakenedGuidance(PassedOver((1,), (), *ALWAYS), 2.0))
     image = Picture.of(torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1)))

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import T5Tokenizer
 
 import katz_graph as katz
-from katz_graph.bench.random_models import seeded
-from katz_graph.bench.random_transformers import Kind, make_controlnet, make_transformer
+from katz_graph.bench.random_models import Kind, draw_controlnet, draw_network
 from katz_graph.errors import InputError
+from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import (
     controlnet_recipe,
@@ -117,7 +117,7 @@ def assert_same(live: Any, module: nn.Module) -> None:
 def test_a_transformer_in_the_original_layout_is_the_module(
     kind: Kind, prefix: str, tmp_path: Path
 ) -> None:
-    module = make_transformer(kind, 3)
+    module = draw_network(kind, 3)
     tensors = {f"{prefix}{name}": one for name, one in original(module).items()}
     save_file(tensors, tmp_path / "dit.safetensors")
     model = network_recipe(tmp_path / "dit.safetensors")
@@ -131,13 +131,13 @@ def test_a_transformer_in_the_original_layout_is_the_module(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_controlnet_in_the_original_layout_is_the_module(kind: Kind, tmp_path: Path) -> None:
-    module = make_controlnet(kind, 2)
+    module = draw_controlnet(kind, 2)
     save_file(original(module), tmp_path / "control.safetensors")
     ours = controlnet_recipe(tmp_path / "control.safetensors")
     values = json.loads(ours.control_net.configuration or "")
     assert {name: module.config.get(name, value) for name, value in values.items()} == values
     assert_same(ModelStore().controlnet(ours.control_net, "cpu", torch.float32), module)
-    save_file(original(make_transformer(kind, 3)), tmp_path / "dit.safetensors")
+    save_file(original(draw_network(kind, 3)), tmp_path / "dit.safetensors")
     check_controlnet(ours, network_recipe(tmp_path / "dit.safetensors"))
     with pytest.raises(InputError, match=r"control\.safetensors"):
         network_recipe(tmp_path / "control.safetensors")
@@ -145,7 +145,7 @@ def test_a_controlnet_in_the_original_layout_is_the_module(kind: Kind, tmp_path:
 
 def test_the_published_width_of_the_mlp_is_kept(tmp_path: Path) -> None:
     """Of the published models: 4.3637 times 1408 is 6144 after the fraction is cut off."""
-    module = make_transformer("hunyuan_dit", 3, hidden_size=32, mlp_ratio=4.3637)
+    module = draw_network("hunyuan_dit", 3, hidden_size=32, mlp_ratio=4.3637)
     rows = module.blocks[0].ff.net[0].proj.out_features
     assert rows == 139
     save_file(original(module), tmp_path / "dit.safetensors")
@@ -154,7 +154,7 @@ def test_the_published_width_of_the_mlp_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_file_that_lacks_a_layer_is_told_so(tmp_path: Path) -> None:
-    tensors = original(make_transformer("hunyuan_dit", 3))
+    tensors = original(draw_network("hunyuan_dit", 3))
     short = {name: one for name, one in tensors.items() if not name.startswith("mlp_t5.0")}
     save_file(short, tmp_path / "dit.safetensors")
     with pytest.raises(InputError, match=r"dit\.safetensors: incomplete: .* is missing: download"):

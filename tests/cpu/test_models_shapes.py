@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
 
-from katz_graph.bench.random_transformers import transformer_config
+from katz_graph.bench.random_models import kinds
 from katz_graph.bench.requests import bind, local_engine
 from katz_graph.errors import InputError
 from katz_graph.executor.measure.store import FILE, CostStore
@@ -219,7 +219,7 @@ def test_a_module_without_memory_is_in_float32_whatever_another_thread_loads():
 
 def test_work_is_the_same_where_nothing_can_be_learnt() -> None:
     """As in a program that asks an engine inside of `torch.inference_mode`."""
-    settings = transformer_config("sd35") | {"_class_name": "SD3Transformer2DModel"}
+    settings = dict(kinds()["sd35"].configuration(3), _class_name=kinds()["sd35"].network)
     shapes.module_on_meta.cache_clear()
     with torch.inference_mode():
         inside = stage_work(settings, "transformer_blocks", 1, 8, 8)

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers_made import GUIDANCE, PROMPTS, STEPS, guidance, inputs
 
-from katz_graph.bench.random_transformers import (
+from katz_graph.bench.random_models import (
     Kind,
-    make_controlnet,
+    draw_controlnet,
+    draw_network,
     make_pipeline,
-    make_transformer,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.stock_pipelines import Asked, schedule, stock
@@ -165,7 +165,7 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
     positions = {"axes_dims_rope": [4, 14, 14]}
     make_pipeline(place, "flux", 1, blocks=5, **HEADS, **positions)
     reads = {"conditioning_embedding_channels": 16, "num_single_layers": 0, "patch_size": 2}
-    module = make_controlnet("flux", 2, blocks=2, **reads, **HEADS, **positions)
+    module = draw_controlnet("flux", 2, blocks=2, **reads, **HEADS, **positions)
     module.save_pretrained(place / "controlnet")
     save_file(xlabs(module), place / "flux-canny-controlnet-v3.safetensors")
     return place, place / "flux-canny-controlnet-v3.safetensors", module
@@ -244,7 +244,7 @@ LARGE = {"attention_head_dim": 64, "num_attention_heads": 1, "caption_projection
 def sd35(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
     place = tmp_path_factory.mktemp("sd35")
     make_pipeline(place, "sd35", 1, blocks=4, with_t5=True, **LARGE)
-    module = make_controlnet("sd35", 2, blocks=2, **{**LARGE, **ALONE})
+    module = draw_controlnet("sd35", 2, blocks=2, **{**LARGE, **ALONE})
     module.save_pretrained(place / "controlnet")
     save_file(stability(module), place / "sd3.5_large_controlnet_blur.safetensors")
     return place, place / "sd3.5_large_controlnet_blur.safetensors", module
@@ -276,8 +276,8 @@ def test_a_picture_with_a_controlnet_that_begins_with_the_model_s_tokens_is_the_
 def test_residuals_of_one_that_begins_with_the_model_s_tokens_are_those_of_forward(
     batch: int, dtype: torch.dtype
 ) -> None:
-    base = make_transformer("sd35", 3, blocks=5, **LARGE).to(dtype)
-    control = make_controlnet("sd35", 4, blocks=2, **{**LARGE, **ALONE}).to(dtype)
+    base = draw_network("sd35", 3, blocks=5, **LARGE).to(dtype)
+    control = draw_controlnet("sd35", 4, blocks=2, **{**LARGE, **ALONE}).to(dtype)
     step, text = inputs(base, batch, dtype)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
     ours = residuals(base, control, step, text, reference)
@@ -434,7 +434,7 @@ def test_a_large_picture_is_no_matter_to_a_controlnet_without_positions(
 def z_image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
     place = tmp_path_factory.mktemp("z_image")
     make_pipeline(place, "z_image", 1, blocks=7)
-    module = make_controlnet("z_image", 2, blocks=2, control_layers_places=[0, 5])
+    module = draw_controlnet("z_image", 2, blocks=2, control_layers_places=[0, 5])
     module.save_pretrained(place / "controlnet")
     file = place / "Z-Image-Turbo-Fun-Controlnet-Union.safetensors"
     save_file(module.state_dict(), file)
@@ -464,8 +464,8 @@ def test_a_picture_with_a_control_patch_is_the_stock_pipeline_s(
 @pytest.mark.parametrize("batch", [1, 2])
 def test_residuals_of_a_control_patch_are_those_of_forward(batch: int, dtype: torch.dtype) -> None:
     """On a picture of 15 patches, which are filled up to 32 tokens."""
-    base = make_transformer("z_image", 3, blocks=5).to(dtype)
-    control = make_controlnet("z_image", 4, blocks=2).to(dtype)
+    base = draw_network("z_image", 3, blocks=5).to(dtype)
+    control = draw_controlnet("z_image", 4, blocks=2).to(dtype)
     step, text = inputs(base, batch, dtype)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
     ours = residuals(base, control, step, text, reference)
@@ -518,7 +518,7 @@ def test_a_loop_that_is_drawn_is_refused_a_patched_model(z_image: tuple[Path, Pa
 def test_a_control_patch_of_version_2_is_refused(
     z_image: tuple[Path, Path, Any], tmp_path: Path
 ) -> None:
-    later = make_controlnet(
+    later = draw_controlnet(
         "z_image", 2, control_in_dim=33, add_control_noise_refiner="control_layers"
     )
     save_file(later.state_dict(), tmp_path / "control.safetensors")

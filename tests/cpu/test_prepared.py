@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from katz_graph.bench.parity import mini_models
-from katz_graph.bench.random_models import CHANNELS, _vae, unet_config
+from katz_graph.bench.random_models import kinds
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models import prepare as prepared
+from katz_graph.models.families.shared import random_parts
 from katz_graph.models.families.shared.vae import decode as vae_decode
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
@@ -54,7 +55,7 @@ def text_of(config: Any, batch: int) -> dict[str, Any]:
 
 def unet(family: Any, **changes: Any) -> Any:
     torch.manual_seed(0)
-    return UNet2DConditionModel(**unet_config(family, CHANNELS) | changes).eval()
+    return UNet2DConditionModel(**kinds()[family].configuration() | changes).eval()
 
 
 def unet_call(module: Any, size: tuple[int, int] = (9, 7)) -> Tensor:
@@ -87,7 +88,7 @@ def control(family: Any) -> Any:
     torch.manual_seed(0)
     taken = {
         name: value
-        for name, value in unet_config(family, CHANNELS).items()
+        for name, value in kinds()[family].configuration().items()
         if name not in ("sample_size", "up_block_types")
     }
     module = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12)).eval()
@@ -98,7 +99,7 @@ def control(family: Any) -> Any:
 
 def vae(family: Any) -> Any:
     torch.manual_seed(0)
-    return _vae(family).eval()
+    return random_parts.vae(kinds()[family].latent).eval()
 
 
 Made = tuple[Callable[[], Any], Callable[..., Tensor]]

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.random_transformers import make_pipeline
+from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import sampler_region
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.weights.weight_set import WeightSets

@@ -22,9 +22,7 @@ from torch import Tensor
 
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.random_transformers import make_controlnet
-from katz_graph.bench.random_transformers import make_pipeline as make_transformer_pipeline
+from katz_graph.bench.random_models import draw_controlnet, make_pipeline
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled
@@ -386,10 +384,10 @@ def test_rows_of_two_requests_share_a_call(
     timestep, prompt, strength, guidance, sampler and seed are others, gives each what it gets
     alone.
     """
-    make_transformer_pipeline(tmp_path, "sd35", 1)
-    make_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
+    make_pipeline(tmp_path, "sd35", 1)
+    draw_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
     alone = {"joint_attention_dim": None, "pos_embed_type": None, "use_pos_embed": False}
-    make_controlnet("sd35", 3, **alone).save_pretrained(tmp_path / "without_text")
+    draw_controlnet("sd35", 3, **alone).save_pretrained(tmp_path / "without_text")
     transformer = replace(case(sd1), pipeline=tmp_path, latent=torch.zeros(1, 16, 8, 8))
     pipelines = (
         *((case(models), models.controls[:1]) for models in (sd1, sdxl)),

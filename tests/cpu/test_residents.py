@@ -21,7 +21,7 @@ from tiny_models import control_recipe, lora, pipeline_folder, recipes
 
 from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import make_pipeline, make_refiner
+from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError, OutOfMemory
@@ -497,7 +497,7 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(
 ) -> None:
     """`katz bench alternate` does it 50 times, on a server."""
     make_pipeline(tmp_path / "second", "sd1", seed=5)
-    make_refiner(tmp_path / "refiner", seed=6)
+    make_pipeline(tmp_path / "refiner", "refiner", seed=6)
     first, second, refiner = (
         recipes("sd1"),
         *(pipeline_recipes(tmp_path / name) for name in ("second", "refiner")),

@@ -15,14 +15,14 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 from transformers_made import GUIDANCE, PROMPTS, STEPS, region, region_of
 
-from katz_graph.bench.random_models import seeded
-from katz_graph.bench.random_transformers import (
+from katz_graph.bench.random_models import (
     Kind,
     make_pipeline,
 )
 from katz_graph.bench.requests import bare_context, local_engine, sample
 from katz_graph.errors import InputError
 from katz_graph.latent_space import LatentSpace
+from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.families.shared.vae import decode
 from katz_graph.models.family import check_text, text_sets
 from katz_graph.models.loading.convert import blank

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers_made import region_of
 
 import katz_graph as katz
-from katz_graph.bench.random_transformers import Kind, make_controlnet, make_pipeline
+from katz_graph.bench.random_models import Kind, draw_controlnet, make_pipeline
 from katz_graph.bench.requests import local_engine
 from katz_graph.errors import InputError
 from katz_graph.executor.planning import plan_region
@@ -65,10 +65,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_pipeline(models / "checkpoints" / kind, kind, 1, blocks=3, with_t5=kind == "sd35")
     kinds: tuple[Kind, ...] = ("sd35", "flux", "hunyuan_dit")
     for kind in kinds:
-        make_controlnet(kind, 2).save_pretrained(models / "controlnet" / kind)
-    wide = make_controlnet("flux", 2, num_attention_heads=3)
+        draw_controlnet(kind, 2).save_pretrained(models / "controlnet" / kind)
+    wide = draw_controlnet("flux", 2, num_attention_heads=3)
     wide.save_pretrained(models / "controlnet" / "wide")
-    make_controlnet("flux", 2, blocks=5).save_pretrained(models / "controlnet" / "deep")
+    draw_controlnet("flux", 2, blocks=5).save_pretrained(models / "controlnet" / "deep")
     (models / "loras").mkdir()
     (place / "input").mkdir()
     Image.new("RGB", (SIDE, SIDE), (200, 40, 40)).save(place / "input" / "seen.png")

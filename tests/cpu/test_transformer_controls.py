@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers_made import GUIDANCE, PROMPTS, STEPS, forward, guidance, inputs
 
-from katz_graph.bench.random_transformers import (
+from katz_graph.bench.random_models import (
     Kind,
-    make_controlnet,
+    draw_controlnet,
+    draw_network,
     make_pipeline,
-    make_transformer,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.stock_pipelines import Asked, schedule, stock
@@ -62,7 +62,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
     for kind, place in made.items():
         make_pipeline(place, kind, 1, blocks=4, with_t5=kind == "sd35")
         blocks = 3 if kind == "hunyuan_dit" else 2  # as many as its transformer has skips
-        make_controlnet(kind, 2, blocks).save_pretrained(place / "controlnet")
+        draw_controlnet(kind, 2, blocks).save_pretrained(place / "controlnet")
     return made
 
 
@@ -154,8 +154,8 @@ def controlled(
 def test_residuals_for_any_groups_of_blocks_give_what_forward_gives(
     kind: Kind, given: int, batch: int, dtype: torch.dtype
 ) -> None:
-    base = make_transformer(kind, 3, given + 1 if kind == "hunyuan_dit" else 5).to(dtype)
-    control = make_controlnet(kind, 4, blocks=given).to(dtype)
+    base = draw_network(kind, 3, given + 1 if kind == "hunyuan_dit" else 5).to(dtype)
+    control = draw_controlnet(kind, 4, blocks=given).to(dtype)
     step, text = inputs(base, batch, dtype)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
     each = [controlled(base, control, step, text, reference, 0.7, most=most) for most in (1, 2, 10)]
@@ -206,8 +206,8 @@ def test_residuals_for_any_groups_of_blocks_give_what_forward_gives(
 
 
 def test_a_controlnet_for_several_kinds_is_told_which_it_gets() -> None:
-    base = make_transformer("flux", 3, blocks=3)
-    control = make_controlnet("flux", 4, blocks=2, num_mode=5)
+    base = draw_network("flux", 3, blocks=3)
+    control = draw_controlnet("flux", 4, blocks=2, num_mode=5)
     step, text = inputs(base, 1, torch.float32)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5))
     made = [
@@ -231,9 +231,9 @@ def test_a_controlnet_for_several_kinds_is_told_which_it_gets() -> None:
 
 
 def test_residuals_of_a_controlnet_that_reads_pixels_come_again_and_again() -> None:
-    base = make_transformer("flux", 3, blocks=5)
+    base = draw_network("flux", 3, blocks=5)
     pixels_of = {"conditioning_embedding_channels": 16, "num_single_layers": 0, "patch_size": 2}
-    control = make_controlnet("flux", 4, blocks=2, **pixels_of)
+    control = draw_controlnet("flux", 4, blocks=2, **pixels_of)
     step, text = inputs(base, 1, torch.float32)
     height, width = step.x.shape[-2:]
     seen = torch.randn(1, 3, height * 8, width * 8, generator=torch.Generator().manual_seed(5))
@@ -444,7 +444,7 @@ def test_a_single_file_is_the_folder_s_controlnet(
 ) -> None:
     heads = {"attention_head_dim": 32, "num_attention_heads": 1}
     blocks = 3 if kind == "hunyuan_dit" else 2
-    module = make_controlnet(
+    module = draw_controlnet(
         kind, 2, blocks, **heads, **({"axes_dims_rope": [4, 14, 14]} if kind == "flux" else {})
     )
     save_file(dict(module.state_dict()), tmp_path / "control.safetensors")
@@ -466,16 +466,16 @@ def test_a_controlnet_of_another_family_or_size_is_refused(folders: dict[Kind, P
     controls = {kind: controlnet_recipe(place / "controlnet") for kind, place in folders.items()}
     with pytest.raises(InputError, match="it is made for FLUX"):
         check_controlnet(controls["flux"], models["sd35"])
-    wide = make_controlnet("flux", 1, num_attention_heads=3)
+    wide = draw_controlnet("flux", 1, num_attention_heads=3)
     with pytest.raises(InputError, match="its width is 48, the transformer in"):
         check_controlnet(ControlNetRecipe(recipe(wide)), models["flux"])
-    many = make_controlnet("hunyuan_dit", 1, blocks=4)
+    many = draw_controlnet("hunyuan_dit", 1, blocks=4)
     with pytest.raises(InputError, match=r"has 4 blocks, the transformer in .* takes 3$"):
         check_controlnet(ControlNetRecipe(recipe(many)), models["hunyuan_dit"])
-    older = make_controlnet("hunyuan_dit11", 1, blocks=3)
+    older = draw_controlnet("hunyuan_dit11", 1, blocks=3)
     with pytest.raises(InputError, match=r"is told the picture's sizes, .* is not: take one"):
         check_controlnet(ControlNetRecipe(recipe(older)), models["hunyuan_dit"])
-    deep = make_controlnet("sd35", 1, blocks=6)
+    deep = draw_controlnet("sd35", 1, blocks=6)
     with pytest.raises(InputError, match="has 6 blocks, the transformer in"):
         check_controlnet(ControlNetRecipe(recipe(deep)), models["sd35"])
 

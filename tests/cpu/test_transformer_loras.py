@@ -34,7 +34,7 @@ from transformers import (
 from katz_graph.adapters.fit import check_loras, fit
 from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.methods import Lora as LoraMethod
-from katz_graph.bench.random_transformers import Kind, make_transformer
+from katz_graph.bench.random_models import Kind, draw_network
 from katz_graph.errors import InputError
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.flux.family import FAMILY as FLUX
@@ -227,7 +227,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(scope="module")
 def module(kind: Kind) -> nn.Module:
-    made: nn.Module = make_transformer(kind, 1)
+    made: nn.Module = draw_network(kind, 1)
     return made
 
 
@@ -283,7 +283,7 @@ def test_kohya_s_names_of_flux_are_what_diffusers_makes_of_them(tmp_path: Path) 
     """It bakes alpha in, which half the rank leaves exact, forgets that of the last layer, and
     knows no other width of `linear1`.
     """
-    module = make_transformer("flux", 1)
+    module = draw_network("flux", 1)
     tensors = by_originals(module, "flux", BY_ORIGINALS["kohya"])
     for name in tensors:
         if name.endswith(".alpha"):
@@ -297,7 +297,7 @@ def test_kohya_s_names_of_flux_are_what_diffusers_makes_of_them(tmp_path: Path) 
 @pytest.mark.parametrize("prefix", ["", "diffusion_model."])
 def test_xlabs_names_are_what_diffusers_makes_of_them(prefix: str, tmp_path: Path) -> None:
     """Their single blocks have a LoRA over the first three of the four parts of `linear1`."""
-    module, sizes = make_transformer("flux", 1), {"qkv": (96, 32), "proj": (32, 32)}
+    module, sizes = draw_network("flux", 1), {"qkv": (96, 32), "proj": (32, 32)}
     tensors = {
         f"{prefix}{blocks}.{number}.processor.{layer}_lora{end}.{side}.weight": random(
             *((RANK, inputs) if side == "down" else (rows, RANK)), seed=seed
@@ -324,7 +324,7 @@ def test_xlabs_names_are_what_diffusers_makes_of_them(prefix: str, tmp_path: Pat
 
 
 def test_z_image_in_kohya_s_names_is_what_diffusers_makes_of_it(tmp_path: Path) -> None:
-    module = make_transformer("z_image", 1)
+    module = draw_network("z_image", 1)
     tensors = {
         name: torch.tensor(RANK / 2) if name.endswith(".alpha") else value
         for name, value in by_originals(module, "z_image", BY_ORIGINALS["kohya"]).items()
@@ -449,7 +449,7 @@ def test_other_methods_change_fused_rows_as_they_change_the_whole(
     layer: str, make: Callable[[int, int], Tensors], tmp_path: Path
 ) -> None:
     """The weight as the original code has it, changed as a whole and then cut, is the reference."""
-    module, names = make_transformer("flux", 1), LAYERS["flux"][layer]
+    module, names = draw_network("flux", 1), LAYERS["flux"][layer]
     parameters = ("weight", "bias") if make is difference else ("weight",)
     originals = {}
     for one in parameters:
@@ -478,7 +478,7 @@ def test_rows_of_a_lokr_come_in_pieces(tmp_path: Path) -> None:
             for end, value in lokr(64, 32).items()
         },
     )
-    module = make_transformer("flux", 1)
+    module = draw_network("flux", 1)
     method = fit(read_lora(used.file), FLUX, weights(module))["norm_out.linear.weight"]
     whole, pieces = torch.zeros(64, 32), torch.zeros(64, 32)
     method.add_to(whole, 1.0)
@@ -552,7 +552,7 @@ def test_a_clip_takes_nothing_of_t5_s(tmp_path: Path) -> None:
 
 
 def refused(kind: Kind, path: Path, tensors: Mapping[str, Tensor], words: str) -> None:
-    module = make_transformer(kind, 1)
+    module = draw_network(kind, 1)
     before = weights(module)
     used = saved(path / "lora.safetensors", tensors)
     with pytest.raises(InputError, match=words) as caught:
@@ -574,7 +574,7 @@ TITLES = {
 def test_a_lora_of_another_family_is_refused_with_its_name(
     ours: Kind, theirs: Kind, naming: str, tmp_path: Path
 ) -> None:
-    tensors = by_originals(make_transformer(theirs, 1), theirs, BY_ORIGINALS[naming])
+    tensors = by_originals(draw_network(theirs, 1), theirs, BY_ORIGINALS[naming])
     blocks = {
         name: tensor
         for name, tensor in tensors.items()

@@ -18,9 +18,9 @@ from transformers_made import (
     region,
 )
 
-from katz_graph.bench.random_transformers import (
+from katz_graph.bench.random_models import (
     Kind,
-    make_transformer,
+    draw_network,
 )
 from katz_graph.bench.requests import bind, local_engine, sample
 from katz_graph.errors import InputError
@@ -96,7 +96,7 @@ def test_two_texts_that_are_joined_are_refused_by_a_model_of_one(folders: dict[K
 
 
 def test_blocks_that_read_earlier_ones_are_refused_other_features() -> None:
-    module = make_transformer("hunyuan_dit", 3)
+    module = draw_network("hunyuan_dit", 3)
     step, text = inputs(module, 1, torch.float32)
     with pytest.raises(InputError, match=r"read what blocks 0, 1 gave: .* come from block 3$"):
         in_stages(module, step, text, [], first=4)

@@ -17,9 +17,9 @@ from transformers_made import (
     inputs,
 )
 
-from katz_graph.bench.random_transformers import (
+from katz_graph.bench.random_models import (
     Kind,
-    make_transformer,
+    draw_network,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.errors import InputError
@@ -113,7 +113,7 @@ def test_a_text_of_one_length_is_cut_behind_its_words_and_masked_where_it_is_fil
 
 
 def test_what_fills_a_text_up_is_read_by_the_pooler_alone() -> None:
-    module = make_transformer("hunyuan_dit", 3)
+    module = draw_network("hunyuan_dit", 3)
     step, text = inputs(module, 1, torch.float32)
     wanted = in_stages(module, step, text, [])
 

@@ -25,13 +25,11 @@ from transformers_made import (
     stock_picture,
 )
 
-from katz_graph.bench.random_transformers import (
-    CHANNELS,
-    PIPELINES,
+from katz_graph.bench.random_models import (
     Kind,
+    draw_network,
+    kinds,
     make_pipeline,
-    make_transformer,
-    transformer_config,
 )
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.worker_threads import WorkerThreads
@@ -75,7 +73,7 @@ torch.set_num_threads(1)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_stages_give_what_forward_gives(kind: Kind, batch: int, dtype: torch.dtype) -> None:
-    module = make_transformer(kind, 3, blocks=4).to(dtype)
+    module = draw_network(kind, 3, blocks=4).to(dtype)
     step, text = inputs(module, batch, dtype)
     wanted = forward(module, step, text)
     assert wanted.std() > 0.1
@@ -86,7 +84,7 @@ def test_stages_give_what_forward_gives(kind: Kind, batch: int, dtype: torch.dty
 
 @pytest.mark.parametrize("kind", ["sd3", "flux", "hunyuan_dit"])
 def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> None:
-    module = make_transformer(kind, 3)
+    module = draw_network(kind, 3)
     step, text = inputs(module, 1, torch.float32)
     x = step.x[..., :5, :7]
     around = torch.cat([x, x[..., :1]], dim=-1)
@@ -97,7 +95,10 @@ def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> N
 
 
 def test_blocks_give_what_later_ones_read_of_earlier_ones_and_no_more() -> None:
-    values = {"_class_name": PIPELINES["hunyuan_dit"][1], **transformer_config("hunyuan_dit", 4)}
+    values = {
+        "_class_name": kinds()["hunyuan_dit"].network,
+        **kinds()["hunyuan_dit"].configuration(4),
+    }
     work = [
         stage_work(values, "transformer_blocks", 1, 8, 8, 77, 0, last).output_bytes
         for last in range(8)
@@ -109,7 +110,7 @@ def test_blocks_give_what_later_ones_read_of_earlier_ones_and_no_more() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_one_count_serves_all_sizes(kind: Kind, batch: int) -> None:
-    values = {"_class_name": PIPELINES[kind][1], **transformer_config(kind)}
+    values = {"_class_name": kinds()[kind].network, **kinds()[kind].configuration(3)}
     for name in (*COSTED, "transformer_context"):
         for height, width, tokens in ((8, 8, 77), (10, 6, 154), (16, 20, 231)):
             tokens -= tokens % 32 if kind == "z_image" else 0  # which counts as whole rows
@@ -124,7 +125,7 @@ def test_one_count_serves_all_sizes(kind: Kind, batch: int) -> None:
 
 
 def test_guidance_is_told_to_models_that_were_distilled_with_it() -> None:
-    module = make_transformer("flux", 3)
+    module = draw_network("flux", 3)
     step, text = inputs(module, 1, torch.float32)
     other = replace(text, guidance=torch.full((1,), 7.0))
     off = replace(text, guidance=None)
@@ -138,7 +139,7 @@ def test_guidance_is_told_to_models_that_were_distilled_with_it() -> None:
 def test_references_are_tokens_behind_the_picture_s(
     placing: str, sizes: tuple[tuple[int, int], ...]
 ) -> None:
-    module = make_transformer("flux", 3, blocks=3)
+    module = draw_network("flux", 3, blocks=3)
     step, text = inputs(module, 2, torch.float32)
     draw = torch.Generator().manual_seed(1)
     seen = tuple(torch.randn(2, 16, *size, generator=draw) for size in sizes)
@@ -244,7 +245,7 @@ def test_texts_of_other_lengths_share_no_call(
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
     name: Kind = kind.partition("+")[0]  # type: ignore[assignment]
     make_pipeline(tmp_path, name, 5, with_t5="+" in kind)
-    latent = torch.zeros(1, CHANNELS.get(PIPELINES[name][0], 16), 8, 12)
+    latent = torch.zeros(1, kinds()[name].latent.channels, 8, 12)
     with local_engine() as engine:
         ours = sample(engine, region(tmp_path, name, latent))
         _, _, vae = pipeline_recipes(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from command import Katz
 
 import katz_graph as katz
-from katz_graph.bench.random_transformers import Kind
+from katz_graph.bench.random_models import Kind
 from katz_graph.errors import InputError
 from katz_graph.executor.rehearsal import Rehearsal
 from katz_graph.files.folders import Folders

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from katz_graph.bench.random_models import Family, Naming, make_controlnet, make_lora, make_pipeline
+from katz_graph.bench.random_models import Kind, make_controlnet, make_lora, make_pipeline
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
 
-FAMILIES: tuple[Family, ...] = ("sd1", "sd2", "sdxl")
+FAMILIES: tuple[Kind, ...] = ("sd1", "sd2", "sdxl")
 
 torch.set_num_threads(1)
 
@@ -30,12 +30,12 @@ def folder() -> Path:
 
 
 @cache
-def pipeline_folder(family: Family) -> Path:
+def pipeline_folder(family: Kind) -> Path:
     make_pipeline(folder() / family, family, seed=1)
     return folder() / family
 
 
-def controlnet_folder(family: Family, seed: int = 10) -> Path:
+def controlnet_folder(family: Kind, seed: int = 10) -> Path:
     path = folder() / f"{family}-controlnet-{seed}"
     # however it was asked for before: a file that is written again is another one to recipes
     if not path.exists():
@@ -44,10 +44,10 @@ def controlnet_folder(family: Family, seed: int = 10) -> Path:
 
 
 def lora_file(
-    family: Family,
+    family: Kind,
     rank: int = 3,
     alpha: float = 2.0,
-    naming: Naming = "peft",
+    naming: str = "peft",
     seed: int = 20,
     text_encoder: bool = True,
 ) -> Path:
@@ -57,26 +57,26 @@ def lora_file(
     return path
 
 
-def recipes(family: Family) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
+def recipes(family: Kind) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     return pipeline_recipes(pipeline_folder(family))
 
 
-def control_recipe(family: Family, seed: int = 10) -> ControlNetRecipe:
+def control_recipe(family: Kind, seed: int = 10) -> ControlNetRecipe:
     return controlnet_recipe(controlnet_folder(family, seed))
 
 
-def lora(family: Family, strength: float = 1.0, **made: Any) -> Lora:
+def lora(family: Kind, strength: float = 1.0, **made: Any) -> Lora:
     return Lora(file_identity(lora_file(family, **made)), strength)
 
 
 @cache
-def unet(family: Family, dtype: torch.dtype = torch.float32) -> Any:
+def unet(family: Kind, dtype: torch.dtype = torch.float32) -> Any:
     """A module that tests may read but not change."""
     return ModelStore().network(recipes(family)[0].network, "cpu", dtype)
 
 
 @cache
-def controlnet(family: Family, dtype: torch.dtype = torch.float32, seed: int = 10) -> Any:
+def controlnet(family: Kind, dtype: torch.dtype = torch.float32, seed: int = 10) -> Any:
     return ModelStore().controlnet(control_recipe(family, seed).control_net, "cpu", dtype)
 
 

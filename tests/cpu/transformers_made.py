@@ -15,11 +15,12 @@ from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_r
 from torch import Tensor
 from torch.nn.functional import pad
 
-from katz_graph.bench.random_transformers import Kind
+from katz_graph.bench.random_models import Kind
 from katz_graph.bench.requests import bind
-from katz_graph.bench.stock_pipelines import TEXTS, TOLD, Asked, cfg, schedule, stock
+from katz_graph.bench.stock_pipelines import TEXTS, Asked, cfg, schedule, stock
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
+from katz_graph.models.families.flux.stock import TOLD
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling

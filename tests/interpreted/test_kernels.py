@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from diffusers import UNet2DConditionModel
 from torch import Tensor
 
-from katz_graph.bench.random_models import Family, unet_config
+from katz_graph.bench.random_models import Kind, kinds
 from katz_graph.kernels import bias_residual as biased
 from katz_graph.kernels import geglu as gated
 from katz_graph.kernels import group_norm_silu as grouped
@@ -164,9 +164,9 @@ def test_bias_residual(layout: str, other: str, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_a_prepared_unet_is_diffusers_within_rounding(family: Family) -> None:
+def test_a_prepared_unet_is_diffusers_within_rounding(family: Kind) -> None:
     torch.manual_seed(0)
-    module = UNet2DConditionModel(**unet_config(family, (8, 16, 24), layers=1)).eval()
+    module = UNet2DConditionModel(**kinds()[family].configuration((8, 16, 24), layers=1)).eval()
     given: dict[str, Any] = {
         "sample": random(1, 4, 8, 8),
         "timestep": 300.0,

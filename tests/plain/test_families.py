@@ -1,5 +1,6 @@
 """What a model family is stands in its folder: the rest of the program asks the declaration, and
-holds no family's name, not in docstrings and comments either.
+holds no family's name, not in docstrings and comments either, but for somebody else's words and
+what benches measure and the miniatures are.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from katz_graph.models.family import families
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = "katz_graph/models/families/"
-MAKERS = ("katz_graph/bench/", "katz_graph/mini/")  # make and train models of a family, to run them
 COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
-WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
+WORDS = {  # file -> words that it must spell; at first of somebody else's vocabulary
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by its name
     # values of the node AlignYourStepsScheduler
@@ -29,9 +29,50 @@ WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
     "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
+    # what a bench measures or compares with
+    "katz_graph/bench/alternate.py": {"refiner"},
+    "katz_graph/bench/bare.py": {"controlnetmodel", "unet", "unet2dconditionmodel"},
+    "katz_graph/bench/command.py": {"refiner"},
+    "katz_graph/bench/gpu/models.py": {"controlnetmodel", "unet", "unet2dconditionmodel"},
+    "katz_graph/bench/gpu/plain.py": {"unet", "unet2dconditionmodel"},
+    "katz_graph/bench/gpu/setting.py": {"flux", "sdxl", "unet"},
+    "katz_graph/bench/lora.py": {"unet", "unet2dconditionmodel"},
+    "katz_graph/bench/mini.py": {"unet"},
+    "katz_graph/bench/overhead.py": {"unet"},
+    "katz_graph/bench/parity.py": {"sd1", "sdxl", "unet"},
+    "katz_graph/bench/parity_reference.py": {"controlnetmodel", "unet"},
+    "katz_graph/bench/placed.py": {"unet"},
+    "katz_graph/bench/processor.py": {"unet", "unet2dconditionmodel"},
+    "katz_graph/bench/random_graphs.py": {"sd1", "sdxl"},
+    "katz_graph/bench/random_models.py": {"sdxl"},
+    "katz_graph/bench/stock.py": {"flux", "sd3"},
+    "katz_graph/bench/streaming.py": {"sd3"},
+    # what the miniatures are
+    "katz_graph/mini/measure.py": {"controlnetmodel"},
+    "katz_graph/mini/train.py": {"unet"},
+    "katz_graph/mini/train_controlnet.py": {"controlnetmodel", "sd3controlnetmodel", "unet"},
+    "katz_graph/mini/train_lora.py": {"unet"},
+    "katz_graph/mini/train_transformer.py": {"sd3transformer2dmodel", "unet"},
+    "katz_graph/mini/train_transformer_controlnet.py": {"sd3controlnetmodel", "unet"},
+    "katz_graph/mini/train_transformer_lora.py": {"sd3transformer2dmodel", "unet"},
+    "katz_graph/mini/train_unet.py": {"unet", "unet2dconditionmodel"},
+    "katz_graph/mini/training.py": {"controlnetmodel", "unet2dconditionmodel"},
 }
 SAID = re.compile(r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|UNet", re.IGNORECASE)
-SAYING = {"nodes/denoise.py"}  # files whose docstrings and comments say them: the same nodes'
+SAYING = {  # files whose docstrings and comments say them
+    "nodes/denoise.py",
+    "katz_graph/bench/alternate.py",
+    "katz_graph/bench/gpu/setting.py",
+    "katz_graph/bench/mini.py",
+    "katz_graph/bench/parity.py",
+    "katz_graph/bench/parity_reference.py",
+    "katz_graph/bench/processor.py",
+    "katz_graph/bench/streaming.py",
+    "katz_graph/mini/train_controlnet.py",
+    "katz_graph/mini/train_lora.py",
+    "katz_graph/mini/train_transformer.py",
+    "katz_graph/mini/train_unet.py",
+}
 
 
 def names() -> set[str]:
@@ -75,7 +116,7 @@ def files() -> Iterator[tuple[str, Path]]:
     for layer in ("katz_graph", "nodes", "executor", "web", "kernels"):
         for file in (ROOT / layer).rglob("*.py"):
             place = file.relative_to(ROOT).as_posix()
-            if "node_modules" not in file.parts and not place.startswith((FAMILIES, *MAKERS)):
+            if "node_modules" not in file.parts and not place.startswith(FAMILIES):
                 yield place, file
 
 

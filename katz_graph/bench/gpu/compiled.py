@@ -1,4 +1,4 @@
-"""Measures a step of diffusers' UNet under torch.compile, as a whole and block by block. Takes
+"""Measures a step of diffusers' network under torch.compile, as a whole and block by block. Takes
 eight minutes.
 """
 
@@ -37,7 +37,7 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
             ours = _per_step(setting, lambda: sample(engine, few), lambda: sample(engine, many))
         rows.add("ours", seconds=ours)
         for way, compiled in ways(setting).items():
-            module = plain.unet(setting, files.pipeline)
+            module = plain.network(setting, files.pipeline)
             began = time.perf_counter()
             called = compiled(module)
             actions = [

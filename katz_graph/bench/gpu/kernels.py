@@ -1,4 +1,4 @@
-"""Measures our kernels at the sizes of an SDXL step against a copy of their bytes, those that
+"""Measures our kernels at the sizes of a step against a copy of their bytes, those that
 multiply with all their tiles, and what the libraries make of its products, convolutions and
 attention. Takes four minutes.
 """

@@ -1,4 +1,6 @@
-"""Lists what a UNet computes by the sizes of its operations, from a run on torch's meta device."""
+"""Lists what a network computes by the sizes of its operations, from a run on torch's meta
+device.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from katz_graph.bench.gpu.models import unet
+from katz_graph.bench.gpu.models import network
 from katz_graph.bench.gpu.setting import Setting
 
 Shape = tuple[int, ...]
@@ -82,7 +84,7 @@ def layers_of_step(setting: Setting, side: int) -> Counter[Layer]:
     """Returns how often each layer is called in a step with guidance, both branches at once."""
     listing = _Listing()
     with torch.device("meta"), listing:
-        module = unet(setting)
+        module = network(setting)
         config = module.config
         pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
         module(

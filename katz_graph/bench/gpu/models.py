@@ -19,9 +19,10 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import UNET_TARGETS, factors, model_index, scheduler, tokenizer
+from katz_graph.bench.random_models import MEASURED, kinds
 from katz_graph.bench.requests import sampler_region
 from katz_graph.ir.region import Region
+from katz_graph.models.families.shared.random_parts import factors, tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def write(folder: Path, setting: Setting, whole: bool) -> Files:
     return files
 
 
-def unet(setting: Setting) -> Any:
+def network(setting: Setting) -> Any:
     return UNet2DConditionModel(**setting.unet).eval()
 
 
@@ -116,24 +117,24 @@ def made_on(device: torch.device, dtype: torch.dtype, seed: int) -> Iterator[Non
 def _write_pipeline(folder: Path, setting: Setting, seed: int) -> None:
     first, second = setting.texts
     with made_on(setting.device, setting.dtype, seed):
-        unet(setting).save_pretrained(folder / "unet")
+        network(setting).save_pretrained(folder / "unet")
         AutoencoderKL(**setting.vae).save_pretrained(folder / "vae")
         CLIPTextModel(first).save_pretrained(folder / "text_encoder")
         CLIPTextModelWithProjection(second).save_pretrained(folder / "text_encoder_2")
     for name, pad in (("tokenizer", "<|endoftext|>"), ("tokenizer_2", "!")):
         tokenizer(pad).save_pretrained(folder / name)
-    scheduler("sdxl").save_pretrained(folder / "scheduler")
-    (folder / "model_index.json").write_text(json.dumps(model_index("sdxl")))
+    published = kinds()[MEASURED]
+    published.scheduler().save_pretrained(folder / "scheduler")
+    (folder / "model_index.json").write_text(json.dumps(published.model_index()))
 
 
 def _write_lora(path: Path, setting: Setting, seed: int) -> None:
     with torch.device("meta"):
-        module = unet(setting)
+        module = network(setting)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for name, layer in module.named_modules():
-        if UNET_TARGETS.search(name):
-            down, up = factors(layer, setting.rank, generator)
-            tensors[f"unet.{name}.lora_A.weight"] = down.to(setting.dtype)
-            tensors[f"unet.{name}.lora_B.weight"] = (0.01 * up).to(setting.dtype)
+    for name, layer in kinds()[MEASURED].lora_layers(module):
+        down, up = factors(layer, setting.rank, generator)
+        tensors[f"unet.{name}.lora_A.weight"] = down.to(setting.dtype)
+        tensors[f"unet.{name}.lora_B.weight"] = (0.01 * up).to(setting.dtype)
     save_file(tensors, str(path), {"format": "pt"})

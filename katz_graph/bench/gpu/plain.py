@@ -1,4 +1,6 @@
-"""Takes steps of diffusers' UNet with guidance, as its pipelines do: what ours is compared with."""
+"""Takes steps of diffusers' network with guidance, as its pipelines do: what ours is compared
+with.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from katz_graph.bench.gpu.layers import TEXTS
 from katz_graph.bench.gpu.setting import Setting
 
 
-def unet(setting: Setting, pipeline: Path) -> Any:
+def network(setting: Setting, pipeline: Path) -> Any:
     loaded = UNet2DConditionModel.from_pretrained(pipeline / "unet", dtype=setting.dtype)
     return loaded.eval().requires_grad_(False).to(setting.device)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig
 
-from katz_graph.bench.random_transformers import Kind
+from katz_graph.bench.random_models import Kind
 
 WIDE_TEXT = CLIPTextConfig(
     hidden_size=1280,

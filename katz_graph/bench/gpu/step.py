@@ -1,5 +1,5 @@
-"""Measures a denoising step with guidance through the engine against diffusers' UNet as it is; the
-VAE; and where the time of our step goes. Takes two minutes on an H200.
+"""Measures a denoising step with guidance through the engine against diffusers' network as it is;
+the VAE; and where the time of our step goes. Takes two minutes on an H200.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     metrics: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name, quiet():
         files = write(Path(name), setting, whole=False)
-        module = plain.unet(setting, files.pipeline)
+        module = plain.network(setting, files.pipeline)
         with local_engine(str(setting.device), batching=True, dtype=setting.dtype) as engine:
             for side in setting.sides:
                 found = _steps(setting, engine, files, module, side)

@@ -19,7 +19,7 @@ from katz_graph.bench.gpu.models import made_on
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.gpu.use import use_of
-from katz_graph.bench.random_transformers import Kind, make_pipeline
+from katz_graph.bench.random_models import Kind, make_pipeline
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.stock_pipelines import Asked, region, stock

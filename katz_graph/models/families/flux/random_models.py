@@ -1,0 +1,70 @@
+"""Describes small pipelines with random weights in the shapes of FLUX.1 dev and schnell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from diffusers import FlowMatchEulerDiscreteScheduler
+
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.families.flux.stock import STOCK
+from katz_graph.models.families.shared.random_parts import (
+    END,
+    LONG_WIDTH,
+    SIZES,
+    WIDTHS,
+    Encoder,
+    clip,
+    t5,
+    tokenizer,
+)
+from katz_graph.models.families.shared.random_transformers import (
+    Configuration,
+    RandomTransformer,
+)
+
+SHIFT = 1.15  # of dev's levels, whatever the size of the picture
+
+
+def configuration(blocks: int, told: bool) -> Configuration:
+    """Returns arguments of a transformer of two heads with one single block less than double ones.
+    `told`: its guidance.
+    """
+    return {
+        "attention_head_dim": 16,
+        "num_attention_heads": 2,
+        "num_layers": blocks,
+        "num_single_layers": blocks - 1,
+        "in_channels": 64,
+        "joint_attention_dim": LONG_WIDTH,
+        "pooled_projection_dim": WIDTHS[0],
+        "guidance_embeds": told,
+        "axes_dims_rope": [4, 6, 6],
+    }
+
+
+def text_encoders(with_t5: bool) -> list[Encoder]:
+    return [(lambda: clip(SIZES[0], None), tokenizer(END), "CLIPTokenizer"), t5()]
+
+
+DEV = RandomTransformer(
+    pipeline="FluxPipeline",
+    network="FluxTransformer2DModel",
+    control="FluxControlNetModel",
+    configuration=partial(configuration, told=True),
+    control_configuration=lambda network, blocks: network,
+    scheduler=lambda: FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, base_shift=SHIFT, max_shift=SHIFT, shift=3.0
+    ),
+    text_encoders=text_encoders,
+    latent=LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159),
+    absent=("image_encoder", "feature_extractor"),
+    stock=STOCK,
+)
+SCHNELL = replace(
+    DEV,
+    configuration=partial(configuration, told=False),
+    scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=1.0),
+)
+KINDS = {"flux": DEV, "schnell": SCHNELL}

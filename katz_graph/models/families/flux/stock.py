@@ -1,0 +1,39 @@
+"""Describes how diffusers' pipelines of FLUX.1 are asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from diffusers import FluxPipeline
+
+from katz_graph.models.families.shared.stock import Stock
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOLD = 3.5
+
+
+def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
+    return {
+        "latents": FluxPipeline._pack_latents(noise, *noise.shape),
+        "guidance_scale": TOLD,
+        "max_sequence_length": 256,
+    }
+
+
+def unpacked(made: Tensor, height: int, width: int) -> Tensor:
+    latent: Tensor = FluxPipeline._unpack_latents(made, height, width, 8)
+    return latent
+
+
+STOCK = Stock(
+    arguments,
+    told=TOLD,
+    unpacked=unpacked,
+    editing={
+        "fill": ("FluxFillPipeline", {"in_channels": 384, "out_channels": 64}),
+        "control": ("FluxControlPipeline", {"in_channels": 128, "out_channels": 64}),
+        "reference": ("FluxKontextPipeline", {}),
+    },
+)

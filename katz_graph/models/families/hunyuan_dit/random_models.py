@@ -1,0 +1,111 @@
+"""Describes small pipelines with random weights in the shapes of HunyuanDiT 1.2 and 1.1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from diffusers import DDPMScheduler
+
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.families.hunyuan_dit.stock import STOCK
+from katz_graph.models.families.shared.random_parts import (
+    LONG_WIDTH,
+    POOLED_WIDTH,
+    WIDTHS,
+    Encoder,
+    t5,
+)
+from katz_graph.models.families.shared.random_transformers import (
+    Configuration,
+    RandomTransformer,
+)
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = (
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", "(", ")"),
+    *(start + letter for start in ("", "##") for letter in LETTERS),
+    *("red", "circle", "above", "sand"),
+)
+
+
+def configuration(blocks: int, sizes: bool = False) -> Configuration:
+    """Returns arguments of a transformer of two heads with so many blocks in each half. `sizes`: it
+    reads style and sizes of the picture.
+    """
+    return {
+        "attention_head_dim": 16,
+        "num_attention_heads": 2,
+        "num_layers": 2 * blocks,
+        "sample_size": 8,
+        "in_channels": 4,
+        "patch_size": 2,
+        "hidden_size": 32,
+        "cross_attention_dim": WIDTHS[1],
+        "cross_attention_dim_t5": LONG_WIDTH,
+        "pooled_projection_dim": POOLED_WIDTH,
+        "use_style_cond_and_image_meta_size": sizes,
+    }
+
+
+def control_configuration(network: Configuration, blocks: int) -> Configuration:
+    """Returns those of a ControlNet for a transformer of one block more in each half."""
+    shared = {name: value for name, value in network.items() if name != "num_layers"}
+    return shared | {"transformer_num_layers": 2 * (blocks + 1)}
+
+
+class Words:
+    """Stands in for BERT's tokenizer, which published folders hold as a list of words."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+
+
+def bert() -> Any:
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=WIDTHS[1],
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.2,
+    )
+    return transformers.BertModel(config).to(torch.float32)
+
+
+def text_encoders(with_t5: bool) -> list[Encoder]:
+    return [(bert, Words(), "BertTokenizer"), t5()]
+
+
+def scheduler(beta_end: float) -> DDPMScheduler:
+    return DDPMScheduler(
+        beta_schedule="scaled_linear",
+        beta_start=0.00085,
+        beta_end=beta_end,
+        prediction_type="v_prediction",
+        steps_offset=1,
+        clip_sample=False,
+    )
+
+
+NEWER = RandomTransformer(
+    pipeline="HunyuanDiTPipeline",
+    network="HunyuanDiT2DModel",
+    control="HunyuanDiT2DControlNetModel",
+    configuration=configuration,
+    control_configuration=control_configuration,
+    scheduler=partial(scheduler, 0.018),
+    text_encoders=text_encoders,
+    latent=LatentSpace(channels=4, factor=8, scale=0.13025),
+    absent=("safety_checker", "feature_extractor"),
+    stock=STOCK,
+)
+OLDER = replace(
+    NEWER, configuration=partial(configuration, sizes=True), scheduler=partial(scheduler, 0.03)
+)
+KINDS = {"hunyuan_dit": NEWER, "hunyuan_dit11": OLDER}

@@ -1,0 +1,28 @@
+"""Describes how diffusers' pipeline of HunyuanDiT is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from diffusers import EulerDiscreteScheduler
+
+from katz_graph.models.families.shared.stock import Stock
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
+    return {"latents": noise, "guidance_scale": guidance, "use_resolution_binning": False}
+
+
+def euler(pipeline: Any) -> float:
+    """It begins with noise of the highest level, a KSampler with that and a picture of size one."""
+    taken = EulerDiscreteScheduler.from_config(
+        pipeline.scheduler.config, timestep_spacing="linspace"
+    )
+    pipeline.scheduler = taken
+    return float((1 + taken.init_noise_sigma**-2) ** 0.5)
+
+
+STOCK = Stock(arguments, schedule="normal", euler=euler)

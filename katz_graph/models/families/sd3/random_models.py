@@ -1,0 +1,85 @@
+"""Describes small pipelines with random weights in the shapes of Stable Diffusion 3 and 3.5."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from diffusers import FlowMatchEulerDiscreteScheduler
+from torch import nn
+
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.families.sd3.stock import STOCK
+from katz_graph.models.families.shared.random_parts import (
+    END,
+    LONG_WIDTH,
+    POOLED_WIDTH,
+    SIZES,
+    WIDTHS,
+    Encoder,
+    clip,
+    t5,
+    tokenizer,
+)
+from katz_graph.models.families.shared.random_transformers import (
+    Configuration,
+    RandomTransformer,
+)
+
+
+def configuration(blocks: int) -> Configuration:
+    """Returns arguments of a transformer of two heads."""
+    return {
+        "attention_head_dim": 16,
+        "num_attention_heads": 2,
+        "num_layers": blocks,
+        "sample_size": 8,
+        "caption_projection_dim": 32,
+        "joint_attention_dim": LONG_WIDTH,
+        "pooled_projection_dim": WIDTHS[0] + POOLED_WIDTH,
+        "pos_embed_max_size": 12,
+    }
+
+
+def later_configuration(blocks: int) -> Configuration:
+    """Returns those of one of 3.5: with norms of queries and keys, and a second attention in the
+    first two blocks.
+    """
+    return {**configuration(blocks), "qk_norm": "rms_norm", "dual_attention_layers": (0, 1)}
+
+
+def control_configuration(network: Configuration, blocks: int) -> Configuration:
+    without = ("sample_size", "dual_attention_layers")
+    return {name: value for name, value in network.items() if name not in without}
+
+
+def text_encoders(with_t5: bool) -> list[Encoder]:
+    """Lists both of CLIP, of which the first one's projection changes nothing, as in the published
+    folders.
+    """
+
+    def first() -> Any:
+        encoder = clip(SIZES[0], WIDTHS[0])
+        nn.init.eye_(encoder.text_projection.weight)
+        return encoder
+
+    both: list[Encoder] = [
+        (first, tokenizer(END), "CLIPTokenizer"),
+        (lambda: clip(SIZES[1], POOLED_WIDTH), tokenizer("!"), "CLIPTokenizer"),
+    ]
+    return [*both, t5()] if with_t5 else both
+
+
+FIRST = RandomTransformer(
+    pipeline="StableDiffusion3Pipeline",
+    network="SD3Transformer2DModel",
+    control="SD3ControlNetModel",
+    configuration=configuration,
+    control_configuration=control_configuration,
+    scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=3.0),
+    text_encoders=text_encoders,
+    latent=LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609),
+    absent=("image_encoder", "feature_extractor", "text_encoder_3", "tokenizer_3"),
+    stock=STOCK,
+)
+KINDS = {"sd3": FIRST, "sd35": replace(FIRST, configuration=later_configuration)}

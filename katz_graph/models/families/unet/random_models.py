@@ -1,0 +1,371 @@
+"""Makes small pipelines, ControlNets and LoRAs with random weights, in the shapes of SD1.5, SD2,
+SDXL and its refiner: for benches and tests of numbers.
+
+Equal arguments give equal weights. What is zero in a fresh module (a ControlNet's zero
+convolutions, a LoRA's up factor) is not zero here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from diffusers import ControlNetModel, EulerDiscreteScheduler, UNet2DConditionModel
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.families.shared.random_parts import (
+    END,
+    POOLED_WIDTH,
+    SIZES,
+    VOCABULARY,
+    WIDTHS,
+    factors,
+    seeded,
+    tokenizer,
+    vae,
+)
+from katz_graph.models.loading.quiet import quiet
+from katz_graph.models.loading.store import LIBRARIES
+
+Naming = Literal["diffusers", "peft", "kohya"]
+
+CHANNELS = (16, 24, 32)
+GROUPS = 8
+LAYERS_PER_BLOCK = 2
+SIZE_WIDTH = 8  # per number of the picture's size
+UNET_TARGETS = re.compile(
+    r"attn[12]\.to_(q|k|v|out\.0)$|ff\.net\.(0\.proj|2)$|proj_(in|out)$|(resnets|downsamplers)\.0\.conv1?$|resnets\.0\.time_emb_proj$"
+)
+TEXT_TARGETS = re.compile(r"self_attn\.(q|k|v|out)_proj$|mlp\.fc[12]$")
+
+
+@dataclass(frozen=True, slots=True)
+class TextEncoder:
+    """Describes one of CLIP: which of `SIZES` it has, the end of its folder's name, its pad token
+    and how a file of kohya's trainer names it.
+    """
+
+    size: int
+    suffix: str
+    pad: str
+    kohya: str = "lora_te"
+
+    @property
+    def width(self) -> int:
+        return WIDTHS[self.size]
+
+    def made(self, pooled_width: int) -> CLIPTextModel | CLIPTextModelWithProjection:
+        sizes = SIZES[self.size]
+        config = CLIPTextConfig(
+            **sizes,
+            vocab_size=VOCABULARY,
+            intermediate_size=2 * self.width,
+            num_attention_heads=4,
+            max_position_embeddings=77,
+            projection_dim=pooled_width,
+            bos_token_id=VOCABULARY - 2,
+            eos_token_id=VOCABULARY - 1,
+            initializer_factor=4.0,
+        )
+        return CLIPTextModelWithProjection(config) if self.suffix else CLIPTextModel(config)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomUNet:
+    """Describes the small pipelines of a kind of UNets.
+
+    `pipeline`: its class in diffusers; `index`: what else stands in its index. `own`: what of a
+    UNet's configuration is the kind's. `pooled_width`: of the text that is pooled. `original`:
+    kohya's trainer names its layers as the original code does.
+    """
+
+    pipeline: str
+    index: Mapping[str, Any]
+    text_encoders: tuple[TextEncoder, ...]
+    own: Mapping[str, Any]
+    latent: LatentSpace
+    prediction: str = "epsilon"
+    pooled_width: int = POOLED_WIDTH
+    original: bool = False
+    upcast: bool = field(default=False, kw_only=True)  # its VAE overflows in float16
+
+    def configuration(
+        self, channels: tuple[int, ...] = CHANNELS, layers: int = LAYERS_PER_BLOCK
+    ) -> dict[str, Any]:
+        """Returns arguments of a UNet2DConditionModel: three blocks of two layers, as SDXL has
+        them, or of as many `layers`.
+        """
+        shared: dict[str, Any] = {
+            "sample_size": 8,
+            "block_out_channels": channels,
+            "layers_per_block": layers,
+            "norm_num_groups": GROUPS,
+            "cross_attention_dim": sum(encoder.width for encoder in self.text_encoders),
+        }
+        return shared | dict(self.own)
+
+    def make_pipeline(
+        self,
+        folder: str | Path,
+        seed: int,
+        channels: tuple[int, ...] = CHANNELS,
+        extra: int = 0,
+        layers: int = LAYERS_PER_BLOCK,
+    ) -> None:
+        """Writes a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers,
+        VAE (factor 8, 4 channels), scheduler.
+
+        extra: input channels of the UNet beside the latent's, 5 for inpainting, 4 for editing by
+        instruction; what is in them shows.
+        """
+        folder = Path(folder)
+        with seeded(seed):
+            _save(self._unet(channels, extra, layers), folder / "unet")
+            _save(vae(self.latent, self.upcast), folder / "vae")
+            for one in self.text_encoders:
+                _save(one.made(self.pooled_width), folder / f"text_encoder{one.suffix}")
+                tokenizer(one.pad).save_pretrained(folder / f"tokenizer{one.suffix}")
+        self.scheduler().save_pretrained(folder / "scheduler")
+        (folder / "model_index.json").write_text(json.dumps(self.model_index(), indent=2) + "\n")
+
+    def _unet(self, channels: tuple[int, ...], extra: int, layers: int) -> UNet2DConditionModel:
+        unet = UNet2DConditionModel(**self.configuration(channels, layers), in_channels=4 + extra)
+        if extra:
+            nn.init.normal_(unet.conv_in.weight[:, 4:])
+        return unet
+
+    def make_controlnet(
+        self,
+        folder: str | Path,
+        seed: int,
+        channels: tuple[int, ...] = CHANNELS,
+        layers: int = LAYERS_PER_BLOCK,
+    ) -> None:
+        """Writes a ControlNet that fits the UNet of `make_pipeline`; its zero convolutions are
+        random.
+        """
+        with seeded(seed):
+            taken = {
+                name: value
+                for name, value in self.configuration(channels, layers).items()
+                if name not in ("sample_size", "up_block_types")
+            }
+            model = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12))
+            for layer in (
+                *model.controlnet_down_blocks,
+                model.controlnet_mid_block,
+                model.controlnet_cond_embedding.conv_out,
+            ):
+                nn.init.normal_(layer.weight, std=0.1)
+                nn.init.normal_(layer.bias, std=0.02)
+            _save(model, Path(folder))
+
+    def make_lora(
+        self,
+        path: str | Path,
+        rank: int,
+        alpha: float,
+        naming: Naming,
+        seed: int,
+        text_encoder: bool,
+        channels: tuple[int, ...] = CHANNELS,
+        layers: int = LAYERS_PER_BLOCK,
+    ) -> None:
+        """Writes a LoRA for the UNet of `make_pipeline` (linear layers, 1x1 and 3x3 convolutions)
+        and, if asked, its text encoders.
+
+        Files in kohya naming carry an alpha per module (and SDXL's original block names); the
+        others carry it in diffusers' metadata.
+        """
+        with torch.device("meta"):
+            unet = self._unet(channels, 0, layers)
+            encoders = [(one, one.made(self.pooled_width)) for one in self.text_encoders]
+        parts = [("unet", self.lora_layers(unet))]
+        if text_encoder:
+            parts += [
+                (f"text_encoder{one.suffix}", _matching(encoder, TEXT_TARGETS))
+                for one, encoder in encoders
+            ]
+        tensors: dict[str, Tensor] = {}
+        metadata: dict[str, Any] = {}
+        generator = torch.Generator().manual_seed(seed)
+        for part, modules in parts:
+            for name, module in modules:
+                down, up = factors(module, rank, generator)
+                if naming == "kohya":
+                    key = self._kohya_name(part, name, layers)
+                    tensors |= {
+                        f"{key}.lora_down.weight": down,
+                        f"{key}.lora_up.weight": up,
+                        f"{key}.alpha": torch.tensor(float(alpha)),
+                    }
+                else:
+                    first, second = _factor_names(part, naming)
+                    tensors |= {
+                        f"{part}.{name}.{first}.weight": down,
+                        f"{part}.{name}.{second}.weight": up,
+                    }
+            metadata |= {
+                f"{part}.r": rank,
+                f"{part}.lora_alpha": alpha,
+                f"{part}.target_modules": [name for name, _ in modules],
+            }
+        notes = {} if naming == "kohya" else {"lora_adapter_metadata": json.dumps(metadata)}
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, str(path), {"format": "pt"} | notes)
+
+    @staticmethod
+    def lora_layers(unet: nn.Module) -> list[tuple[str, nn.Module]]:
+        """Lists the layers of a UNet that a LoRA changes."""
+        return _matching(unet, UNET_TARGETS)
+
+    def scheduler(self) -> EulerDiscreteScheduler:
+        """Makes the scheduler, as published."""
+        return EulerDiscreteScheduler(
+            beta_start=0.00085,
+            beta_end=0.012,
+            beta_schedule="scaled_linear",
+            prediction_type=self.prediction,
+            timestep_spacing="leading",
+            steps_offset=1,
+        )
+
+    def model_index(self) -> dict[str, Any]:
+        """Returns what stands in model_index.json."""
+        parts: dict[str, Any] = {
+            "_class_name": self.pipeline,
+            "_diffusers_version": "0.42.0",
+            "unet": ["diffusers", "UNet2DConditionModel"],
+            "vae": ["diffusers", "AutoencoderKL"],
+            "scheduler": ["diffusers", "EulerDiscreteScheduler"],
+            "image_encoder": [None, None],
+            "feature_extractor": [None, None],
+        }
+        for one in self.text_encoders:
+            kind = CLIPTextModelWithProjection if one.suffix else CLIPTextModel
+            parts[f"text_encoder{one.suffix}"] = ["transformers", kind.__name__]
+            parts[f"tokenizer{one.suffix}"] = ["transformers", "CLIPTokenizer"]
+        return parts | dict(self.index)
+
+    def _kohya_name(self, part: str, name: str, layers: int) -> str:
+        for one in self.text_encoders:
+            if part == f"text_encoder{one.suffix}":
+                inner = name.removeprefix("text_model.").replace(".", "_")
+                return f"{one.kohya}_text_model_{inner}"
+        original = _original_name(name, layers) if self.original else name
+        return "lora_unet_" + original.replace(".", "_")
+
+
+SIZED = {
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+    "attention_head_dim": (2, 3, 4),
+    "use_linear_projection": True,
+    "transformer_layers_per_block": (1, 1, 2),
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": SIZE_WIDTH,
+}
+UNSIZED = {
+    "down_block_types": ("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+}
+SD, SDXL = LatentSpace(4, 8, 0.18215), LatentSpace(4, 8, 0.13025)
+UNSAFE = {"requires_safety_checker": False, "safety_checker": [None, None]}
+UNFORCED = {"force_zeros_for_empty_prompt": False}
+SECOND = TextEncoder(1, "_2", "!", "lora_te2")
+KINDS = {
+    "sd1": RandomUNet(
+        "StableDiffusionPipeline",
+        UNSAFE,
+        (TextEncoder(0, "", END),),
+        UNSIZED | {"attention_head_dim": 4},
+        SD,
+    ),
+    "sd2": RandomUNet(
+        "StableDiffusionPipeline",
+        UNSAFE,
+        (TextEncoder(1, "", "!"),),
+        UNSIZED | {"attention_head_dim": (2, 3, 4), "use_linear_projection": True},
+        SD,
+        "v_prediction",
+    ),
+    "sdxl": RandomUNet(
+        "StableDiffusionXLPipeline",
+        UNFORCED,
+        (TextEncoder(0, "", END, "lora_te1"), SECOND),
+        SIZED | {"projection_class_embeddings_input_dim": 6 * SIZE_WIDTH + POOLED_WIDTH},
+        SDXL,
+        original=True,
+        upcast=True,
+    ),
+    # its text comes from one encoder, as wide as its pooled text
+    "refiner": RandomUNet(
+        "StableDiffusionXLPipeline",
+        UNFORCED,
+        (SECOND,),
+        SIZED | {"projection_class_embeddings_input_dim": 5 * SIZE_WIDTH + SECOND.width},
+        SDXL,
+        pooled_width=SECOND.width,
+        original=True,
+        upcast=True,
+    ),
+}
+
+
+def _matching(model: nn.Module, targets: re.Pattern[str]) -> list[tuple[str, nn.Module]]:
+    return [one for one in model.named_modules() if targets.search(one[0])]
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Saves after moving norms away from one and zero and biases away from zero, so that a
+    forgotten one shows.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.GroupNorm | nn.LayerNorm):
+            nn.init.normal_(module.weight, 1.0, 0.1)
+            nn.init.normal_(module.bias, 0.0, 0.1)
+    with quiet(*LIBRARIES):
+        model.save_pretrained(folder)
+
+
+def _factor_names(part: str, naming: Naming) -> tuple[str, str]:
+    if naming == "peft":
+        return "lora_A", "lora_B"
+    return (
+        ("lora.down", "lora.up")
+        if part == "unet"
+        else ("lora_linear_layer.down", "lora_linear_layer.up")
+    )
+
+
+def _original_name(name: str, layers: int) -> str:
+    """Names a module as SDXL's original code does, whose names kohya's trainer uses for SDXL."""
+    stride = layers + 1
+    inner = {
+        "conv1": "in_layers.2",
+        "conv2": "out_layers.3",
+        "time_emb_proj": "emb_layers.1",
+        "conv_shortcut": "skip_connection",
+    }
+    match = re.match(
+        r"(down|up|mid)_blocks?\.(?:(\d+)\.)?(resnets|attentions|downsamplers)\.(\d+)\.(.*)", name
+    )
+    if match is None:
+        raise ValueError(f"no original name for {name}")
+    side, block, kind, layer, rest = match[1], int(match[2] or 0), match[3], int(match[4]), match[5]
+    place = {"resnets": 0, "attentions": 1, "downsamplers": 0}[kind]
+    rest = inner.get(rest, rest) if kind == "resnets" else "op" if kind == "downsamplers" else rest
+    if side == "mid":
+        return f"middle_block.{1 if kind == 'attentions' else 2 * layer}.{rest}"
+    if side == "up":
+        return f"output_blocks.{block * stride + layer}.{place}.{rest}"
+    within = layers if kind == "downsamplers" else layer
+    return f"input_blocks.{block * stride + 1 + within}.{place}.{rest}"

@@ -1,0 +1,78 @@
+"""Describes small pipelines with random weights in the shape of Z-Image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+from diffusers import FlowMatchEulerDiscreteScheduler
+
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.families.shared.random_parts import LONG_WIDTH, Encoder, shipped
+from katz_graph.models.families.shared.random_transformers import (
+    Configuration,
+    RandomTransformer,
+)
+from katz_graph.models.families.z_image.stock import STOCK
+from katz_graph.models.text.kinds import QWEN3
+
+CHAT = (  # as the language model's own tokenizer has it, for one message
+    "{% for said in messages %}<|im_start|>{{ said.role }}\n{{ said.content }}<|im_end|>\n"
+    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
+)
+
+
+def configuration(blocks: int) -> Configuration:
+    """Returns arguments of a transformer of two heads."""
+    return {
+        "dim": 32,
+        "n_layers": blocks,
+        "n_refiner_layers": 1,
+        "n_heads": 2,
+        "n_kv_heads": 2,
+        "cap_feat_dim": LONG_WIDTH,
+        "axes_dims": [4, 6, 6],
+    }
+
+
+def control_configuration(network: Configuration, blocks: int) -> Configuration:
+    """Returns those of a ControlNet that stands behind every second block."""
+    shared = {name: network[name] for name in ("dim", "n_refiner_layers", "n_heads", "n_kv_heads")}
+    places = [2 * number for number in range(blocks)]
+    return shared | {"control_layers_places": places, "control_in_dim": 16}
+
+
+def language_model() -> Any:
+    config = transformers.Qwen3Config(
+        vocab_size=151936,
+        hidden_size=LONG_WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+    )
+    return transformers.Qwen3Model(config).to(torch.float32)
+
+
+def text_encoders(with_t5: bool) -> list[Encoder]:
+    words = shipped(QWEN3)
+    words.chat_template = CHAT
+    return [(language_model, words, "Qwen2Tokenizer")]
+
+
+KINDS = {
+    "z_image": RandomTransformer(
+        pipeline="ZImagePipeline",
+        network="ZImageTransformer2DModel",
+        control="ZImageControlNetModel",
+        configuration=configuration,
+        control_configuration=control_configuration,
+        scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoders=text_encoders,
+        latent=LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159),
+        absent=(),
+        stock=STOCK,
+    )
+}
