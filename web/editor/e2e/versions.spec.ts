@@ -33,4 +33,14 @@ test("P1.12 saving keeps what it replaces: what is another is told, and it is re
   expect((await downloaded(page)).nodes).toEqual(first.nodes);
   await act(page, "undo");
   await expect(steps).toHaveValue("7");
+  // they go with the file's name
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("w");
+  const panel = page.getByRole("complementary", { name: "saved workflows" });
+  await panel.getByRole("button", { name: "rename" }).first().click();
+  await panel.getByLabel("new name").fill("kept/renamed");
+  await panel.getByLabel("new name").press("Enter");
+  await expect(page.locator(".tab.active")).toContainText("renamed");
+  await page.keyboard.press("Alt+v");
+  await expect(versions).toHaveCount(1);
 });

@@ -34,6 +34,14 @@ export async function versionsOf(file: string): Promise<readonly Version[]> {
   return found.sort((one, other) => other.replaced - one.replaced);
 }
 
+/** Takes a file's versions along to its new name. */
+export async function moveVersions(file: string, to: string): Promise<void> {
+  for (const { path } of await versionsOf(file)) {
+    const there = encodeURIComponent(FOLDER + to + path.slice(file.length));
+    await answered(`${addressIn(FOLDER, path)}/move/${there}`, { method: "POST" });
+  }
+}
+
 export async function readVersion({ path }: Version): Promise<Doc> {
   const response = await fetch(addressIn(FOLDER, path), { cache: "no-store" });
   if (!response.ok) throw new Refused("the version is not there any more", response.status);

@@ -81,9 +81,18 @@ export function combination(event: KeyboardEvent): string | null {
   const parts = [];
   if (event.ctrlKey || event.metaKey) parts.push("Mod");
   if (event.altKey) parts.push("Alt");
-  const [lower, upper] = [event.key.toLowerCase(), event.key.toUpperCase()];
-  const letter = event.key.length === 1 && lower !== upper;
-  if (event.shiftKey && (letter || event.key.length > 1)) parts.push("Shift");
-  parts.push(letter ? (event.shiftKey ? upper : lower) : event.key);
+  const key = latin(event);
+  const [lower, upper] = [key.toLowerCase(), key.toUpperCase()];
+  const letter = key.length === 1 && lower !== upper;
+  if (event.shiftKey && (letter || key.length > 1)) parts.push("Shift");
+  parts.push(letter ? (event.shiftKey ? upper : lower) : key);
   return parts.join("+");
+}
+
+/** What is pressed; where a letter's key gives none of the Latin alphabet, as in other scripts and with
+ * a Mac's Option key, the letter that is printed on it elsewhere.
+ */
+function latin({ key, code }: KeyboardEvent): string {
+  const [, letter] = /^Key([A-Z])$/.exec(code) ?? [];
+  return letter !== undefined && (key === "Dead" || /^[^\x20-\x7f]$/u.test(key)) ? letter : key;
 }

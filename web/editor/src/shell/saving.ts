@@ -1,5 +1,5 @@
 /** Saves documents on the server, and opens, renames and removes what was saved. */
-import { keepVersion } from "../server/versions";
+import { keepVersion, moveVersions } from "../server/versions";
 import {
   Conflict,
   moveWorkflow,
@@ -87,6 +87,7 @@ export async function takeTheirs(path: string): Promise<void> {
 export async function renameStored(path: string, name: string): Promise<void> {
   const to = name.endsWith(ENDING) ? name : name + ENDING;
   const file = await moveWorkflow(path, to);
+  await moveVersions(path, file.path).catch(tell); // the file is renamed, with or without them
   for (const session of useDocuments.getState().sessions)
     if (session.file?.path === path)
       useDocuments.getState().update(session.id, { file, name: nameOf(to) });
