@@ -1,20 +1,24 @@
-"""Makes the calls of one request ready: live modules and constants are looked up once."""
+"""Computes the calls of one request; live modules and constants are looked up once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.computing import StageCall
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.models.stages import Loop, Stage
+from katz_graph.kernels.attention import attention_order
+from katz_graph.models.stages import NODE, Loop, Stage
 from katz_graph.planner.region import stage_of
 
 
@@ -34,10 +38,38 @@ class BoundCalls:
     may have chosen another constant for it. The modules must stay loaded until `clear`.
     """
 
-    def __init__(self, models: DeviceModels, loop: Loop) -> None:
-        self._models, self._loop = models, loop
+    def __init__(self, models: DeviceModels, loop: Loop, nodes: RegionCalls) -> None:
+        self._models, self._loop, self._nodes = models, loop, nodes
         # by the identity of operations, which the program keeps
         self._known: dict[tuple[int, ...], Bound] = {}
+
+    def outputs(
+        self,
+        members: Sequence[Sequence[Operation]],
+        given: Sequence[Mapping[str, Any]],
+        what: str,
+    ) -> Sequence[tuple[Any, ...]]:
+        """Computes one call, or two that read nothing of each other: the members of each, and the
+        values that other operations made. A stage changes nothing, so it may be tried again where
+        memory runs out, which `what` is told of; who knows what a node of a pack does.
+        """
+        stage = members[0][0].stage
+        if stage == NODE:
+            ((node,),), (taken,) = members, given
+            return [self._nodes.call(node, {**node.inputs, **taken})]
+
+        # a function of its own would be kept, with the values, by an error's traceback
+        compute = partial(self._together, members, given)
+        told = f"{what}, {stage.replace('_', ' ')}"
+        return self._models.residents.with_room(told, compute)
+
+    def _together(
+        self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]
+    ) -> Sequence[tuple[Any, ...]]:
+        ready = list(map(self.ready, members, given))
+        in_order = attention_order(self._models.device)
+        with in_order if ready[0].stage.recorded else nullcontext():
+            return self._models.compute.together(ready)
 
     def ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
         """Returns one call that takes the values that other operations made."""

@@ -10,23 +10,22 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.fit import check_loras, takes_loras
 from katz_graph.context import Context
-from katz_graph.errors import InputError, KatzError
+from katz_graph.errors import InputError
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.turns.loop import WeightSetKey
 from katz_graph.executor.weights.weight_versions import WeightVersions
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.bound_calls import BoundCalls
 from katz_graph.executor.worker.device_program import DeviceProgram
+from katz_graph.executor.worker.holding import Holding
+from katz_graph.executor.worker.lora_check import LoraCheck
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
@@ -35,30 +34,21 @@ from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.files.urls import shown
 from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import PRESENT, Call, Instance, Instruction, Program
+from katz_graph.ir.program import PRESENT, Call, Instance, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
-from katz_graph.kernels.attention import attention_order
 from katz_graph.latent_space import LinearMap
 from katz_graph.models.family import linear_map
-from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
-from katz_graph.models.stages import NODE
-from katz_graph.models.text.recipe import clips
 from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.queries import adapters, reading_key
-from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of
 from katz_graph.recipe import (
-    ClipRecipe,
     Component,
-    ControlNetRecipe,
     FileIdentity,
     ModelRecipe,
 )
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.scope import running
-
-LOADED = (ModelRecipe, ControlNetRecipe)
 
 
 class Exchange(Protocol):
@@ -94,14 +84,14 @@ class Execution:
         self.program = program = portion.program
         self.timing = Timing()
         self._models, self._context, self._exchange = models, context, exchange
-        self._nodes = RegionCalls(context)
         self._measure, self._held, self._on_loaded = measure, hold, on_loaded
         self._model: ModelRecipe = program.region.begin.inputs["model"]
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
         self._colours: LinearMap | None = None  # of its previews
         self._dtype = models.dtype_of(program.region.begin.inputs["model"].network)
-        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape, self._dtype))
+        loop = loop_of(program.region.begin, program.shape, self._dtype)
+        self._calls = BoundCalls(models, loop, RegionCalls(context))
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the evaluation that is under way
@@ -117,7 +107,7 @@ class Execution:
         self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
         self._loaded = False
-        self._held_models, self._held_texts = ExitStack(), ExitStack()
+        self._holding = Holding(program, models)
         self.uncharged = 0.0  # seconds of the last unit that were spent on loading
         # seconds of the last unit in which LoRAs were merged into the network, or others taken out
         self.switched = 0.0
@@ -131,8 +121,8 @@ class Execution:
         self._go_on_with(self._versions.late.everything)
         self._patched = self._unpatched()
         self._made_before = {*(op.id for op in program.before), PRESENT}
-        self._loop_models, self._text_encoders = _recipes(program)
-        self._check = self._begun_check(wake)
+        checked = (*self._holding.looped, *self._holding.text_encoders)
+        self._check = LoraCheck(checked, models, wake)
         files = adapters(program, portion.device)
         # that it may not begin without
         self._needed = [file for file in files if file not in self._versions.late.files]
@@ -176,34 +166,12 @@ class Execution:
         """
         if not self._loaded:
             # with late ones the first evaluations may run beside the checks
-            checked = self._versions.late.files or self._check is None or self._check.done()
+            checked = self._versions.late.files or self._check.done
             return bool(checked) and self._adapters.have(self._needed)
         return not self._held and (
             self._next >= len(self._instructions)
             or not self._waits_for(self._instructions[self._next])
         )
-
-    def _begun_check(self, wake: Callable[[], None]) -> Future[list[str]] | None:
-        """Begins to check, beside the thread that computes, that LoRAs fit their models."""
-        recipes = [
-            recipe
-            for recipe in (*self._loop_models, *self._text_encoders)
-            if not isinstance(recipe, ControlNetRecipe) and takes_loras(recipe)
-        ]
-        if not recipes:
-            return None
-        check = self._models.adapters.beside(
-            lambda: [note for recipe in recipes for note in check_loras(recipe)]
-        )
-        check.add_done_callback(lambda _: wake())
-        return check
-
-    def _heed_check(self) -> None:
-        """Warns of what the check has found, once it is done; raises what it raises."""
-        if self._check is not None and self._check.done():
-            check, self._check = self._check, None
-            for note in check.result():
-                self._context.warn(note)
 
     def _waits_for(self, instruction: Instruction) -> bool:
         match instruction.kind:
@@ -238,7 +206,7 @@ class Execution:
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
     def _step_on(self) -> bool:
-        self._heed_check()
+        self._check.heed(self._context)
         self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
         calls_before = self._models.compute.use.calls
@@ -298,7 +266,7 @@ class Execution:
             case "begin":
                 assert index is not None
                 if self._present == self._versions.late.everything:
-                    self._held_texts.close()  # from here on nothing is encoded
+                    self._holding.release_texts()  # from here on nothing is encoded
                 self._begin(index)
             case "receive":
                 self._receive(_instance(instruction))
@@ -390,7 +358,7 @@ class Execution:
         """Releases the models of this request, and its values, which an error's traceback would
         keep for a while.
         """
-        self._let_go()
+        self._holding.release()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
         self._calls.clear()
         self._models.stream.let_go()
@@ -400,52 +368,13 @@ class Execution:
         """Loads models before any operation, so that operations are not charged for it."""
         began = self._recorder.clock()
         started = time.perf_counter()
-        try:
-            self._hold()
-        except NoRoom:
-            if self._models.residents.in_use:
-                raise
-            self._models.residents.on_short()
-            try:
-                self._hold()
-            except NoRoom as error:
-                raise self._too_much(error) from None
+        self._holding.load()
         space = self._model.latent
         self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
         self.timing.load = time.perf_counter() - started
         self._recorder.add("load", "load", began)
         if self._owns:
             self._process = self._start()
-
-    def _hold(self) -> None:
-        """Loads models that stay until `close`, text encoders until all is encoded. NoRoom when
-        those of other requests take the room: then none is held.
-        """
-        try:
-            for model in self._loop_models:
-                self._held_models.enter_context(self._models.holding(model))
-            for clip in self._text_encoders:
-                self._held_texts.enter_context(self._models.holding(clip))
-        except NoRoom:
-            self._let_go()
-            raise
-
-    def _let_go(self) -> None:
-        self._held_models.close()
-        self._held_texts.close()
-
-    def _too_much(self, error: NoRoom) -> KatzError:
-        """Makes the error of a request that by itself needs more than there is."""
-        if error.what == CONTROL_NETS:
-            return InputError(
-                f"sampler {self.program.name}: its ControlNets together exceed the budget of a "
-                f"worker: {error}"
-            )
-        recipes = (*self._loop_models, *self._text_encoders)
-        return self._models.residents.too_much(
-            f"sampler {self.program.name}",
-            (one for recipe in recipes for one in self._models.loadables(recipe)),
-        )
 
     def _what(self) -> str:
         return f"sampler {self.program.name} ({' x '.join(map(str, self.program.shape))})"
@@ -485,7 +414,7 @@ class Execution:
         members = [[operations[name] for name in call.operations] for call in calls]
         given = [_gathered(some, values) for some in members]
         started = self._measured_from()
-        made = self._outputs(calls[0].stage, members, given)
+        made = self._calls.outputs(members, given, self._what())
         for call, outputs in zip(calls, made, strict=True):
             values.put(call.operations, outputs)
         first = calls[0].operations
@@ -493,32 +422,6 @@ class Execution:
             self.timing.samples.setdefault((key, len(first)), []).append(
                 (self._evaluation, self._measured_from() - started)
             )
-
-    def _outputs(
-        self,
-        stage: str,
-        members: Sequence[Sequence[Operation]],
-        given: Sequence[Mapping[str, Any]],
-    ) -> Sequence[tuple[Any, ...]]:
-        """Computes calls. A stage changes nothing, so it may be tried again where memory runs out;
-        who knows what a node of a pack does.
-        """
-        if stage == NODE:
-            ((node,),), (taken,) = members, given
-            return [self._nodes.call(node, {**node.inputs, **taken})]
-
-        what = f"{self._what()}, {stage.replace('_', ' ')}"
-        # a function of its own would be kept, with the values, by an error's traceback
-        compute = partial(self._together, members, given)
-        return self._models.residents.with_room(what, compute)
-
-    def _together(
-        self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]
-    ) -> Sequence[tuple[Any, ...]]:
-        ready = list(map(self._calls.ready, members, given))
-        in_order = attention_order(self._models.device)
-        with in_order if ready[0].stage.recorded else nullcontext():
-            return self._models.compute.together(ready)
 
     def _measured_from(self) -> float:
         """Returns the time now; when calls are timed one by one, with the device idle."""
@@ -533,19 +436,6 @@ class Execution:
             self._spans = SpanRecorder(self._device, self.program.name, clock, self._context.report)
             self.timing.spans = self._spans.told
         return self._spans
-
-
-def _recipes(
-    program: Program,
-) -> tuple[list[ModelRecipe | ControlNetRecipe], list[ClipRecipe]]:
-    """Returns the models of a program's loop and of what precedes it, and its text encoders."""
-    looped = [op for variant in program.variants for op in variant.operations]
-    values = (value for op in (*looped, *program.before) for value in op.inputs.values())
-    models = dict.fromkeys(value for value in values if isinstance(value, LOADED))
-    texts = [
-        op.inputs["encoding"] for op in program.before if stage_of(op).encodes_text and op.inputs
-    ]
-    return list(models), list(dict.fromkeys(clip for text in texts for clip in clips(text)))
 
 
 def _gathered(members: Sequence[Operation], values: Values) -> dict[str, Any]:

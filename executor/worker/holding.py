@@ -1,0 +1,86 @@
+"""Keeps a request's models on a worker: those of its loop until it ends, text encoders until all is
+encoded.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from katz_graph.errors import InputError, KatzError
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.ir.program import Program
+from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
+from katz_graph.models.text.recipe import clips
+from katz_graph.planner.region import stage_of
+from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
+
+LOADED = (ModelRecipe, ControlNetRecipe)
+
+
+class Holding:
+    """Holds nothing until `load`, and nothing after `release`."""
+
+    def __init__(self, program: Program, models: DeviceModels) -> None:
+        self._sampler, self._models = program.name, models
+        self.looped = _looped(program)
+        self.text_encoders = _text_encoders(program)
+        self._held, self._held_texts = ExitStack(), ExitStack()
+
+    def load(self) -> None:
+        """Loads what is not there. NoRoom while models that others use take the room; what by
+        itself needs more than there is, is an error that says so.
+        """
+        try:
+            self._hold()
+        except NoRoom:
+            if self._models.residents.in_use:
+                raise
+            self._models.residents.on_short()
+            try:
+                self._hold()
+            except NoRoom as error:
+                raise self._too_much(error) from None
+
+    def release_texts(self) -> None:
+        self._held_texts.close()
+
+    def release(self) -> None:
+        self._held.close()
+        self._held_texts.close()
+
+    def _hold(self) -> None:
+        """Loads all or none."""
+        try:
+            for model in self.looped:
+                self._held.enter_context(self._models.holding(model))
+            for clip in self.text_encoders:
+                self._held_texts.enter_context(self._models.holding(clip))
+        except NoRoom:
+            self.release()
+            raise
+
+    def _too_much(self, error: NoRoom) -> KatzError:
+        if error.what == CONTROL_NETS:
+            return InputError(
+                f"sampler {self._sampler}: its ControlNets together exceed the budget of a "
+                f"worker: {error}"
+            )
+        recipes = (*self.looped, *self.text_encoders)
+        return self._models.residents.too_much(
+            f"sampler {self._sampler}",
+            (one for recipe in recipes for one in self._models.loadables(recipe)),
+        )
+
+
+def _looped(program: Program) -> list[ModelRecipe | ControlNetRecipe]:
+    """Returns the models of a program's loop and of what precedes it."""
+    looped = [op for variant in program.variants for op in variant.operations]
+    values = (value for op in (*looped, *program.before) for value in op.inputs.values())
+    return list(dict.fromkeys(value for value in values if isinstance(value, LOADED)))
+
+
+def _text_encoders(program: Program) -> list[ClipRecipe]:
+    texts = [
+        op.inputs["encoding"] for op in program.before if stage_of(op).encodes_text and op.inputs
+    ]
+    return list(dict.fromkeys(clip for text in texts for clip in clips(text)))

@@ -1,0 +1,44 @@
+"""Checks that a request's LoRAs fit its models, beside the thread that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from katz_graph.adapters.fit import check_loras, takes_loras
+from katz_graph.context import Context
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
+
+
+class LoraCheck:
+    """Begins at once; `wake` is called when it is done."""
+
+    def __init__(
+        self,
+        recipes: Sequence[ModelRecipe | ControlNetRecipe | ClipRecipe],
+        models: DeviceModels,
+        wake: Callable[[], None],
+    ) -> None:
+        checked = [
+            recipe
+            for recipe in recipes
+            if not isinstance(recipe, ControlNetRecipe) and takes_loras(recipe)
+        ]
+        self._notes: Future[list[str]] | None = None
+        if checked:
+            self._notes = models.adapters.beside(
+                lambda: [note for recipe in checked for note in check_loras(recipe)]
+            )
+            self._notes.add_done_callback(lambda _: wake())
+
+    @property
+    def done(self) -> bool:
+        return self._notes is None or self._notes.done()
+
+    def heed(self, context: Context) -> None:
+        """Warns once of what was found, if it is done; raises what it raised."""
+        if self._notes is not None and self._notes.done():
+            notes, self._notes = self._notes, None
+            for note in notes.result():
+                context.warn(note)
