@@ -1,14 +1,12 @@
 """Stages as recorded calls: what is replayed without any Python, over poisoned storages, paints the
 same bytes.
-
-And stages of two requests as one call, which the same convention makes possible.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +20,13 @@ from torch import Tensor
 
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import draw_controlnet, make_pipeline
+from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled
 from katz_graph.events import Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
-from katz_graph.executor.recorded.inputs import form_of
 from katz_graph.executor.recorded.recorder import (
     NO_ROOM,
     NOT_DECLARED,
@@ -38,15 +35,12 @@ from katz_graph.executor.recorded.recorder import (
 )
 from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.worker import host
-from katz_graph.executor.worker.batching import merge, split, tensors_of
-from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.models.stages import Outputs, Stage, stages
 from katz_graph.node import Node
 from katz_graph.packs import builtin_types
 from katz_graph.patches import FreeU
@@ -66,9 +60,6 @@ from katz_graph.sampling.names import SAMPLER_NAMES
 from katz_graph.wires import Mask, Socket, Step
 
 Real = Annotated[float, Socket("FLOAT")]
-
-BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
-Called = tuple[Stage, Any, Mapping[str, Any], Outputs]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["apart", "batched"])
@@ -375,82 +366,6 @@ def test_recordings_keep_within_their_budget(sd1: Models, costs: Path) -> None:
         engine.models.compute = compute = Recorder(Tapes(strict=True, room=1000), eager=0)
         assert torch.equal(sample(engine, first), expected[0])
         assert any(TOO_LARGE in reason for reason in compute.use.eager)
-
-
-def test_rows_of_two_requests_share_a_call(
-    sd1: Models, sdxl: Models, costs: Path, tmp_path: Path
-) -> None:
-    """Every stage of a request merged with the same stage of another one, whose noise level,
-    timestep, prompt, strength, guidance, sampler and seed are others, gives each what it gets
-    alone.
-    """
-    make_pipeline(tmp_path, "sd35", 1)
-    draw_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
-    alone = {"joint_attention_dim": None, "pos_embed_type": None, "use_pos_embed": False}
-    draw_controlnet("sd35", 3, **alone).save_pretrained(tmp_path / "without_text")
-    transformer = replace(case(sd1), pipeline=tmp_path, latent=torch.zeros(1, 16, 8, 8))
-    pipelines = (
-        *((case(models), models.controls[:1]) for models in (sd1, sdxl)),
-        *((transformer, (tmp_path / control,)) for control in ("controlnet", "without_text")),
-    )
-    shared = set()
-    for plain, files in pipelines:
-        one, other = (
-            tuple(ControlCase(file, strength, 0.0, 1.0) for file in files)
-            for strength in (0.9, 0.4)
-        )
-        first = calls_of(replace(plain, controls=one), costs)
-        second = calls_of(
-            replace(
-                plain,
-                controls=other,
-                seed=9,
-                prompt="something else",
-                sampler="dpmpp_2m",
-                steps=5,
-                guidance=2.0,
-            ),
-            costs,
-        )
-        for stage, module, given, outputs in first:
-            alike_call = next(
-                (one for one in reversed(second) if alike(one, (stage, module, given, outputs))),
-                None,
-            )
-            if alike_call is None or not stage.recorded:
-                continue
-            together = split(stage.computed(module, merge([given, alike_call[2]])), 2)
-            for alone, part in zip((outputs, alike_call[3]), together, strict=True):
-                for expected, found in zip(tensors_of(alone), tensors_of(part), strict=True):
-                    scale = float(expected.max() - expected.min()) or 1.0
-                    assert float((expected - found).abs().max()) <= BOUND * scale, stage.name
-            shared.add(stage.name)
-    assert shared == {name for name, stage in stages().items() if stage.recorded and stage.module}
-
-
-def alike(one: Called, other: Called) -> bool:
-    """Whether two calls may be one, on the module of either."""
-    return (
-        one[0] is other[0]
-        and type(one[1]) is type(other[1])
-        and form_of(one[2]) == form_of(other[2])
-    )
-
-
-def calls_of(wanted: Case, costs: Path) -> list[Called]:
-    """What the stages of a request are given, and what they give."""
-    found: list[Called] = []
-
-    class Noted(Eagerly):
-        def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
-            outputs = super().__call__(stage, module, given)
-            found.append((stage, module, given, outputs))
-            return outputs
-
-    with local_engine(batching=False, cache=costs) as engine, torch.no_grad():
-        engine.models.compute = Noted()
-        sample(engine, sampler_region(wanted))
-    return found
 
 
 def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
