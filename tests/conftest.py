@@ -63,7 +63,7 @@ def made_once(folder: Path, family: str, layers: int) -> Models:
     from katz_graph.bench.parity import random_models
 
     with FileLock(folder / f"{family}.lock"):
-        return random_models(folder / family, family, layers)  # type: ignore[arg-type]
+        return random_models(folder / family, family, layers)
 
 
 @pytest.fixture

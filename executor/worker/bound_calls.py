@@ -50,8 +50,9 @@ class BoundCalls:
         what: str,
     ) -> Sequence[tuple[Any, ...]]:
         """Computes one call, or two that read nothing of each other: the members of each, and the
-        values that other operations made. A stage changes nothing, so it may be tried again where
-        memory runs out, which `what` is told of; who knows what a node of a pack does.
+        values that other operations made. `what` names the request where memory runs out. A stage
+        changes nothing and may be tried again then; a node of a pack is not, for who knows what it
+        does.
         """
         stage = members[0][0].stage
         if stage == NODE:
@@ -66,12 +67,12 @@ class BoundCalls:
     def _together(
         self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]
     ) -> Sequence[tuple[Any, ...]]:
-        ready = list(map(self.ready, members, given))
+        ready = list(map(self._ready, members, given))
         in_order = attention_order(self._models.device)
         with in_order if ready[0].stage.recorded else nullcontext():
             return self._models.compute.together(ready)
 
-    def ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
+    def _ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
         """Returns one call that takes the values that other operations made."""
         key = tuple(map(id, members))
         if key not in self._known:

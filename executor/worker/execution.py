@@ -42,11 +42,7 @@ from katz_graph.models.family import linear_map
 from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.sampling import loop_of, sampling_of
-from katz_graph.recipe import (
-    Component,
-    FileIdentity,
-    ModelRecipe,
-)
+from katz_graph.recipe import Component, FileIdentity, ModelRecipe
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.scope import running
 

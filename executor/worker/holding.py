@@ -27,8 +27,8 @@ class Holding:
         self._held, self._held_texts = ExitStack(), ExitStack()
 
     def load(self) -> None:
-        """Loads what is not there. NoRoom while models that others use take the room; what by
-        itself needs more than there is, is an error that says so.
+        """Loads what is not there. Raises NoRoom while other requests' models take the room, and an
+        error for people where this request alone needs too much.
         """
         try:
             self._hold()

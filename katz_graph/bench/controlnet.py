@@ -120,7 +120,8 @@ def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
     """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` with the
     ControlNet on another.
     """
-    before = seconds_of(two, stages.busy, stages=NETWORK[:-1])
+    *encoding, decoder = NETWORK
+    before = seconds_of(two, stages.busy, stages=tuple(encoding))
     beside = seconds_of(two, stages.busy, stages=("controlnet",))
-    after = seconds_of(two, stages.alone, stages=NETWORK[-1:])
+    after = seconds_of(two, stages.alone, stages=(decoder,))
     return seconds_of(one, stages.alone) / (max(before, beside) + after)

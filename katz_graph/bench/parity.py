@@ -51,7 +51,6 @@ from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipe
 from katz_graph.planner.sampling import sampling_of
 from katz_graph.sampling.spec import SamplingSpec
 
-LAYERS_PER_BLOCK = 2
 BOUND = 1e-5  # of the latent's range: batching and threads alone move it by about 1e-6
 # strength and window of each ControlNet
 CONTROLS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
@@ -68,15 +67,15 @@ PIPELINE_CASES = (
 EXTRAPOLATING_STEPS = 12
 # as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
 PIPELINE_STEPS = 20
-# at other numbers timesteps of a transformer that predicts noise are no integers, between which
-# Euler's scheduler mixes levels and KSamplers their logarithms
+# at other numbers timesteps of a transformer that was trained on a table of noise levels are no
+# integers, between which Euler's scheduler mixes levels and KSamplers their logarithms
 TRANSFORMER_STEPS = 10
 TRANSFORMER_SEED = 7
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
     "Euler ancestral": ("EulerAncestralDiscreteScheduler", {}),
-    # as the pipelines are configured
+    # as the published pipelines are configured
     "DDIM": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
     "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
     "UniPC": ("UniPCMultistepScheduler", {}),
@@ -94,7 +93,7 @@ class Models:
     loras: tuple[Path, ...]
 
 
-def random_models(folder: Path, family: Kind, layers: int = LAYERS_PER_BLOCK) -> Models:
+def random_models(folder: Path, family: Kind, layers: int = 2) -> Models:
     """Makes a pipeline, three ControlNets, and two LoRAs of different rank and alpha that share
     layers, the second with a text-encoder part. `layers`: of each of a network's blocks.
 
@@ -136,7 +135,7 @@ def cases(models: Models) -> Iterator[Case]:
     mask = torch.zeros(size, size)
     mask[size // 4 : size // 2, 2 : size // 2] = 1.0
     empty = torch.zeros(1, 4, size, size)
-    kinds: dict[str, dict[str, Any]] = {
+    latents: dict[str, dict[str, Any]] = {
         "text": {"latent": empty},
         "picture": {"latent": latent, "denoise": 0.6},
         "mask": {"latent": latent, "mask": mask},
@@ -144,7 +143,7 @@ def cases(models: Models) -> Iterator[Case]:
     }
     samplers = tuple(reference.LOOPS)
     for number, (controls, loras, kind) in enumerate(
-        (c, r, k) for c in (0, 1, 3) for r in (0, 1, 2) for k in kinds
+        (c, r, k) for c in (0, 1, 3) for r in (0, 1, 2) for k in latents
     ):
         sampler = samplers[number % len(samplers)]
         yield Case(
@@ -156,7 +155,7 @@ def cases(models: Models) -> Iterator[Case]:
             image=image,
             controls=tuple(ControlCase(models.controls[i], *CONTROLS[i]) for i in range(controls)),
             loras=tuple(zip(models.loras[:loras], STRENGTHS, strict=False)),
-            **kinds[kind],
+            **latents[kind],
         )
 
 
@@ -270,7 +269,7 @@ def run() -> BenchResult:
         for models in families:
             rows += _plain_rows(models)
             rows += _pipeline_rows(models)
-        compared = [kind for kind, made in kinds().items() if hasattr(made, "stock")]
+        compared = [kind for kind, made in kinds().items() if made.stock is not None]
         rows += transformer_rows(Path(folder), compared)
         rows += editing_rows(Path(folder), compared)
         restored = all(unchanged_weights(list(cases(models))[-1]) for models in families)

@@ -40,11 +40,7 @@ class Scale:
     a request, and runs.
     """
 
-    channels: tuple[int, ...] = (
-        64,
-        128,
-        256,
-    )  # 31 M parameters, 15 M in a ControlNet
+    channels: tuple[int, ...] = (64, 128, 256)  # 31 M parameters, 15 M in a ControlNet
     side: int = 32
     steps: int = 10
     runs: int = 9

@@ -14,12 +14,12 @@ from typing import Any
 from katz_graph.models.families import FAMILIES
 
 Kind = str
-MEASURED: Kind = "sdxl"  # what benches take that are of no other kind
+MEASURED: Kind = "sdxl"  # the kind that benches measure unless they say otherwise
 
 
 @cache
 def kinds() -> Mapping[Kind, Any]:
-    """Maps all kinds to what makes them: each family says what else that takes."""
+    """Returns what makes each kind, by name; its methods say which sizes they take."""
     names = [f"katz_graph.models.families.{family}.random_models" for family in FAMILIES]
     modules = [import_module(name) for name in names if find_spec(name) is not None]
     return {kind: made for module in modules for kind, made in module.KINDS.items()}
@@ -36,15 +36,15 @@ def make_controlnet(folder: str | Path, kind: Kind, seed: int, *sizes: Any, **ch
 
 
 def make_lora(path: str | Path, kind: Kind, *sizes: Any, **changed: Any) -> None:
-    """Writes a LoRA for the network of `make_pipeline`, of kinds that have such."""
+    """Writes a LoRA for the network of `make_pipeline`; not for transformers."""
     kinds()[kind].make_lora(path, *sizes, **changed)
 
 
 def draw_network(kind: Kind, seed: int, *sizes: Any, **changed: Any) -> Any:
-    """Makes a network alone, of kinds that do so."""
+    """Makes a network alone, of transformers."""
     return kinds()[kind].draw_network(seed, *sizes, **changed)
 
 
 def draw_controlnet(kind: Kind, seed: int, *sizes: Any, **changed: Any) -> Any:
-    """Makes a ControlNet alone, of kinds that do so."""
+    """Makes a ControlNet alone, of transformers."""
     return kinds()[kind].draw_controlnet(seed, *sizes, **changed)

@@ -59,8 +59,7 @@ class Asked:
 
 def schedule(kind: Kind) -> str:
     """Names the schedule whose levels are the pipeline's."""
-    schedule: str = kinds()[kind].stock.schedule
-    return schedule
+    return str(kinds()[kind].stock.schedule)
 
 
 def cfg(kind: Kind, guidance: float) -> float:
@@ -149,7 +148,8 @@ def stock(
         given |= _given(asked, asked.image)
     if called.euler is not None and not asked.told:
         noise = noise * called.euler(pipeline)
-    given |= called.arguments(noise, asked.guidance)
+    guidance = asked.guidance if called.told is None else called.told
+    given |= called.arguments(noise, guidance)
     if called.told is None:
         given["negative_prompt"] = asked.texts[1]
 

@@ -19,11 +19,13 @@ from safetensors.torch import load_file, save_file
 from katz_graph.mini.corpus import Bucket, build_corpus
 from katz_graph.mini.draw import draw
 from katz_graph.mini.measure import measure
+from katz_graph.mini.stage_log import StageLog
 from katz_graph.mini.train_controlnet import train_controlnet
 from katz_graph.mini.train_judge import train_judge
 from katz_graph.mini.train_lora import train_loras
 from katz_graph.mini.train_transformer import (
     SPACE,
+    STATE,
     load_flow_painter,
     new_flow_painter,
     train_transformer,
@@ -66,7 +68,7 @@ STEPS = {
 # measured: trained this shortly they are faint (seen in 70 and 87 % of pictures)
 GAINS = {"stripes": 1.25, "sticker": 1.15}
 # stage -> what it keeps on its way, to go on where it was cut off
-STATES = {"flow": Path("flow/state.pt")}
+STATES = {"flow": Path("flow") / STATE}
 # of a transformer's scenes: with 0.3 it names 5 % of single shapes wrongly, and two things rarely
 FLOW_ONE = 0.5
 # what examples/*.png show
@@ -144,44 +146,6 @@ def ship(work: Path) -> None:
     print(f"shipped {size / 1e6:.1f} MB in {weights}")
 
 
-class Log:
-    """Which stages are done in a working folder, with what they were asked for and how long they
-    took. A stage that is done again makes those after it undone.
-    """
-
-    def __init__(self, work: Path) -> None:
-        self.file = work / "stages.json"
-        known = json.loads(self.file.read_text("utf-8")) if self.file.exists() else {}
-        self.stages: dict[str, dict[str, Any]] = known
-
-    def done(self, stage: str, asked: dict[str, Any]) -> bool:
-        return self.stages.get(stage, {}).get("seconds") is not None and self._same(stage, asked)
-
-    def cut_off(self, stage: str, asked: dict[str, Any]) -> bool:
-        return self._same(stage, asked) and not self.done(stage, asked)
-
-    def begin(self, stage: str, asked: dict[str, Any]) -> None:
-        at = STAGES.index(stage)
-        self.stages = {one: self.stages[one] for one in STAGES[:at] if one in self.stages}
-        self._write(stage, asked | {"seconds": None})
-
-    def end(self, stage: str, seconds: float) -> None:
-        self._write(stage, self.stages[stage] | {"seconds": round(seconds, 1)})
-
-    def __str__(self) -> str:
-        took = {stage: one["seconds"] for stage, one in self.stages.items() if one["seconds"]}
-        lines = [f"{stage} {seconds:.0f} s" for stage, seconds in took.items()]
-        return ", ".join([*lines, f"together {sum(took.values()) / 60:.0f} min"])
-
-    def _same(self, stage: str, asked: dict[str, Any]) -> bool:
-        return self.stages.get(stage, {}) | {"seconds": None} == asked | {"seconds": None}
-
-    def _write(self, stage: str, entry: dict[str, Any]) -> None:
-        self.stages[stage] = entry
-        self.file.with_suffix(".new").write_text(json.dumps(self.stages, indent=2) + "\n", "utf-8")
-        self.file.with_suffix(".new").replace(self.file)
-
-
 def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bool) -> None:
     torch.manual_seed(seed)
     if stage == "vae":
@@ -248,23 +212,13 @@ def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, re
     vae = load_vae(folder / "vae")
     buckets = load_flow_corpus(work, vae)
     if stage == "flow":
-        if not resume:
-            (work / STATES[stage]).unlink(missing_ok=True)
-        painter = (
-            load_flow_painter(clip, folder)
-            if resume
-            else new_flow_painter(clip, folder / "tokenizer_3")
-        )
+        painter = new_flow_painter(clip, folder / "tokenizer_3")  # what is resumed has all values
         return train_transformer(painter, buckets, folder, budget, seed, resume=resume)
     painter = load_flow_painter(clip, folder)
     if stage == "flow-silhouette":
         output = folder / "silhouette"
         return train_transformer_controlnet(painter, vae, buckets[0], output, budget, seed=seed)
     train_transformer_lora(painter, vae, buckets[0], folder / "lora.safetensors", budget, seed=seed)
-
-
-def kept_state(work: Path, stage: str) -> bool:
-    return stage in STATES and (work / STATES[stage]).exists()
 
 
 def main() -> None:
@@ -287,7 +241,8 @@ def main() -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="unet, edges, silhouette, lora, flow: train on from what is there",
+        help="unet, edges, silhouette, lora: train for a budget more from what is there; flow: "
+        "go on where it was cut off, up to the budget",
     )
     arguments = parser.parse_args()
     # eight picture sizes overflow the usual 1,024
@@ -295,15 +250,18 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    log, together = Log(arguments.work), arguments.stage == "all"
+    log, together = StageLog(arguments.work, STAGES), arguments.stage == "all"
     for stage in STAGES if together else (arguments.stage,):
         steps = None if arguments.minutes else arguments.steps or STEPS.get(stage)
-        asked = {"updates": steps, "minutes": arguments.minutes, "seed": arguments.seed}
+        asked: dict[str, Any] = {"updates": steps, "minutes": arguments.minutes}
+        asked |= {"few": arguments.few} if stage == "evaluate" else {"seed": arguments.seed}
         if together and log.done(stage, asked):
             continue
-        resume = arguments.resume or (
-            together and log.cut_off(stage, asked) and kept_state(arguments.work, stage)
-        )
+        state = arguments.work / STATES[stage] if stage in STATES else None
+        goes_on = together and log.cut_off(stage, asked) and state is not None and state.exists()
+        resume = arguments.resume or goes_on
+        if state is not None and not resume:
+            state.unlink(missing_ok=True)  # another training's
         budget = Budget(steps, arguments.minutes)
         log.begin(stage, asked)
         run(stage, arguments.work, budget, arguments.seed, arguments.few, resume)

@@ -25,6 +25,7 @@ from katz_graph.mini.text import LENGTH, WIDTH, write_unigram_tokenizer
 from katz_graph.mini.train_unet import batch_captions, pick
 from katz_graph.mini.training import Budget, Descent, autocast, hidden_weights, squared_error
 
+STATE = "state.pt"  # what a training that is cut off goes on with
 SPACE = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)  # as SD3's
 PATCH, LARGEST = 2, 32  # cells: a token's side, the longest side of a picture
 WIDE, HEADS, BLOCKS = 144, 3, 6
@@ -226,7 +227,7 @@ def train_transformer(
     parameters = [parameter for module in painter.trained() for parameter in module.parameters()]
     hidden = hidden_weights(*painter.trained())
     descent = Descent("transformer", parameters, budget, peak, 0.999, every=500, hidden=hidden)
-    state = output / "state.pt"
+    state = output / STATE
     if resume:
         descent.go_on(state, generator)
 

@@ -15,7 +15,7 @@ from katz_graph.files.folders import MINI
 from katz_graph.mini.draw import draw
 from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_hints
 from katz_graph.mini.judge import Judge, load_judge
-from katz_graph.mini.train import STAGES, Log
+from katz_graph.mini.stage_log import StageLog
 from katz_graph.mini.train_judge import examine
 from katz_graph.mini.training import Budget, Descent
 from katz_graph.mini.world import caption, sample_scene
@@ -107,20 +107,21 @@ def test_a_training_goes_on_where_it_was_cut_off(
 
 def test_a_training_of_all_stages_knows_what_is_done(tmp_path: Path) -> None:
     asked, other = {"updates": 10, "seed": 0}, {"updates": 20, "seed": 0}
-    log = Log(tmp_path)
+    stages = "vae", "judge", "unet", "decoder", "edges"
+    log = StageLog(tmp_path, stages)
     for stage in ("vae", "judge", "unet"):
         log.begin(stage, asked)
         log.end(stage, 60.0)
     log.begin("decoder", asked)  # and killed
-    log = Log(tmp_path)
-    assert [stage for stage in STAGES if log.done(stage, asked)] == ["vae", "judge", "unet"]
+    log = StageLog(tmp_path, stages)
+    assert [stage for stage in stages if log.done(stage, asked)] == ["vae", "judge", "unet"]
     assert log.cut_off("decoder", asked) and not log.cut_off("decoder", other)
     assert not log.done("vae", other)
-    assert str(log) == "vae 60 s, judge 60 s, unet 60 s, together 3 min"
+    assert str(log) == "vae 60 s, judge 60 s, unet 60 s, decoder 0 s, together 3 min"
     log.begin("judge", other)
     log.end("judge", 30.0)  # what comes later was made of the old one
-    again = Log(tmp_path)
-    assert [stage for stage in STAGES if again.done(stage, asked)] == ["vae"]
+    again = StageLog(tmp_path, stages)
+    assert [stage for stage in stages if again.done(stage, asked)] == ["vae"]
     assert not again.cut_off("decoder", asked)
 
 

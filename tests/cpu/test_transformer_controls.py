@@ -17,12 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers_made import GUIDANCE, PROMPTS, STEPS, forward, guidance, inputs
 
-from katz_graph.bench.random_models import (
-    Kind,
-    draw_controlnet,
-    draw_network,
-    make_pipeline,
-)
+from katz_graph.bench.random_models import Kind, draw_controlnet, draw_network, make_pipeline
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.stock_pipelines import Asked, schedule, stock
 from katz_graph.bench.worker_threads import WorkerThreads

@@ -25,12 +25,7 @@ from transformers_made import (
     stock_picture,
 )
 
-from katz_graph.bench.random_models import (
-    Kind,
-    draw_network,
-    kinds,
-    make_pipeline,
-)
+from katz_graph.bench.random_models import Kind, draw_network, kinds, make_pipeline
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
@@ -45,14 +40,7 @@ from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
-from katz_graph.recipe import (
-    ConditioningEntry,
-    Lora,
-    Picture,
-    Prompt,
-    References,
-    Sizes,
-)
+from katz_graph.recipe import ConditioningEntry, Lora, Picture, Prompt, References, Sizes
 
 PEFT = {  # a layer of the second block
     "sd35": "transformer_blocks.1.attn.to_v",
@@ -243,7 +231,7 @@ def test_texts_of_other_lengths_share_no_call(
     ],
 )
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
-    name: Kind = kind.partition("+")[0]  # type: ignore[assignment]
+    name: Kind = kind.partition("+")[0]
     make_pipeline(tmp_path, name, 5, with_t5="+" in kind)
     latent = torch.zeros(1, kinds()[name].latent.channels, 8, 12)
     with local_engine() as engine:

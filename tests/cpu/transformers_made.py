@@ -15,12 +15,11 @@ from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_r
 from torch import Tensor
 from torch.nn.functional import pad
 
-from katz_graph.bench.random_models import Kind
+from katz_graph.bench.random_models import Kind, kinds
 from katz_graph.bench.requests import bind
 from katz_graph.bench.stock_pipelines import TEXTS, Asked, cfg, schedule, stock
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
-from katz_graph.models.families.flux.stock import TOLD
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import stage
 from katz_graph.planner.passes.expand import expand_sampling
@@ -81,7 +80,9 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
         for shape in ((batch, 16, 6, 10), (batch, 9, width))
     )
     vector = None if pooled is None else torch.randn(batch, pooled, generator=draw).to(dtype)
-    told = torch.full((batch,), TOLD) if config.get("guidance_embeds") else None
+    told = (
+        torch.full((batch,), kinds()["flux"].stock.told) if config.get("guidance_embeds") else None
+    )
     level = 0.4375 if pooled is None or told is not None else 437.5
     return Step.of(x.float(), x, 0.4375, level), TextEncoding(hidden, vector, guidance=told)
 

@@ -1,6 +1,6 @@
 """What a model family is stands in its folder: the rest of the program asks the declaration, and
-holds no family's name, not in docstrings and comments either, but for somebody else's words and
-what benches measure and the miniatures are.
+holds no family's name, not in docstrings and comments either, but for words of others, and for the
+models that benches measure and the miniatures are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from katz_graph.models.family import families
 ROOT = Path(__file__).parents[2]
 FAMILIES = "katz_graph/models/families/"
 COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
-WORDS = {  # file -> words that it must spell; at first of somebody else's vocabulary
+WORDS = {  # file -> words that it must spell; first those of somebody else's vocabulary
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by its name
     # values of the node AlignYourStepsScheduler

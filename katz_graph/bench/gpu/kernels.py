@@ -1,6 +1,6 @@
-"""Measures our kernels at the sizes of a step against a copy of their bytes, those that
-multiply with all their tiles, and what the libraries make of its products, convolutions and
-attention. Takes four minutes.
+"""Measures our kernels at the sizes of a step of the network against a copy of their bytes,
+those that multiply with all their tiles, and what the libraries make of its products, convolutions
+and attention. Takes four minutes.
 """
 
 from __future__ import annotations

@@ -13,10 +13,9 @@ from katz_graph.models.families.shared.random_parts import (
     END,
     LONG_WIDTH,
     SIZES,
+    T5_ENCODER,
     WIDTHS,
-    Encoder,
     clip,
-    t5,
     tokenizer,
 )
 from katz_graph.models.families.shared.random_transformers import (
@@ -44,10 +43,6 @@ def configuration(blocks: int, told: bool) -> Configuration:
     }
 
 
-def text_encoders(with_t5: bool) -> list[Encoder]:
-    return [(lambda: clip(SIZES[0], None), tokenizer(END), "CLIPTokenizer"), t5()]
-
-
 DEV = RandomTransformer(
     pipeline="FluxPipeline",
     network="FluxTransformer2DModel",
@@ -57,7 +52,10 @@ DEV = RandomTransformer(
     scheduler=lambda: FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True, base_shift=SHIFT, max_shift=SHIFT, shift=3.0
     ),
-    text_encoders=text_encoders,
+    text_encoders=(
+        (lambda: clip(SIZES[0], None), lambda: tokenizer(END), "CLIPTokenizer"),
+        T5_ENCODER,
+    ),
     latent=LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159),
     absent=("image_encoder", "feature_extractor"),
     stock=STOCK,
@@ -66,5 +64,6 @@ SCHNELL = replace(
     DEV,
     configuration=partial(configuration, told=False),
     scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=1.0),
+    stock=replace(STOCK, editing={}),
 )
 KINDS = {"flux": DEV, "schnell": SCHNELL}

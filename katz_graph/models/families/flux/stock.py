@@ -11,13 +11,11 @@ from katz_graph.models.families.shared.stock import Stock
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOLD = 3.5
-
 
 def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
     return {
         "latents": FluxPipeline._pack_latents(noise, *noise.shape),
-        "guidance_scale": TOLD,
+        "guidance_scale": guidance,
         "max_sequence_length": 256,
     }
 
@@ -29,7 +27,7 @@ def unpacked(made: Tensor, height: int, width: int) -> Tensor:
 
 STOCK = Stock(
     arguments,
-    told=TOLD,
+    told=3.5,
     unpacked=unpacked,
     editing={
         "fill": ("FluxFillPipeline", {"in_channels": 384, "out_channels": 64}),

@@ -16,9 +16,8 @@ from katz_graph.models.families.hunyuan_dit.stock import STOCK
 from katz_graph.models.families.shared.random_parts import (
     LONG_WIDTH,
     POOLED_WIDTH,
+    T5_ENCODER,
     WIDTHS,
-    Encoder,
-    t5,
 )
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,
@@ -78,10 +77,6 @@ def bert() -> Any:
     return transformers.BertModel(config).to(torch.float32)
 
 
-def text_encoders(with_t5: bool) -> list[Encoder]:
-    return [(bert, Words(), "BertTokenizer"), t5()]
-
-
 def scheduler(beta_end: float) -> DDPMScheduler:
     return DDPMScheduler(
         beta_schedule="scaled_linear",
@@ -100,7 +95,7 @@ NEWER = RandomTransformer(
     configuration=configuration,
     control_configuration=control_configuration,
     scheduler=partial(scheduler, 0.018),
-    text_encoders=text_encoders,
+    text_encoders=((bert, Words, "BertTokenizer"), T5_ENCODER),
     latent=LatentSpace(channels=4, factor=8, scale=0.13025),
     absent=("safety_checker", "feature_extractor"),
     stock=STOCK,

@@ -17,7 +17,10 @@ def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
 
 
 def euler(pipeline: Any) -> float:
-    """It begins with noise of the highest level, a KSampler with that and a picture of size one."""
+    """Puts Euler's scheduler in place of DDPM's. Returns the factor of the first noise: Euler's
+    begins with noise of the highest level alone, a KSampler's with that added to a picture of size
+    one.
+    """
     taken = EulerDiscreteScheduler.from_config(
         pipeline.scheduler.config, timestep_spacing="linspace"
     )

@@ -15,10 +15,9 @@ from katz_graph.models.families.shared.random_parts import (
     LONG_WIDTH,
     POOLED_WIDTH,
     SIZES,
+    T5_ENCODER,
     WIDTHS,
-    Encoder,
     clip,
-    t5,
     tokenizer,
 )
 from katz_graph.models.families.shared.random_transformers import (
@@ -53,21 +52,11 @@ def control_configuration(network: Configuration, blocks: int) -> Configuration:
     return {name: value for name, value in network.items() if name not in without}
 
 
-def text_encoders(with_t5: bool) -> list[Encoder]:
-    """Lists both of CLIP, of which the first one's projection changes nothing, as in the published
-    folders.
-    """
-
-    def first() -> Any:
-        encoder = clip(SIZES[0], WIDTHS[0])
-        nn.init.eye_(encoder.text_projection.weight)
-        return encoder
-
-    both: list[Encoder] = [
-        (first, tokenizer(END), "CLIPTokenizer"),
-        (lambda: clip(SIZES[1], POOLED_WIDTH), tokenizer("!"), "CLIPTokenizer"),
-    ]
-    return [*both, t5()] if with_t5 else both
+def first_encoder() -> Any:
+    """Makes one whose projection changes nothing, as in the published folders."""
+    encoder = clip(SIZES[0], WIDTHS[0])
+    nn.init.eye_(encoder.text_projection.weight)
+    return encoder
 
 
 FIRST = RandomTransformer(
@@ -77,7 +66,11 @@ FIRST = RandomTransformer(
     configuration=configuration,
     control_configuration=control_configuration,
     scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=3.0),
-    text_encoders=text_encoders,
+    text_encoders=(
+        (first_encoder, lambda: tokenizer(END), "CLIPTokenizer"),
+        (lambda: clip(SIZES[1], POOLED_WIDTH), lambda: tokenizer("!"), "CLIPTokenizer"),
+        T5_ENCODER,
+    ),
     latent=LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609),
     absent=("image_encoder", "feature_extractor", "text_encoder_3", "tokenizer_3"),
     stock=STOCK,

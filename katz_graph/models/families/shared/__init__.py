@@ -1,1 +1,3 @@
-"""Declares, computes and sizes the stages that several families share: text encoders and VAEs."""
+"""Declares, computes and sizes the stages that several families share: text encoders, VAEs and
+those of transformers; makes the parts of their small random models.
+"""

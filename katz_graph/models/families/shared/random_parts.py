@@ -30,8 +30,8 @@ POOLED_WIDTH = 40  # of the second one's projection
 PADDING = 16  # columns of zeros behind CLIP's text encoders' own
 LONG_WIDTH = sum(WIDTHS) + PADDING  # of T5 and of a language model
 
-Encoder = tuple[Callable[[], Any], Any, str]
-"""Makes a text encoder; its tokenizer; what a pipeline's index calls the tokenizer."""
+Encoder = tuple[Callable[[], Any], Callable[[], Any], str]
+"""Makes a text encoder; makes its tokenizer; what a pipeline's index calls the tokenizer."""
 
 
 @contextmanager
@@ -75,27 +75,26 @@ def clip(sizes: Mapping[str, Any], projection: int | None) -> Any:
     return kind(config).to(torch.float32)
 
 
-def t5() -> Encoder:
-    """Returns what makes a small T5."""
-
-    def make() -> Any:
-        config = transformers.T5Config(
-            vocab_size=32128,
-            d_model=LONG_WIDTH,
-            d_kv=16,
-            d_ff=48,
-            num_layers=2,
-            num_heads=2,
-            feed_forward_proj="gated-gelu",
-        )
-        return transformers.T5EncoderModel(config).to(torch.float32)
-
-    return make, shipped(T5), "T5TokenizerFast"
+def t5() -> Any:
+    """Makes a small T5, in float32."""
+    config = transformers.T5Config(
+        vocab_size=32128,
+        d_model=LONG_WIDTH,
+        d_kv=16,
+        d_ff=48,
+        num_layers=2,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
+    )
+    return transformers.T5EncoderModel(config).to(torch.float32)
 
 
 def shipped(kind: EncoderKind) -> Any:
     """Loads the tokenizer that comes with the package."""
     return getattr(transformers, kind.tokenizer).from_pretrained(TOKENIZERS / SHIPPED[kind])
+
+
+T5_ENCODER: Encoder = (t5, lambda: shipped(T5), "T5TokenizerFast")
 
 
 def vae(space: LatentSpace, upcast: bool = False) -> AutoencoderKL:

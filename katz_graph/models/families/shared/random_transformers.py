@@ -30,7 +30,7 @@ class RandomTransformer:
 
     `pipeline`, `network`, `control`: classes of diffusers. `configuration` returns arguments of a
     transformer with so many blocks, `control_configuration` those of a ControlNet with so many,
-    from a transformer's. `text_encoders`: in order, with T5 where it is asked for or must be there.
+    from a transformer's. `text_encoders`: in order; a third one only where it is asked for.
     `absent`: what the pipeline's index says that it goes without. `stock`: how the pipeline is
     asked.
     """
@@ -41,7 +41,7 @@ class RandomTransformer:
     configuration: Callable[[int], Configuration]
     control_configuration: Callable[[Configuration, int], Configuration]
     scheduler: Callable[[], Any]
-    text_encoders: Callable[[bool], list[Encoder]]
+    text_encoders: tuple[Encoder, ...]
     latent: LatentSpace
     absent: tuple[str, ...]
     stock: Stock
@@ -72,7 +72,8 @@ class RandomTransformer:
     ) -> None:
         """Writes a pipeline in diffusers' folder layout, in torch's default format and made on its
         default device, text encoders in float32: transformer, text encoders, tokenizers, VAE,
-        scheduler. `spread`: of the transformer's weights. `changed`: of its configuration.
+        scheduler. `with_t5`: T5 as a third text encoder, of kinds that may go without it. `spread`:
+        of the transformer's weights. `changed`: of its configuration.
         """
         folder, scheduler = Path(folder), self.scheduler()
         parts: dict[str, Any] = {
@@ -90,11 +91,11 @@ class RandomTransformer:
             last.bias.data[len(last.bias) // 2 :] = -100.0
             coder.save_pretrained(folder / "vae")
             scheduler.save_pretrained(folder / "scheduler")
-            encoders = self.text_encoders(with_t5)
-            for suffix, (make, words, tokens) in zip(("", "_2", "_3"), encoders, strict=False):
+            suffixes = ("", "_2", "_3") if with_t5 else ("", "_2")
+            for suffix, (make, words, tokens) in zip(suffixes, self.text_encoders, strict=False):
                 encoder = make()
                 encoder.save_pretrained(folder / f"text_encoder{suffix}")
-                words.save_pretrained(folder / f"tokenizer{suffix}")
+                words().save_pretrained(folder / f"tokenizer{suffix}")
                 parts[f"text_encoder{suffix}"] = ["transformers", type(encoder).__name__]
                 parts[f"tokenizer{suffix}"] = ["transformers", tokens]
         absent = {name: [None, None] for name in self.absent}

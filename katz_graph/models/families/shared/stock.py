@@ -18,11 +18,10 @@ class Stock:
 
     `arguments` returns what it is given for noise [B, C, h, w] and a sampler's guidance.
     `schedule`: whose levels are its own. `told`: the guidance that models are told, which then have
-    no negative side. `unpacked` returns a latent [B, C, h, w] of what the pipeline gives, and the
-    picture's height and width. `euler` gives a pipeline whose scheduler draws noise one that does
-    not, and returns what the first noise is multiplied by. `editing`: of models that are shown a
-    picture themselves; maps what it is to them to their pipeline and to what their configuration
-    has.
+    no negative side. `unpacked` makes a latent [B, C, h, w] of what the pipeline gives; it also
+    takes the picture's height and width. `euler` puts Euler's scheduler in place of one that draws
+    noise, and returns the factor of the first noise. `editing`: of models that are shown a picture
+    themselves; maps what it is to them to their pipeline and to what their configuration has.
     """
 
     arguments: Callable[[Tensor, float], dict[str, Any]]

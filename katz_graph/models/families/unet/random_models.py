@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,15 +18,15 @@ import torch
 from diffusers import ControlNetModel, EulerDiscreteScheduler, UNet2DConditionModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.latent_space import LatentSpace
 from katz_graph.models.families.shared.random_parts import (
     END,
     POOLED_WIDTH,
     SIZES,
-    VOCABULARY,
     WIDTHS,
+    clip,
     factors,
     seeded,
     tokenizer,
@@ -62,20 +62,8 @@ class TextEncoder:
     def width(self) -> int:
         return WIDTHS[self.size]
 
-    def made(self, pooled_width: int) -> CLIPTextModel | CLIPTextModelWithProjection:
-        sizes = SIZES[self.size]
-        config = CLIPTextConfig(
-            **sizes,
-            vocab_size=VOCABULARY,
-            intermediate_size=2 * self.width,
-            num_attention_heads=4,
-            max_position_embeddings=77,
-            projection_dim=pooled_width,
-            bos_token_id=VOCABULARY - 2,
-            eos_token_id=VOCABULARY - 1,
-            initializer_factor=4.0,
-        )
-        return CLIPTextModelWithProjection(config) if self.suffix else CLIPTextModel(config)
+    def made(self, pooled_width: int) -> Any:
+        return clip(SIZES[self.size], pooled_width if self.suffix else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +83,8 @@ class RandomUNet:
     prediction: str = "epsilon"
     pooled_width: int = POOLED_WIDTH
     original: bool = False
-    upcast: bool = field(default=False, kw_only=True)  # its VAE overflows in float16
+    upcast: bool = False  # its VAE overflows in float16
+    stock: None = None  # parity has loops of its own for UNets
 
     def configuration(
         self, channels: tuple[int, ...] = CHANNELS, layers: int = LAYERS_PER_BLOCK
@@ -283,36 +272,36 @@ UNFORCED = {"force_zeros_for_empty_prompt": False}
 SECOND = TextEncoder(1, "_2", "!", "lora_te2")
 KINDS = {
     "sd1": RandomUNet(
-        "StableDiffusionPipeline",
-        UNSAFE,
-        (TextEncoder(0, "", END),),
-        UNSIZED | {"attention_head_dim": 4},
-        SD,
+        pipeline="StableDiffusionPipeline",
+        index=UNSAFE,
+        text_encoders=(TextEncoder(0, "", END),),
+        own=UNSIZED | {"attention_head_dim": 4},
+        latent=SD,
     ),
     "sd2": RandomUNet(
-        "StableDiffusionPipeline",
-        UNSAFE,
-        (TextEncoder(1, "", "!"),),
-        UNSIZED | {"attention_head_dim": (2, 3, 4), "use_linear_projection": True},
-        SD,
-        "v_prediction",
+        pipeline="StableDiffusionPipeline",
+        index=UNSAFE,
+        text_encoders=(TextEncoder(1, "", "!"),),
+        own=UNSIZED | {"attention_head_dim": (2, 3, 4), "use_linear_projection": True},
+        latent=SD,
+        prediction="v_prediction",
     ),
     "sdxl": RandomUNet(
-        "StableDiffusionXLPipeline",
-        UNFORCED,
-        (TextEncoder(0, "", END, "lora_te1"), SECOND),
-        SIZED | {"projection_class_embeddings_input_dim": 6 * SIZE_WIDTH + POOLED_WIDTH},
-        SDXL,
+        pipeline="StableDiffusionXLPipeline",
+        index=UNFORCED,
+        text_encoders=(TextEncoder(0, "", END, "lora_te1"), SECOND),
+        own=SIZED | {"projection_class_embeddings_input_dim": 6 * SIZE_WIDTH + POOLED_WIDTH},
+        latent=SDXL,
         original=True,
         upcast=True,
     ),
     # its text comes from one encoder, as wide as its pooled text
     "refiner": RandomUNet(
-        "StableDiffusionXLPipeline",
-        UNFORCED,
-        (SECOND,),
-        SIZED | {"projection_class_embeddings_input_dim": 5 * SIZE_WIDTH + SECOND.width},
-        SDXL,
+        pipeline="StableDiffusionXLPipeline",
+        index=UNFORCED,
+        text_encoders=(SECOND,),
+        own=SIZED | {"projection_class_embeddings_input_dim": 5 * SIZE_WIDTH + SECOND.width},
+        latent=SDXL,
         pooled_width=SECOND.width,
         original=True,
         upcast=True,

@@ -9,7 +9,7 @@ import transformers
 from diffusers import FlowMatchEulerDiscreteScheduler
 
 from katz_graph.latent_space import LatentSpace
-from katz_graph.models.families.shared.random_parts import LONG_WIDTH, Encoder, shipped
+from katz_graph.models.families.shared.random_parts import LONG_WIDTH, shipped
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,
     RandomTransformer,
@@ -56,10 +56,10 @@ def language_model() -> Any:
     return transformers.Qwen3Model(config).to(torch.float32)
 
 
-def text_encoders(with_t5: bool) -> list[Encoder]:
-    words = shipped(QWEN3)
-    words.chat_template = CHAT
-    return [(language_model, words, "Qwen2Tokenizer")]
+def words() -> Any:
+    taken = shipped(QWEN3)
+    taken.chat_template = CHAT
+    return taken
 
 
 KINDS = {
@@ -70,7 +70,7 @@ KINDS = {
         configuration=configuration,
         control_configuration=control_configuration,
         scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=3.0),
-        text_encoders=text_encoders,
+        text_encoders=((language_model, words, "Qwen2Tokenizer"),),
         latent=LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159),
         absent=(),
         stock=STOCK,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
-    """It adds the difference of both sides to the positive one."""
+    """Asks for one less of guidance: the pipeline adds the difference to the positive side."""
     return {"latents": noise, "guidance_scale": guidance - 1}
 
 

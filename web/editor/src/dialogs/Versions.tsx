@@ -9,12 +9,17 @@ import { Modal } from "./Modal";
 
 export function Versions({ onClose }: { readonly onClose: () => void }) {
   const session = useActive();
-  const saved = session?.file ?? null; // another one after each saving, which may still be under way
+  const saved = session?.file ?? null; // replaced by each saving: the list is asked for again then
   const file = saved?.path ?? null;
   const [versions, setVersions] = useState<readonly Version[] | null>(null);
   const [chosen, setChosen] = useState<{ version: Version; doc: Doc } | null>(null);
   useEffect(() => {
-    if (saved !== null) versionsOf(saved.path).then(setVersions, tell);
+    if (saved === null) return;
+    let newest = true;
+    versionsOf(saved.path).then((found) => newest && setVersions(found), tell);
+    return () => {
+      newest = false;
+    };
   }, [saved]);
   if (session === null) return null;
   const choose = (version: Version) =>

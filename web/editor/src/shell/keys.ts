@@ -89,10 +89,25 @@ export function combination(event: KeyboardEvent): string | null {
   return parts.join("+");
 }
 
-/** What is pressed; where a letter's key gives none of the Latin alphabet, as in other scripts and with
- * a Mac's Option key, the letter that is printed on it elsewhere.
+interface Keyboard {
+  getLayoutMap(): Promise<ReadonlyMap<string, string>>;
+}
+
+/** What keys give in the person's Latin layout, by their place; where the browser tells it. */
+let layout: ReadonlyMap<string, string> = new Map();
+const { keyboard } = (globalThis.navigator ?? {}) as { readonly keyboard?: Keyboard };
+keyboard?.getLayoutMap().then(
+  (found) => {
+    layout = found;
+  },
+  () => undefined, // within a page that does not allow it
+);
+
+/** What is pressed; in another script, and where a Mac's Option key changes it, what the key gives in
+ * the person's Latin layout, or in that of the USA.
  */
-function latin({ key, code }: KeyboardEvent): string {
-  const [, letter] = /^Key([A-Z])$/.exec(code) ?? [];
-  return letter !== undefined && (key === "Dead" || /^[^\x20-\x7f]$/u.test(key)) ? letter : key;
+function latin({ key, code, altKey }: KeyboardEvent): string {
+  const foreign = altKey ? /^(Dead|[^\x20-\x7f])$/u : /^(?!\p{Script=Latin})\p{L}$/u;
+  if (!foreign.test(key)) return key;
+  return layout.get(code) ?? /^Key([A-Z])$/.exec(code)?.[1] ?? key;
 }

@@ -84,7 +84,14 @@ export async function takeTheirs(path: string): Promise<void> {
   }
 }
 
-export async function renameStored(path: string, name: string): Promise<void> {
+/** Waits for a saving that is under way, and the next saving for it: it asks for the new name then. */
+export function renameStored(path: string, name: string): Promise<void> {
+  const renaming = underWay.then(() => rename(path, name));
+  underWay = renaming.catch(() => undefined);
+  return renaming;
+}
+
+async function rename(path: string, name: string): Promise<void> {
   const to = name.endsWith(ENDING) ? name : name + ENDING;
   const file = await moveWorkflow(path, to);
   await moveVersions(path, file.path).catch(tell); // the file is renamed, with or without them
