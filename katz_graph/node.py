@@ -78,14 +78,27 @@ class ShownFor:
 
 
 @dataclass(frozen=True, slots=True)
+class Growing:
+    """Has an input be one of a group of equal wires: editors show those that are linked and one
+    more, and graphs call it `group.name`, as ComfyUI's Autogrow does. `prefix` stands before
+    numbers from 0 in their names; None where each has a name of its own. `least` of them are there
+    at any time.
+    """
+
+    group: str
+    prefix: str | None
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link
     only, unless it has a `check`).
 
     `check` takes a literal, or what a link delivers to a knob, and returns the value; it raises
     ValueError. `refresh` returns the choices as they are now, where they are files. `raw`: `run`
-    gets the link itself as `[node, output]`. `shown_for`: the choices of a knob that it belongs to.
-    `options` are what a pack wrote of the input, for
+    gets the link itself as `[node, output]`. `shown_for`: the choices of a knob that it belongs to;
+    `grows`: the group that it is one of. `options` are what a pack wrote of the input, for
     editors.
     """
 
@@ -105,12 +118,16 @@ class Input:
     refresh: Callable[[], tuple[Any, ...]] | None = None
     raw: bool = False
     shown_for: ShownFor | None = None
+    grows: Growing | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def own_name(self) -> str:
-        """Returns the name of the field or argument: without the knob that the input belongs to."""
-        return self.name.removeprefix(f"{self.shown_for.knob}.") if self.shown_for else self.name
+        """Returns the name of the field or argument: without the group that the input is one of, or
+        the knob that it belongs to.
+        """
+        within = self.grows.group if self.grows else self.shown_for.knob if self.shown_for else ""
+        return self.name.removeprefix(f"{within}.") if within else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,15 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from katz_graph.errors import InputError
-from katz_graph.formats.signature import DYNAMIC, Port, Signature, WidgetSlot, is_seed, start
+from katz_graph.formats.signature import (
+    DYNAMIC,
+    GROWING,
+    Port,
+    Signature,
+    WidgetSlot,
+    is_seed,
+    start,
+)
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.messages import one_line, show
 
@@ -22,6 +30,7 @@ TIMEOUT = 30.0  # seconds
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR")
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
 DEPTH = 8  # dynamic choices inside each other
+MOST = 100  # wires of a group that grows
 
 
 def read_object_info(source: str) -> dict[str, Signature]:
@@ -88,7 +97,7 @@ def _signature(name: str, described: Any) -> Signature:
             widgets.append(found)
             wires += dict.fromkeys(_further_wires(port, declared))
         else:
-            wires.append(found)
+            wires += _wires(found, declared)
     sockets = _list(described.get("output"))
     names = _list(described.get("output_name"))
     outputs = [
@@ -163,9 +172,26 @@ def _further_wires(name: str, declared: Any, depth: int = 0) -> Iterator[Port]:
         for _, inner, further in _brought(name, _list(options.get("options"))):
             port = _port(inner, further, depth + 1)
             if isinstance(port, Port):
-                yield port
+                yield from _wires(port, further)
             else:
                 yield from _further_wires(inner, further, depth + 1)
+
+
+def _wires(port: Port, declared: Any) -> list[Port]:
+    """Returns the wire; of a group that grows all those that it may have."""
+    if port.socket != GROWING:
+        return [port]
+    options = _list(declared)[1:]
+    template = options[0].get("template") if options and isinstance(options[0], Mapping) else None
+    if not isinstance(template, Mapping):
+        return [port]
+    names = _list(template.get("names"))
+    most = template.get("max")
+    if "prefix" in template and isinstance(most, int):
+        names = [f"{template['prefix']}{number}" for number in range(min(most, MOST))]
+    kinds = [kind for _, kind in _declared(template.get("input"))]
+    one = _port(port.name, kinds[0] if kinds else "*")
+    return [Port(f"{port.name}.{name}", one.socket, port.name) for name in names[:MOST]]
 
 
 def _brought(name: str, choices: list[Any]) -> Iterator[tuple[str, str, Any]]:

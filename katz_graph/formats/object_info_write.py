@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from katz_graph.files.folders import Folders
-from katz_graph.formats.signature import DYNAMIC, is_seed
+from katz_graph.formats.signature import DYNAMIC, GROWING, is_seed
 from katz_graph.node import Input, NodeType
 from katz_graph.packs import BUILTIN
 
@@ -40,10 +40,8 @@ def object_info(kinds: Iterable[NodeType], folders: Folders | None = None) -> di
 
 def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
     """Describes one type: its inputs by group, its outputs, and its other properties."""
-    groups: dict[str, dict[str, Any]] = {"required": {}}
-    for port in kind.inputs.values():
-        if port.shown_for is None:
-            _put(groups, kind, port, _config(kind, port, folders))
+    own = [port for port in kind.inputs.values() if port.shown_for is None]
+    groups = _groups(kind, own, folders)
     if kind.hidden or kind.unlisted:
         groups["hidden"] = {
             _hidden_name(name, what): what for name, what in kind.hidden.items()
@@ -78,9 +76,21 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
     }
 
 
-def _put(groups: dict[str, dict[str, Any]], kind: NodeType, port: Input, config: list[Any]) -> None:
-    group = "required" if _counts_as_required(kind, port) else "optional"
-    groups.setdefault(group, {})[port.own_name] = config
+def _groups(
+    kind: NodeType, ports: Iterable[Input], folders: Folders | None
+) -> dict[str, dict[str, Any]]:
+    """Describes inputs as required and optional ones; a group that grows is one of them."""
+    groups: dict[str, dict[str, Any]] = {"required": {}}
+    for port in ports:
+        required = "required" if _counts_as_required(kind, port) else "optional"
+        if port.grows is None:
+            groups.setdefault(required, {})[port.own_name] = _config(kind, port, folders)
+        else:
+            within = f"{port.shown_for.knob}." if port.shown_for else ""
+            name = port.grows.group.removeprefix(within)
+            if not any(name in described for described in groups.values()):
+                groups.setdefault(required, {})[name] = _growing(kind, port, folders)
+    return groups
 
 
 def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
@@ -90,13 +100,25 @@ def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
     config = input_config(port, folders)
     if not kind.brought_by(port.name):
         return config
-    options = []
-    for choice in port.choices or ():
-        groups: dict[str, dict[str, Any]] = {"required": {}}
-        for one in kind.brought_by(port.name, choice):
-            _put(groups, kind, one, input_config(one, folders))
-        options.append({"key": choice, "inputs": groups})
+    options = [
+        {"key": choice, "inputs": _groups(kind, kind.brought_by(port.name, choice), folders)}
+        for choice in port.choices or ()
+    ]
     return [DYNAMIC, config[1] | {"options": options}]
+
+
+def _growing(kind: NodeType, first: Input, folders: Folders | None) -> list[Any]:
+    """Describes the group that an input is the first of, as ComfyUI's Autogrow."""
+    grows = first.grows
+    assert grows is not None
+    names = [one.own_name for one in kind.inputs.values() if one.grows == grows]
+    required = "required" if first.required else "optional"
+    template: dict[str, Any] = {
+        "input": {required: {names[0]: input_config(first, folders)}},
+        "min": grows.least,
+    }
+    numbered = {"prefix": grows.prefix, "max": len(names)}
+    return [GROWING, {"template": template | (numbered if grows.prefix else {"names": names})}]
 
 
 def input_config(port: Input, folders: Folders | None = None) -> list[Any]:

@@ -26,18 +26,22 @@ STARTS: Mapping[str, Any] = {
 }
 """What widgets begin with whose type names no default."""
 
-# the socket of a choice that brings further inputs
+# the sockets of a choice that brings further inputs, and of a group that grows
 DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
+GROWING = "COMFY_AUTOGROW_V3"
 # whole numbers of these names have a control widget even where the type does not say so
 SEEDS = ("seed", "noise_seed")
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A wire or an output."""
+    """A wire or an output. `group`: of wires of which only those that are linked are drawn, and
+    one more.
+    """
 
     name: str
     socket: str
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,11 @@ def unknown_types(graph: Graph, known: Signatures) -> str:
 
 def _of_type(kind: NodeType) -> Signature:
     return Signature(
-        wires=tuple(Port(port.name, port.socket) for port in kind.inputs.values() if not port.knob),
+        wires=tuple(
+            Port(port.name, port.socket, port.grows.group if port.grows else "")
+            for port in kind.inputs.values()
+            if not port.knob
+        ),
         widgets=tuple(
             _widget(port, kind)
             for port in kind.inputs.values()

@@ -4,7 +4,7 @@ it has them, and the other nodes in columns by the longest way from a source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import networkx as nx
@@ -207,9 +207,11 @@ class EditorDrawing:
     def _inputs(
         self, key: str, call: NodeCall, signature: Signature | None
     ) -> Iterator[dict[str, Any]]:
-        """Yields every wire, and of the widgets those that are linked."""
+        """Yields every wire, of a group that grows one that is free, and of the widgets those that
+        are linked.
+        """
         linked = dict(call.links())
-        wires = {port.name: port.socket for port in signature.wires} if signature else {}
+        wires = _drawn(signature.wires, linked) if signature else {}
         widgets = (
             {slot.name: slot.socket for slot in chosen(signature.widgets, call.inputs)}
             if signature
@@ -318,3 +320,15 @@ def _size(node: Mapping[str, Any], signature: Signature | None) -> list[float]:
     )
     slots = max(len(node["inputs"]), len(node["outputs"])) + len(node["widgets_values"]) - texts
     return [WIDTH, HEAD + ROW * slots + TEXT * texts + PICTURE * pictures]
+
+
+def _drawn(wires: Sequence[Port], linked: Container[str]) -> dict[str, str]:
+    """Returns the sockets of the wires that are drawn, by name."""
+    free: set[str] = set()
+    drawn = {}
+    for wire in wires:
+        if wire.name in linked or wire.group not in free:
+            drawn[wire.name] = wire.socket
+        if wire.group and wire.name not in linked:
+            free.add(wire.group)
+    return drawn

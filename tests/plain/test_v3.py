@@ -360,27 +360,6 @@ def test_any_number_of_inputs(tmp_path: Path) -> None:
     assert outputs(done, "2") == (2,)
 
 
-def test_dynamic_inputs_are_refused_node_by_node(tmp_path: Path) -> None:
-    body = simple(
-        "Grows",
-        'io.Autogrow.Input("many", template=io.Autogrow.TemplatePrefix(io.Int.Input("x"), '
-        'prefix="x", min=1, max=9))',
-    )
-    body += simple(
-        "Chooses",
-        'io.DynamicCombo.Input("mode", options=[io.DynamicCombo.Option("a", [io.Int.Input("x")])])',
-    )
-    body += simple("Fine")
-    registry, problems = loaded(tmp_path, body, "Grows", "Chooses", "Fine")
-    assert "Fine" in registry and "Grows" not in registry
-    assert len(problems) == 2
-    assert (
-        "node Grows: inputs that only an editor can unfold are not supported: many (io.Autogrow)"
-        in problems[0]
-    )
-    assert "node Chooses" in problems[1] and "mode (io.DynamicCombo)" in problems[1]
-
-
 def test_one_bad_schema_leaves_the_others(tmp_path: Path) -> None:
     body = (
         "class Bad(io.ComfyNode):\n    @classmethod\n    def define_schema(cls):\n        raise "

@@ -5,12 +5,13 @@ how nodes run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 from katz_graph.comfy.v1.adapter import V1Class
+from katz_graph.comfy.v3.dynamic import Flat, flat, gathered
 from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
 from katz_graph.comfy.v3.schema import (
     ComfyExtension,
@@ -21,7 +22,9 @@ from katz_graph.comfy.v3.schema import (
     Schema,
 )
 from katz_graph.comfy.v3.ui import as_dict
+from katz_graph.errors import InputError
 from katz_graph.host.run_sync import settled
+from katz_graph.node import Input as InputPort
 from katz_graph.node import NodeType
 from katz_graph.scope import ExecutionBlocker
 
@@ -79,27 +82,27 @@ class V3Class:
             first_convention(self.node_class, schema),
             schema.display_name or schema.node_id,
         ).describe()
-        return replace(described, undeclared="all") if schema.accept_all_inputs else described
+        return replace(
+            described,
+            inputs=_belonging(described.inputs, _unfolded(schema)),
+            undeclared="all" if schema.accept_all_inputs else described.undeclared,
+        )
 
 
 def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
-    """Makes a V1 class that does what `kind` does. TypeError names the dynamic inputs, which there
-    are not.
+    """Makes a V1 class that does what `kind` does. TypeError names an input that cannot be
+    unfolded.
     """
-    dynamic = [f"{port.id} (io.{port.dynamic})" for port in schema.inputs if port.dynamic]
-    if dynamic:
-        raise TypeError(
-            f"node {schema.node_id}: inputs that only an editor can unfold are not supported: "
-            f"{', '.join(dynamic)}"
-        )
+    _unfolded(schema)
 
     def execute(self: Any, **values: Any) -> Any:
         given, hidden = _parted(values)
-        return _result(schema, _bound(kind, hidden).execute(**given))
+        return _result(schema, _bound(kind, hidden).execute(**gathered(schema.inputs, given)))
 
     async def execute_async(self: Any, **values: Any) -> Any:
         given, hidden = _parted(values)
-        return _result(schema, await _bound(kind, hidden).execute(**given))
+        result = await _bound(kind, hidden).execute(**gathered(schema.inputs, given))
+        return _result(schema, result)
 
     members: dict[str, Any] = {
         "INPUT_TYPES": classmethod(lambda cls: _input_types(kind.GET_SCHEMA())),
@@ -116,12 +119,32 @@ def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
         "__module__": kind.__module__,
         **{theirs: value for ours, theirs in SAID.items() if (value := getattr(schema, ours))},
         **{
-            theirs: _method(getattr(kind, ours), theirs)
+            theirs: _method(getattr(kind, ours), theirs, schema)
             for ours, theirs in OPTIONAL_METHODS.items()
             if hasattr(kind, ours)
         },
     }
     return type(schema.node_id, (), members)
+
+
+def _belonging(inputs: Mapping[str, InputPort], known: Sequence[Flat]) -> dict[str, InputPort]:
+    """Returns the inputs with what they belong to, those of a group one behind the other."""
+    belong = {one.port.id: one for one in known}
+    made: dict[str, InputPort] = {}
+    for name in inputs:
+        grows = belong[name].grows
+        for one in known if grows else (belong[name],):
+            if one.grows == grows and one.port.id not in made:
+                port = inputs[one.port.id]
+                made[port.name] = replace(port, shown_for=one.shown_for, grows=one.grows)
+    return made
+
+
+def _unfolded(schema: Schema) -> list[Flat]:
+    try:
+        return list(flat(schema.inputs))
+    except TypeError as error:
+        raise TypeError(f"node {schema.node_id}: {error}") from None
 
 
 def _bound(kind: type[ComfyNode], hidden: Mapping[str, Any]) -> type[ComfyNode]:
@@ -139,17 +162,31 @@ def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in values.items() if not name.startswith(HIDDEN)}, hidden
 
 
-def _method(theirs: Callable[..., Any], name: str) -> Any:
-    """Makes a class method with the same parameters, which tell the V1 adapter what it checks."""
+def _method(theirs: Callable[..., Any], name: str, schema: Schema) -> Any:
+    """Makes a class method with the same parameters, which tell the V1 adapter what it checks; one
+    that takes everything where inputs are gathered, whose names are no parameters.
+    """
+    parameters = list(inspect.signature(theirs).parameters.values())
+    accepted = {parameter.name for parameter in parameters}
+    everything = inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)
+    takes_all = any(parameter.kind is everything.kind for parameter in parameters)
+    gathers = any(one.shown_for or one.grows for one in _unfolded(schema))
     parameters = [
         inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        *inspect.signature(theirs).parameters.values(),
+        *([everything] if gathers else parameters),
     ]
 
     def call(cls: Any, *given: Any, **named: Any) -> Any:
-        return theirs(
-            *given, **{key: value for key, value in named.items() if not key.startswith(HIDDEN)}
-        )
+        values, _ = _parted(named)
+        if gathers:
+            try:
+                values = gathered(schema.inputs, values, name == "check_lazy_status")
+            except InputError as error:
+                if name == "VALIDATE_INPUTS":
+                    return str(error)
+                raise
+            values = {key: one for key, one in values.items() if takes_all or key in accepted}
+        return theirs(*given, **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return classmethod(call)
@@ -182,7 +219,7 @@ def _result(schema: Schema, given: Any) -> Any:
 
 def _input_types(schema: Schema) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {"required": {}, "optional": {}}
-    for port in schema.inputs:
+    for port in (one.port for one in _unfolded(schema)):
         groups["optional" if port.optional else "required"][port.id] = _declared(port)
     groups["hidden"] = {
         f"{HIDDEN}{hidden.name}": hidden.value for hidden in map(Hidden, schema.hidden)

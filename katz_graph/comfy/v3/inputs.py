@@ -52,8 +52,6 @@ class Input:
 
     io_type: ClassVar[str] = "*"
     knob: ClassVar[bool] = False
-    # what a kind of input is called whose number or type only the editor decides
-    dynamic: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -149,19 +147,17 @@ def wire_type(
     name: str,
     io_type: str,
     input: type[Input] = Input,
-    dynamic: str = "",
     output: type[Output] = Output,
 ) -> type[ComfyType]:
     """Makes a class that declares inputs and outputs of a wire type."""
-    members = {"io_type": io_type, "dynamic": dynamic} if dynamic else {"io_type": io_type}
     inside = {
-        "Input": type("Input", (input,), members),
+        "Input": type("Input", (input,), {"io_type": io_type}),
         "Output": type("Output", (output,), {"io_type": io_type}),
     }
     return type(name, (ComfyType,), {"io_type": io_type, **inside})
 
 
-class _ComboInput(WidgetInput):
+class ComboInput(WidgetInput):
     """Takes one of some choices: a list, or the values of an Enum."""
 
     def __init__(
@@ -188,7 +184,7 @@ class _ComboOutput(Output):
         super().__init__(id, display_name, *positional, **more)
 
 
-class _MultiComboInput(_ComboInput):
+class _MultiComboInput(ComboInput):
     """Takes any number of some choices, as a list."""
 
     def __init__(self, *positional: Any, **more: Any) -> None:
@@ -214,13 +210,6 @@ class _MultiTypeInput(Input):
         return self.union
 
 
-class _Anything:
-    """Takes whatever a pack says of inputs that are refused later, by name."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        self.given, self.named = given, named
-
-
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
@@ -230,7 +219,7 @@ Int = wire_type("Int", "INT", WidgetInput)
 Float = wire_type("Float", "FLOAT", WidgetInput)
 String = wire_type("String", "STRING", WidgetInput)
 Color = wire_type("Color", "COLOR", WidgetInput)
-Combo = wire_type("Combo", "COMBO", _ComboInput, output=_ComboOutput)
+Combo = wire_type("Combo", "COMBO", ComboInput, output=_ComboOutput)
 MultiCombo = wire_type("MultiCombo", "COMBO", _MultiComboInput)
 MultiType = wire_type("MultiType", "*", _MultiTypeInput)
 AnyType = wire_type("AnyType", "*")
@@ -252,15 +241,3 @@ WIRES = {
     name: wire_type(name, io_type)
     for name, _, io_type in (pair.partition(":") for pair in _WIRES.split())
 }
-DYNAMIC = {
-    name: wire_type(name, io_type, dynamic=name)
-    for name, io_type in {
-        "Autogrow": "COMFY_AUTOGROW_V3",
-        "DynamicCombo": "COMFY_DYNAMICCOMBO_V3",
-        "DynamicSlot": "COMFY_DYNAMICSLOT_V3",
-        "MatchType": "COMFY_MATCHTYPE_V3",
-    }.items()
-}
-for _kind in DYNAMIC.values():
-    for _part in ("Template", "TemplatePrefix", "TemplateNames", "Option"):
-        setattr(_kind, _part, _Anything)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from katz_graph.comfy.missing import missing_names
+from katz_graph.comfy.v3.dynamic import Autogrow, DynamicCombo, DynamicSlot, MatchType
 from katz_graph.comfy.v3.inputs import (
-    DYNAMIC,
     WIRES,
     AnyType,
     Boolean,
@@ -33,6 +33,7 @@ from katz_graph.comfy.v3.schema import ComfyNode, Hidden, HiddenHolder, NodeOutp
 
 __all__ = [
     "AnyType",
+    "Autogrow",
     "Boolean",
     "Color",
     "Combo",
@@ -40,12 +41,15 @@ __all__ = [
     "ComfyType",
     "ControlAfterGenerate",
     "Custom",
+    "DynamicCombo",
+    "DynamicSlot",
     "Float",
     "FolderType",
     "Hidden",
     "HiddenHolder",
     "Input",
     "Int",
+    "MatchType",
     "MultiCombo",
     "MultiType",
     "NodeOutput",
@@ -69,4 +73,4 @@ _missing = missing_names(
 
 def __getattr__(name: str) -> Any:
     """Returns the wire types that are nothing but a name."""
-    return WIRES[name] if name in WIRES else DYNAMIC[name] if name in DYNAMIC else _missing(name)
+    return WIRES[name] if name in WIRES else _missing(name)

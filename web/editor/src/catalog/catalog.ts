@@ -1,6 +1,15 @@
 /** Describes node types as `/object_info` tells them: sockets, widgets, and how values lie. */
 
-import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf, textsOf } from "../json";
+import {
+  fieldsOf,
+  isObject,
+  type Json,
+  type JsonObject,
+  listOf,
+  numberFrom,
+  textOf,
+  textsOf,
+} from "../json";
 
 export interface Widget {
   readonly name: string;
@@ -21,6 +30,8 @@ export interface Socket {
   readonly optional: boolean;
   /** What the node's author says of it; "" for nothing. */
   readonly tooltip: string;
+  /** Of equal sockets, of which a node shows those that are linked and one more; "" for none. */
+  readonly group: string;
 }
 
 export interface NodeType {
@@ -49,6 +60,9 @@ export type Catalog = ReadonlyMap<string, NodeType>;
 const SEEDS = ["seed", "noise_seed"];
 /** The type of a choice that brings further inputs. */
 const DYNAMIC = "COMFY_DYNAMICCOMBO_V3";
+/** The type of a group of sockets that grows, and how many it may have. */
+const GROWING = "COMFY_AUTOGROW_V3";
+const MOST = 100;
 const UPLOADS = ["image_upload", "video_upload", "audio_upload", "file_upload"];
 const KINDS: Readonly<Record<string, Widget["kind"]>> = {
   INT: "number",
@@ -97,7 +111,7 @@ const VIRTUAL: readonly NodeType[] = [
   virtual("Note", "Note", "A text for people.", { widgets: [NOTE] }),
   virtual("MarkdownNote", "Markdown Note", "A text for people.", { widgets: [NOTE] }),
   virtual("Reroute", "Reroute", "Leads a link around.", {
-    sockets: [{ name: "", type: "*", optional: false, tooltip: "" }],
+    sockets: [{ name: "", type: "*", optional: false, tooltip: "", group: "" }],
     outputs: [{ name: "", type: "*", tooltip: "" }],
   }),
 ];
@@ -133,10 +147,14 @@ function declaredIn(raw: Json | undefined, prefix: string) {
   for (const group of ["required", "optional"] as const)
     for (const [input, told] of Object.entries(fieldsOf(groups[group]))) {
       const [name, spec, optional] = [prefix + input, listOf(told), group === "optional"];
+      if (spec[0] === GROWING) {
+        sockets.push(...grownOf(name, fieldsOf(fieldsOf(spec[1]).template)));
+        continue;
+      }
       const widget = widgetOf(name, spec);
       if (widget === null) {
         const tooltip = textOf(fieldsOf(spec[1]).tooltip);
-        sockets.push({ name, type: textOf(spec[0], "*"), optional, tooltip });
+        sockets.push({ name, type: textOf(spec[0], "*"), optional, tooltip, group: "" });
         continue;
       }
       widgets.push(widget);
@@ -147,6 +165,43 @@ function declaredIn(raw: Json | undefined, prefix: string) {
             sockets.push({ ...one, optional: true });
     }
   return { sockets, widgets };
+}
+
+/** All sockets that a group may have. */
+function grownOf(group: string, template: JsonObject): readonly Socket[] {
+  const { prefix, names, max, min } = template;
+  const numbered = Array.from({ length: Math.min(numberFrom(max, 0), MOST) }, (_, number) => {
+    return `${textOf(prefix)}${number}`;
+  });
+  const [required, optional] = ["required", "optional"].map((one) =>
+    Object.values(fieldsOf(fieldsOf(template.input)[one])).map(listOf),
+  );
+  const [type, options] = required?.[0] ?? optional?.[0] ?? [];
+  const least = required?.length ? numberFrom(min, 1) : 0;
+  return (prefix === undefined ? textsOf(names).slice(0, MOST) : numbered).map((name, number) => ({
+    name: `${group}.${name}`,
+    type: Array.isArray(type) ? "COMBO" : textOf(type, "*"),
+    optional: number >= least,
+    tooltip: textOf(fieldsOf(options).tooltip),
+    group,
+  }));
+}
+
+/** The sockets that a node offers beside those that it lists: of a group those that it must have, or
+ * the first one, unless one of the group is `free`.
+ */
+export function offered(
+  { sockets }: Pick<NodeType, "sockets">,
+  listed: ReadonlySet<string> = new Set(),
+  free: ReadonlySet<string> = new Set(),
+): readonly Socket[] {
+  const groups = new Set(free);
+  return sockets.filter(({ name, group, optional }) => {
+    if (listed.has(name)) return false;
+    if (group !== "" && optional && groups.has(group)) return false;
+    groups.add(group);
+    return true;
+  });
 }
 
 function choicesOf(options: JsonObject) {

@@ -1,9 +1,11 @@
 import { expect, test } from "vitest";
 import { addNode, emptyDocument } from "../document/commands";
-import { nodesOf } from "../document/model";
+import { removeLinks } from "../document/links";
+import { linksOf, nodesOf } from "../document/model";
 import { catalogOf, widgetNamed } from "./catalog";
 import { newNode, placedWidgets } from "./placed";
 import { setChoice } from "./dynamic";
+import { inputsOf, linked } from "./ends";
 
 const WIDTH = ["INT", { default: 512 }];
 const CATALOG = catalogOf({
@@ -26,6 +28,20 @@ const CATALOG = catalogOf({
       },
     },
     output: ["IMAGE"],
+  },
+  Join: {
+    input: {
+      required: {
+        texts: [
+          "COMFY_AUTOGROW_V3",
+          {
+            template: { input: { required: { t: ["STRING", {}] } }, prefix: "t", min: 1, max: 3 },
+          },
+        ],
+        with: ["STRING", { default: ", " }],
+      },
+    },
+    output: ["STRING"],
   },
 });
 const TYPE = CATALOG.get("Resize");
@@ -88,4 +104,29 @@ test("P0.21 values by name, and names beside the list, stay in step", () => {
   };
   const chosen = setChoice(byName, CATALOG, id, "way", "match");
   expect(first(chosen)?.values).toEqual({ way: "match", method: "lanczos" });
+});
+
+test("P0.21 a group of inputs shows those that are linked, and one more", () => {
+  const join = CATALOG.get("Join");
+  if (join === undefined) throw new Error("no type");
+  const pair = [0, 1].reduce((graph) => addNode(graph, newNode(join, 0, 0)), emptyDocument());
+  const [source = "", node = ""] = nodesOf(pair).map(({ id }) => id);
+  const ends = (graph: typeof pair) =>
+    nodesOf(graph)
+      .filter(({ id }) => id === node)
+      .flatMap((one) => inputsOf(one, join))
+      .filter(({ widget }) => widget === null);
+  const link = (graph: typeof pair, name: string) => {
+    const end = ends(graph).find((one) => one.name === name);
+    if (end === undefined) throw new Error(`no ${name}`);
+    return linked(graph, { node: source, slot: 0, type: "STRING" }, end);
+  };
+  expect(ends(pair).map(({ name, optional }) => [name, optional])).toEqual([["texts.t0", false]]);
+  const one = link(pair, "texts.t0");
+  expect(ends(one).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1"]);
+  const two = link(one, "texts.t1");
+  expect(ends(two).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1", "texts.t2"]);
+  expect(ends(link(two, "texts.t2"))).toHaveLength(3); // it may have no more
+  const ids = new Set(linksOf(two).flatMap(({ id, toSlot }) => (toSlot > 0 ? [id] : [])));
+  expect(ends(removeLinks(two, ids)).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1"]);
 });

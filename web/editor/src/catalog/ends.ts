@@ -1,5 +1,5 @@
 /** Finds what a handle stands for, and links two of them. */
-import { type Catalog, compatible, type NodeType, socketOf } from "./catalog";
+import { type Catalog, compatible, type NodeType, offered, socketOf } from "./catalog";
 import { shownWidgets } from "./placed";
 import { refusal } from "./connecting";
 import { inputHelp, socketHelp, widgetHelp } from "./help";
@@ -34,7 +34,9 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
     return { ...input, node: node.id, slot, optional: may.has(input.name), help };
   });
   const known = new Set(node.inputs.map(({ name }) => name));
-  const sockets = (type?.sockets ?? []).filter(({ name }) => !known.has(name));
+  const unlinked = new Set(node.inputs.flatMap(({ name, link }) => (link === null ? [name] : [])));
+  const free = new Set(type?.sockets.flatMap((one) => (unlinked.has(one.name) ? [one.group] : [])));
+  const sockets = type === undefined ? [] : offered(type, known, free);
   const widgets = type?.isVirtual
     ? []
     : (type === undefined ? [] : shownWidgets(node, type)).filter(({ name }) => !known.has(name));

@@ -1,7 +1,7 @@
 /** Finds the widgets that a node shows, with the values that lie as its type says; makes new nodes. */
 import type { DocNode } from "../document/model";
 import { isObject, type Json, type JsonObject, numberFrom } from "../json";
-import { type NodeType, socketOf, type Widget } from "./catalog";
+import { type NodeType, offered, socketOf, type Widget } from "./catalog";
 
 /** A widget of a node with the key of its value. */
 export interface Placed {
@@ -151,7 +151,8 @@ export function newNode(
   known: Known = new Map(),
 ): JsonObject {
   const { widgets, values } = startsOf(type.widgets, known);
-  const rows = Math.max(type.sockets.length, type.outputs.length) + widgets.length;
+  const sockets = offered(type);
+  const rows = Math.max(sockets.length, type.outputs.length) + widgets.length;
   return {
     type: type.name,
     pos: [x, y],
@@ -159,7 +160,7 @@ export function newNode(
     flags: {},
     mode: 0,
     inputs: [
-      ...type.sockets.map(({ name, type: socket }) => ({ name, type: socket, link: null })),
+      ...sockets.map(({ name, type: socket }) => ({ name, type: socket, link: null })),
       ...(type.isVirtual ? [] : widgets).map((widget) => ({
         name: widget.name,
         type: socketOf(widget),

@@ -1,6 +1,6 @@
 /** Finds node types: by words, by what is nearly written so, by use, by category or pack. */
 import Fuse, { type Expression } from "fuse.js";
-import type { Catalog, NodeType } from "./catalog";
+import { type Catalog, type NodeType, offered } from "./catalog";
 
 const NAMES = ["title", "name", "aliases"];
 
@@ -113,7 +113,9 @@ export function inCategory(
 
 /** What goes in and out of a node of a type, in a line. */
 export function socketsOf(type: NodeType): string {
-  const given = type.sockets.map(({ type: one }) => one).join(", ");
+  const given = offered(type)
+    .map(({ type: one }) => one)
+    .join(", ");
   const made = type.outputs.map(({ type: one }) => one).join(", ");
   return `${given || "nothing"} → ${made || "nothing"}`;
 }

@@ -1,6 +1,6 @@
 /** Lists all node types by category or by pack, with their help; a click or a drag places one. */
 import { useEffect, useRef, useState } from "react";
-import type { NodeType } from "../catalog/catalog";
+import { type NodeType, offered } from "../catalog/catalog";
 import { outputHelp, socketHelp, widgetHelp } from "../catalog/help";
 import { grouped, searched } from "../catalog/search";
 import { NODE_TYPE, place } from "../shell/adding";
@@ -117,7 +117,7 @@ function Help({ type, input = "" }: { readonly type: NodeType; readonly input?: 
         </small>
       </p>
       <dl>
-        {type.sockets.map((socket) => (
+        {offered(type).map((socket) => (
           <Line
             key={socket.name}
             name={socket.name}

@@ -1,0 +1,277 @@
+"""Nodes of the third convention whose inputs an editor unfolds: groups that grow, choices that
+bring inputs, inputs of one type together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_packs import forgetting_shims
+from test_v3 import loaded, outputs, ran, simple
+from trivial_nodes import TYPES, node
+
+from katz_graph.checks.validate import validate
+from katz_graph.formats.api import from_api
+from katz_graph.formats.object_info import from_object_info
+from katz_graph.formats.object_info_write import node_info
+from katz_graph.formats.read import parse_workflow
+from katz_graph.formats.signature import signatures
+from katz_graph.formats.ui_write import to_ui
+from katz_graph.formats.workflow import Workflow
+from katz_graph.packs import Registry
+
+GROWS = simple(
+    "Grows",
+    'io.Autogrow.Input("many", template=io.Autogrow.TemplatePrefix(io.Int.Input("x"), prefix="x", '
+    'min=1, max=4)), io.Int.Input("own", default=3)',
+    "io.String.Output()",
+    'return io.NodeOutput(repr((given["many"], given["own"])))',
+)
+NAMED = simple(
+    "Named",
+    'io.Autogrow.Input("some", optional=True, template=io.Autogrow.TemplateNames(io.Image.Input('
+    '"x", optional=True), names=["left", "right"], min=0))',
+    "io.String.Output()",
+    'return io.NodeOutput(repr(given["some"]))',
+)
+CHOOSES = simple(
+    "Chooses",
+    'io.DynamicCombo.Input("mode", options=['
+    'io.DynamicCombo.Option("scale", [io.Float.Input("by", default=2.0, min=0.5)]), '
+    'io.DynamicCombo.Option("fill", [io.Int.Input("width"), io.DynamicCombo.Input("edge", options=['
+    'io.DynamicCombo.Option("hard", []), io.DynamicCombo.Option("soft", [io.Int.Input("blur", '
+    "default=4)])])]), "
+    'io.DynamicCombo.Option("join", [io.Autogrow.Input("more", template='
+    'io.Autogrow.TemplatePrefix(io.String.Input("t"), prefix="t", min=1, max=3))])])',
+    "io.String.Output()",
+    'return io.NodeOutput(repr(given["mode"]))',
+)
+MATCHES = """
+class Matches(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        one = io.MatchType.Template("one", allowed_types=[io.Image, io.Mask])
+        any_type = io.MatchType.Template("any")
+        return io.Schema(
+            node_id="Matches",
+            inputs=[
+                io.MatchType.Input("picture", template=one, optional=True),
+                io.MatchType.Input("value", template=any_type, lazy=True),
+            ],
+            outputs=[io.MatchType.Output(template=any_type, display_name="same"), io.MatchType.Output(one, id="p")],
+        )
+
+    @classmethod
+    def execute(cls, value, picture=None):
+        return io.NodeOutput(value, picture)
+"""
+LAZY = simple(
+    "Switches",
+    'io.Int.Input("select", default=0), io.Autogrow.Input("inputs", template='
+    'io.Autogrow.TemplatePrefix(io.MatchType.Input("v", template=io.MatchType.Template("t"), '
+    'lazy=True), prefix="input_", min=1, max=50))',
+    "io.AnyType.Output()",
+    'return io.NodeOutput(given["inputs"][f"input_{given[\'select\']}"])',
+    methods="""
+    @classmethod
+    def check_lazy_status(cls, select, inputs):
+        value, name = inputs[f"input_{select}"]
+        return [name] if value is None else []
+""",
+)
+CHECKS = simple(
+    "Checks",
+    'io.DynamicCombo.Input("mode", options=[io.DynamicCombo.Option("a", [io.Int.Input("x", '
+    'default=1)]), io.DynamicCombo.Option("b", [])])',
+    "io.String.Output()",
+    methods="""
+    @classmethod
+    def validate_inputs(cls, mode):
+        return True if mode.get("x", 0) < 5 else f"x is {mode['x']} in mode {mode['mode']}"
+""",
+)
+
+
+@pytest.fixture(autouse=True)
+def forgetting() -> Iterator[None]:
+    with forgetting_shims():
+        yield
+
+
+def problems(registry: Registry, name: str, **inputs: Any) -> list[str]:
+    document = {"1": node(name, **inputs), "2": node("Save", value=["1", 0])}
+    return [str(one) for one in validate(from_api(document), Registry({**registry, **TYPES}))]
+
+
+def said(registry: Registry, name: str, **inputs: Any) -> str:
+    """What the node was given, as it said it."""
+    document = {"1": node(name, **inputs), "2": node("Save", value=["1", 0])}
+    (text,) = outputs(ran(registry, document), "2")
+    return str(text)
+
+
+def test_a_group_that_grows_is_an_object(tmp_path: Path) -> None:
+    registry, bad = loaded(tmp_path, GROWS, "Grows")
+    assert bad == []
+    document = {
+        "0": node("Number", value=7),
+        "1": node("Grows", **{"many.x0": ["0", 0], "many.x2": ["0", 0], "own": 3}),
+        "2": node("Save", value=["1", 0]),
+    }
+    assert outputs(ran(registry, document), "2") == ("({'x0': 7, 'x2': 7}, 3)",)
+    assert any(
+        "many.x0" in line for line in problems(registry, "Grows", own=3)
+    )  # one has to be there
+    kind = registry["Grows"]
+    assert [port.required for port in kind.inputs.values()] == [True, False, False, False, True]
+
+
+def test_a_group_of_names_may_be_empty(tmp_path: Path) -> None:
+    registry, bad = loaded(tmp_path, NAMED, "Named")
+    assert bad == [] and said(registry, "Named") == "{}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"mode": "scale", "mode.by": 3.0}, {"mode": "scale", "by": 3.0}),
+        ({"mode": "scale"}, {"mode": "scale", "by": 2.0}),
+        (  # what belongs to another choice does not come
+            {"mode": "scale", "mode.by": 1.0, "mode.width": 5},
+            {"mode": "scale", "by": 1.0},
+        ),
+        (
+            {"mode": "fill", "mode.width": 5, "mode.edge": "soft", "mode.edge.blur": 2},
+            {"mode": "fill", "width": 5, "edge": {"edge": "soft", "blur": 2}},
+        ),
+        (
+            {"mode": "fill", "mode.width": 5, "mode.edge": "hard"},
+            {"mode": "fill", "width": 5, "edge": {"edge": "hard"}},
+        ),
+        ({"mode": "join"}, {"mode": "join", "more": {}}),
+    ],
+)
+def test_a_choice_is_an_object_with_what_it_brings(
+    given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    registry, bad = loaded(tmp_path, CHOOSES, "Chooses")
+    assert bad == [] and said(registry, "Chooses", **given) == repr(expected)
+
+
+def test_what_a_choice_brings_is_checked(tmp_path: Path) -> None:
+    registry, _ = loaded(tmp_path, CHOOSES, "Chooses")
+    assert any("mode" in line for line in problems(registry, "Chooses", mode="other"))
+    assert any(
+        "mode.by" in line
+        for line in problems(registry, "Chooses", **{"mode": "scale", "mode.by": 0})
+    )
+    document = {"1": node("Chooses", mode="fill"), "2": node("Save", value=["1", 0])}
+    failed = ran(registry, document).result
+    with pytest.raises(Exception, match=r"mode\.width is missing"):
+        failed.raise_failures()
+
+
+def test_inputs_of_one_type_take_the_allowed_ones(tmp_path: Path) -> None:
+    registry, bad = loaded(tmp_path, MATCHES, "Matches")
+    assert bad == []
+    kind = registry["Matches"]
+    assert {name: port.socket for name, port in kind.inputs.items()} == {
+        "value": "*",
+        "picture": "IMAGE,MASK",
+    }
+    assert [(one.name, one.socket) for one in kind.outputs] == [("same", "*"), ("p", "IMAGE,MASK")]
+
+
+def test_a_lazy_group_names_the_one_that_it_wants(tmp_path: Path) -> None:
+    registry, bad = loaded(tmp_path, LAZY, "Switches")
+    assert bad == []
+    document = {
+        "0": node("Fail"),
+        "1": node("Number", value=5),
+        "2": node(
+            "Switches", **{"select": 1, "inputs.input_0": ["0", 0], "inputs.input_1": ["1", 0]}
+        ),
+        "3": node("Save", value=["2", 0]),
+    }
+    assert outputs(ran(registry, document), "3") == (5,)
+
+
+def test_a_node_s_own_check_gets_objects(tmp_path: Path) -> None:
+    registry, bad = loaded(tmp_path, CHECKS, "Checks")
+    assert bad == []
+    assert problems(registry, "Checks", **{"mode": "a", "mode.x": 2}) == []
+    (line,) = problems(registry, "Checks", **{"mode": "a", "mode.x": 7})
+    assert "x is 7 in mode a" in line
+
+
+def test_clients_are_told_of_them_as_comfyui_does(tmp_path: Path) -> None:
+    registry, _ = loaded(tmp_path, GROWS + NAMED + CHOOSES, "Grows", "Named", "Chooses")
+    grows = node_info(registry["Grows"])["input"]["required"]["many"]
+    assert grows == [
+        "COMFY_AUTOGROW_V3",
+        {
+            "template": {
+                "input": {"required": {"x0": ["INT", {"forceInput": True}]}},
+                "min": 1,
+                "prefix": "x",
+                "max": 4,
+            }
+        },
+    ]
+    named = node_info(registry["Named"])["input"]["optional"]["some"]
+    assert named[1]["template"]["names"] == ["left", "right"]
+    kind, options = node_info(registry["Chooses"])["input"]["required"]["mode"]
+    assert kind == "COMFY_DYNAMICCOMBO_V3"
+    scale, fill, join = options["options"]
+    assert scale["inputs"]["optional"]["by"][0] == "FLOAT"
+    assert fill["inputs"]["optional"]["edge"][0] == "COMFY_DYNAMICCOMBO_V3"
+    assert join["inputs"]["optional"]["more"][0] == "COMFY_AUTOGROW_V3"
+    # and what is told is read back as the same
+    told = from_object_info({name: node_info(registry[name]) for name in registry})
+    known = signatures(registry)
+    for name in registry:
+        mine = known(name)
+        assert mine is not None
+        assert told[name].wires == mine.wires
+        assert [one.name for one in told[name].widgets] == [one.name for one in mine.widgets]
+
+
+def test_files_draw_what_is_linked_and_one_more(tmp_path: Path) -> None:
+    registry, _ = loaded(tmp_path, GROWS, "Grows")
+    document = {
+        "0": node("Number", value=7),
+        "1": node("Grows", **{"own": 3, "many.x0": ["0", 0], "many.x2": ["0", 0]}),
+    }
+    known = signatures(Registry({**registry, **TYPES}))
+    drawn = to_ui(Workflow(from_api(document)), known)
+    (grows,) = (one for one in drawn["nodes"] if one["id"] == 1)
+    assert [one["name"] for one in grows["inputs"]] == ["many.x0", "many.x1", "many.x2"]
+    again = parse_workflow(drawn, Registry({**registry, **TYPES}))
+    assert again.graph.nodes["1"].inputs == from_api(document).nodes["1"].inputs
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ('io.DynamicSlot.Input(io.Image.Input("p"), inputs=[])', "p (io.DynamicSlot)"),
+        (
+            'io.Autogrow.Input("g", template=io.Autogrow.TemplatePrefix(io.DynamicCombo.Input("c", '
+            'options=[]), prefix="c"))',
+            "g (io.Autogrow) is a group of inputs that are dynamic themselves",
+        ),
+        (
+            'io.DynamicCombo.Input("m", options=[io.DynamicCombo.Option("a", [io.Int.Input("x")]), '
+            'io.DynamicCombo.Option("b", [io.Image.Input("x")])])',
+            "m.x is of several types",
+        ),
+    ],
+)
+def test_what_cannot_be_unfolded_is_left_out_by_name(
+    inputs: str, reason: str, tmp_path: Path
+) -> None:
+    registry, bad = loaded(tmp_path, simple("Odd", inputs) + simple("Fine"), "Odd", "Fine")
+    assert "Fine" in registry and "Odd" not in registry
+    assert len(bad) == 1 and "node Odd" in bad[0] and reason in bad[0]
