@@ -215,8 +215,10 @@ function handleFor(inputs: readonly Input[], widget: string) {
     : { handle: <InputSocket input={input} />, handleKey: `${handleOf(input)} ${input.type}` };
 }
 
+/** Without the group that an input stands in, unless a person has named it. */
 function labelOf(node: DocNode, { slot, name }: Input): string {
-  return (slot === null ? name : node.inputs[slot]?.label) ?? name;
+  const label = (slot === null ? name : node.inputs[slot]?.label) ?? name;
+  return label === name ? name.slice(name.lastIndexOf(".") + 1) : label;
 }
 
 function isLinked(node: DocNode, widget: string): boolean {
