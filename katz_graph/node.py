@@ -13,7 +13,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -38,6 +38,7 @@ FILLED_IN = frozenset(
 )
 """Values that a graph run fills in for hidden arguments."""
 WRAPPED = re.compile(r"(?<=\S)\n(?=\S)")  # a line break inside a paragraph
+T = TypeVar("T")
 VARIADIC = SLOTS  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
 
 
@@ -75,6 +76,23 @@ class ShownFor:
 
     knob: str
     choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grows:
+    """Has an argument of `run` be a group of wires that grows: `run` gets a mapping, from the names
+    of those that are linked. The first `least` have to be. `prefix`: what stands before numbers
+    from 0 in all names.
+    """
+
+    names: tuple[str, ...]
+    least: int = 1
+    prefix: str | None = None
+
+    @classmethod
+    def numbered(cls, prefix: str, most: int, least: int = 1) -> Grows:
+        """Names them by their numbers."""
+        return cls(tuple(f"{prefix}{number}" for number in range(most)), least, prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +309,7 @@ class Node(BaseModel):
         _check_choices(cls, inputs)
         # names in graphs -> names of fields and arguments, where they differ
         own = {port.name: port.own_name for port in inputs.values() if port.shown_for is not None}
+        groups = {port.grows.group for port in inputs.values() if port.grows is not None}
         takes_context = "context" in signature.parameters
         needed = tuple(
             name
@@ -299,7 +318,16 @@ class Node(BaseModel):
         )
 
         def renamed(values: Mapping[str, Any]) -> Mapping[str, Any]:
-            return {own.get(name, name): value for name, value in values.items()} if own else values
+            if not own and not groups:
+                return values
+            made: dict[str, Any] = {group: {} for group in groups}
+            for name, value in values.items():
+                grows = inputs[name].grows if name in inputs else None
+                if grows is None:
+                    made[own.get(name, name)] = value
+                elif value is not None:
+                    made[grows.group][inputs[name].own_name] = value
+            return made
 
         def build(given: Mapping[str, Any]) -> Node:
             values = renamed(given)
@@ -429,7 +457,13 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
         )
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         return [Input(numbered, socket, required=False, knob=False) for numbered in _numbered(name)]
-    shown_for = _shown_for(parameter.annotation)
+    grows, shown_for = _note(parameter.annotation, Grows), _note(parameter.annotation, ShownFor)
+    if grows is not None:
+        group = Growing(name, grows.prefix, grows.least)
+        return [
+            Input(f"{name}.{one}", socket, number < grows.least, knob=False, grows=group)
+            for number, one in enumerate(grows.names)
+        ]
     return [
         Input(
             _graph_name(name, shown_for),
@@ -442,10 +476,11 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
     ]
 
 
-def _shown_for(annotation: Any) -> ShownFor | None:
+def _note(annotation: Any, kind: type[T]) -> T | None:
+    """Returns what an annotation says of this kind."""
     annotation = _unwrap_optional(annotation)
     notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
-    return next((note for note in notes if isinstance(note, ShownFor)), None)
+    return next((note for note in notes if isinstance(note, kind)), None)
 
 
 def _check_choices(cls: type[Node], inputs: Mapping[str, Input]) -> None:

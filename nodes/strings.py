@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -183,3 +184,18 @@ class RegexReplace(Node, category="utils/string"):
 
         search = TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
         return search.replaced(self.string, self.replace, self.count)
+
+
+class JsonExtractString(Node, category="utils/string", title="Extract String from JSON"):
+    """What an object in JSON has under a key, as text; empty where there is no such thing."""
+
+    json_string: Text = ""
+    key: str = ""
+
+    def run(self) -> str:
+        try:
+            found = json.loads(self.json_string)
+        except (ValueError, RecursionError):
+            return ""
+        value = found.get(self.key) if isinstance(found, dict) else None
+        return "" if value is None else str(value)

@@ -296,6 +296,27 @@ def test_a_batch_takes_the_size_and_the_channels_of_the_first() -> None:
     )
 
 
+def test_any_number_of_pictures_masks_and_latents_are_one_batch() -> None:
+    pictures = {
+        "images.image0": torch.zeros(2, 4, 4, 3),
+        "images.image1": torch.zeros(1, 2, 8, 4),
+        "images.image7": torch.full((1, 4, 4, 3), 0.5),
+    }
+    batch = call("BatchImagesNode", **pictures)
+    assert batch.shape == (4, 4, 4, 4)
+    assert batch[:2, ..., 3].min() == 1 and batch[2, ..., 3].max() == 0
+    assert batch[3, ..., :3].unique().tolist() == [0.5]
+    masks = {"masks.mask0": torch.ones(1, 4, 4), "masks.mask1": torch.full((2, 2, 4), 0.5)}
+    joined = call("BatchMasksNode", **masks)
+    assert joined.shape == (3, 4, 4) and rounded(joined[1]) == [[0.5] * 4] * 4
+    latents = {
+        "latents.latent0": {"samples": torch.ones(1, 4, 2, 2)},
+        "latents.latent1": {"samples": torch.zeros(2, 4, 4, 4), "batch_index": [5, 6]},
+    }
+    latent = call("BatchLatentsNode", **latents)
+    assert latent["samples"].shape == (3, 4, 2, 2) and latent["batch_index"] == [0, 5, 6]
+
+
 def test_parts_and_repetitions_of_a_batch() -> None:
     batch = torch.arange(4.0).reshape(4, 1, 1, 1).expand(-1, 1, 1, 3)
 
