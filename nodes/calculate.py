@@ -14,7 +14,7 @@ from katz_graph.messages import one_line, shorten, show
 from katz_graph.node import Grows, Node
 from katz_graph.wires import Socket
 
-LARGEST_EXPONENT, LARGEST_BASE = 4000, 1e9  # what is larger takes long
+MOST_BITS = 100_000  # of a whole number's power: what has more takes long
 Number = float | int | bool
 Numbers = Annotated[
     Mapping[str, Number],
@@ -29,8 +29,9 @@ def _sum(*given: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if abs(exponent) > LARGEST_EXPONENT or abs(base) > LARGEST_BASE:
-        raise ValueError(f"powers go up to {LARGEST_BASE:.0e} ** {LARGEST_EXPONENT}")
+    whole = isinstance(base, int) and isinstance(exponent, int)
+    if whole and base.bit_length() * exponent > MOST_BITS:
+        raise ValueError("a power in it is too large")
     return pow(base, exponent)
 
 

@@ -33,6 +33,7 @@ def calculated(expression: str, **values: Any) -> Any:
         ("sum(values) + sum(a, b)", {"a": 1, "b": 2, "d": 10}, (16.0, 16, True)),
         ("round (sqrt(a) * 24)", {"a": 4}, (48.0, 48, True)),
         ("floor(-a)", {"a": 1.5}, (-2.0, -2, True)),
+        ("a ** 2 + pow(2, -1)", {"a": 10**10}, (1e20 + 0.5, 10**20, True)),
         (" a\n", {"a": True}, (1.0, 1, True)),
     ],
 )
