@@ -99,8 +99,8 @@ class Grows:
 class Growing:
     """Has an input be one of a group of equal wires: editors show those that are linked and one
     more, and graphs call it `group.name`, as ComfyUI's Autogrow does. `prefix` stands before
-    numbers from 0 in their names; None where each has a name of its own. `least` of them are there
-    at any time.
+    numbers from 0 in their names; None where each has a name of its own. The first `least` have to
+    be linked, unless the wire is optional.
     """
 
     group: str
@@ -315,19 +315,17 @@ class Node(BaseModel):
             name
             for name, parameter in wires.items()
             if _cannot_be_none(inputs.get(name), parameter.annotation)
-        )
+        ) + tuple(name for name, port in inputs.items() if port.grows and port.required)
 
         def renamed(values: Mapping[str, Any]) -> Mapping[str, Any]:
             if not own and not groups:
                 return values
             made: dict[str, Any] = {group: {} for group in groups}
-            for name, value in values.items():
-                grows = inputs[name].grows if name in inputs else None
-                if grows is None:
-                    made[own.get(name, name)] = value
-                elif value is not None:
-                    made[grows.group][inputs[name].own_name] = value
-            return made
+            for name, port in inputs.items():  # in this order, whatever a graph's
+                if port.grows is not None and values.get(name) is not None:
+                    made[port.grows.group][port.own_name] = values[name]
+            rest = (name for name in values if name not in inputs or not inputs[name].grows)
+            return made | {own.get(name, name): values[name] for name in rest}
 
         def build(given: Mapping[str, Any]) -> Node:
             values = renamed(given)
@@ -344,7 +342,8 @@ class Node(BaseModel):
             values = renamed(given)
             arguments = {name: value for name, value in values.items() if name in wires}
             for name in needed:
-                if values.get(name) is None:  # packs may give None where they declare a value
+                # packs may give None where they declare a value
+                if values.get(name, given.get(name)) is None:
                     raise RunError(
                         f"input {name}: the node that it reads gave nothing, expected "
                         f"{inputs[name].socket}"
@@ -459,9 +458,21 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
         return [Input(numbered, socket, required=False, knob=False) for numbered in _numbered(name)]
     grows, shown_for = _note(parameter.annotation, Grows), _note(parameter.annotation, ShownFor)
     if grows is not None:
+        if name in cls.node_lazy or shown_for or parameter.default is not inspect.Parameter.empty:
+            raise TypeError(
+                f"{cls.__name__}.run: {name!r} is a group of wires, which has no default, is not "
+                "lazy and belongs to no choice"
+            )
         group = Growing(name, grows.prefix, grows.least)
         return [
-            Input(f"{name}.{one}", socket, number < grows.least, knob=False, grows=group)
+            Input(
+                f"{name}.{one}",
+                socket,
+                required=number < grows.least,
+                knob=False,
+                check=_union_check(socket),
+                grows=group,
+            )
             for number, one in enumerate(grows.names)
         ]
     return [
@@ -471,9 +482,26 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
             required=parameter.default is inspect.Parameter.empty,
             knob=False,
             lazy=name in cls.node_lazy,
+            check=_union_check(socket),
             shown_for=shown_for,
         )
     ]
+
+
+def _union_check(socket: str) -> Callable[[Any], Any] | None:
+    """Returns the check of a wire of several types that takes literals, too: of those of its types
+    that have widgets.
+    """
+    plain = [kind for kind, name in KNOB_SOCKETS.items() if name in socket.split(",")]
+    if "," not in socket or not plain:
+        return None
+
+    def check(value: Any) -> Any:
+        if type(value) not in plain:
+            raise ValueError
+        return value
+
+    return check
 
 
 def _note(annotation: Any, kind: type[T]) -> T | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
+import numbers
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from katz_graph.errors import InputError
@@ -14,7 +15,8 @@ from katz_graph.messages import one_line, shorten, show
 from katz_graph.node import Grows, Node
 from katz_graph.wires import Socket
 
-MOST_BITS = 100_000  # of a whole number's power: what has more takes long
+# a float overflows at 1,024 bits; what is much larger takes long
+MOST_BITS, MOST_CHARACTERS, MOST_DIGITS = 10_000, 5_000, 4_000
 Number = float | int | bool
 Numbers = Annotated[
     Mapping[str, Number],
@@ -22,6 +24,11 @@ Numbers = Annotated[
     Grows(tuple(string.ascii_lowercase)),
 ]
 Value = Annotated[Any, Socket("INT,FLOAT,STRING,BOOLEAN")]
+# what an expression may consist of: no attributes, texts, lists and assignments
+PARTS = (
+    *(ast.Name, ast.Constant, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp),
+    *(ast.Call, ast.Subscript),
+)
 
 
 def _sum(*given: Any) -> Any:
@@ -35,10 +42,27 @@ def _power(base: Any, exponent: Any) -> Any:
     return pow(base, exponent)
 
 
+def _round(number: Any, digits: int | None = None) -> Any:
+    return round(number) if digits is None else round(number, max(-MOST_DIGITS, digits))
+
+
+def _of_size(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the operator refuse a result that takes long to go on with."""
+
+    def call(*given: Any) -> Any:
+        result = operator(*given)
+        if isinstance(result, int) and result.bit_length() > MOST_BITS:
+            raise ValueError("a number in it is too large")
+        return result
+
+    return call
+
+
 FUNCTIONS = {
     "sum": _sum,
     "pow": _power,
-    **{function.__name__: function for function in (min, max, abs, round, int, float)},
+    "round": _round,
+    **{function.__name__: function for function in (min, max, abs, int, float)},
     **{
         function.__name__: function
         for function in (
@@ -53,24 +77,15 @@ class ComfyMathExpression(
     Node, category="utils/logic", title="Math Expression", names=("FLOAT", "INT", "BOOL")
 ):
     """What an expression gives for the numbers a, b, c and so on; `values` are all of them. It may
-    use + - * / // % ** comparisons, and, or, not, `x if c else y`, sum, min, max, abs, round, pow,
-    sqrt, ceil, floor, log, log2, log10, sin, cos, tan, int and float.
+    use + - * / // % ** & | ^ ~ << >> comparisons, and, or, not, `x if c else y`, sum, min, max,
+    abs, round, pow, sqrt, ceil, floor, log, log2, log10, sin, cos, tan, int and float.
     """
 
     expression: Text = "a + b"
 
     def run(self, values: Numbers) -> tuple[float, int, bool]:
-        from simpleeval import DEFAULT_OPERATORS, SimpleEval
-
-        evaluator = SimpleEval(
-            {**DEFAULT_OPERATORS, ast.Pow: _power},
-            FUNCTIONS,
-            {**values, "values": list(values.values())},
-        )
         try:
-            result = evaluator.eval(self.expression.strip())
-            if not isinstance(result, (bool, int, float)):
-                raise TypeError(f"it gives {show(result)}, expected a number")
+            result = _evaluated(self.expression, values)
             as_float = float(result)
             if not math.isfinite(as_float):
                 raise ValueError(f"it gives {as_float}, which no number is")
@@ -78,6 +93,41 @@ class ComfyMathExpression(
             said = one_line(shorten(str(error) or type(error).__name__))
             raise InputError(f"expression {show(self.expression)}: {said}") from error
         return as_float, int(result), bool(result)
+
+
+def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
+    """Computes an expression. Raises what says why it cannot be."""
+    from simpleeval import DEFAULT_OPERATORS, SimpleEval
+
+    if len(expression) > MOST_CHARACTERS:
+        raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
+    known = {name: _number(name, value) for name, value in values.items()}
+    tree = ast.parse(expression.strip(), mode="eval").body
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Constant) and not isinstance(part.value, (int, float)):
+            raise TypeError(f"it has {show(part.value)}, expected numbers only")
+    evaluator = SimpleEval(
+        {kind: _of_size(operator) for kind, operator in DEFAULT_OPERATORS.items()}
+        | {ast.Pow: _power},
+        FUNCTIONS,
+        {**known, "values": tuple(known.values())},
+    )
+    evaluator.nodes = {kind: evaluator.nodes[kind] for kind in PARTS}
+    result = evaluator.eval(expression, tree)
+    if not isinstance(result, (bool, int, float)):
+        raise TypeError(f"it gives {show(result)}, expected a number")
+    return result
+
+
+def _number(name: str, value: Any) -> Number:
+    """Returns the number. A wire may bring anything, with methods of its own."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return _of_size(int)(value)  # type: ignore[no-any-return]
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"{name} is {show(value)}, expected a number")
 
 
 class ComfyNumberConvert(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, RunError
+from katz_graph.node import Grows, Node
 from katz_graph.packs import load_registry
+from katz_graph.wires import Socket
 
 TYPES = load_registry()[0]
+Pair = Annotated[Mapping[str, int], Socket("INT"), Grows(("a", "b"))]
 
 
 def call(name: str, **inputs: Any) -> Any:
@@ -57,6 +61,19 @@ def test_an_expression_gives_three_kinds(
         "4000000 ** 4000000",
         "pow(pow(pow(9, 4000), 4000), 4000)",
         "9 << 99999999",
+        "'x'.ljust(100000000)",
+        "'%300000000d' % 1",
+        "f'{1:300000000d}'",
+        "a.to_bytes(20000000, 'big')",
+        "values.extend(values)",
+        "x = 5",
+        "a; a",
+        "a + " * 2000 + "a",
+        "(" * 8 + "pow(9, 3000)" + "*pow(9, 3000))" * 8,
+        "round(1, -10**9) / 0",
+        "lambda: 1",
+        "{1: 2}",
+        "(a, a)",
         "a.__class__",
         "().__class__.__bases__",
         "__import__('os').system('true')",
@@ -73,6 +90,35 @@ def test_what_is_no_number_is_one_line(expression: str) -> None:
         calculated(expression, a=1)
     assert len(str(raised.value).splitlines()) == 1
     assert time.perf_counter() - began < 1.0
+
+
+def test_what_is_linked_has_to_be_a_number() -> None:
+    with pytest.raises(InputError, match=r"a is .*expected a number"):
+        calculated("a.numpy().tofile('/tmp/written') or 1", a=[1.0])
+    with pytest.raises(InputError, match=r"b is .*expected a number"):
+        calculated("a", a=1, b="text")
+
+
+def test_members_count_in_the_order_of_their_names() -> None:
+    kind = TYPES["ComfyMathExpression"]
+    given = {"values.b": 7, "values.a": 5, "expression": "values[0]"}
+    assert kind.run(None, given) == (5.0, 5, True)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match=r"input values\.a: .*gave nothing"):
+        kind.run(None, {"expression": "1", "values.a": None})  # type: ignore[arg-type]
+
+
+def test_a_group_has_neither_default_nor_lazy_members() -> None:
+    class Lazy(Node, category="test", lazy=("numbers",)):
+        def run(self, numbers: Pair) -> int:
+            return len(numbers)
+
+    class Defaulted(Node, category="test"):
+        def run(self, numbers: Pair | None = None) -> int:
+            return len(numbers or ())
+
+    for kind in (Lazy, Defaulted):
+        with pytest.raises(TypeError, match="numbers"):
+            kind.describe()
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,8 @@ def test_built_in_nodes_as_classes(root: Path) -> None:
     with pytest.raises(NotThere, match=r"needs nodes\.load_custom_node"):
         nodes.load_custom_node("x")
     assert shim("comfy_extras.nodes_canny").Canny is nodes.Canny
+    for name, kind in nodes.NODE_CLASS_MAPPINGS.items():  # as packs do that wrap all of them
+        assert kind.INPUT_TYPES() and callable(getattr(kind(), kind.FUNCTION)), name
 
 
 def test_graphs_that_nodes_expand_to(root: Path) -> None:

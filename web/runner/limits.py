@@ -29,6 +29,10 @@ HUGE = 10**12
 PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
 # width and height are at most what they are
 CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))
+# their batch is that of all inputs together
+JOINING = frozenset(
+    ("ImageBatch", "LatentBatch", "BatchImagesNode", "BatchMasksNode", "BatchLatentsNode")
+)
 MULTIPLYING = ("amount", "batch_size")
 # pixels of a side -> which side of what is read that is
 SIDES = {"largest_size": max, "longer_size": max, "shorter_size": min}
@@ -133,9 +137,12 @@ def _told(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator
 
 def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
     """Returns the input that decides a made picture's size, and the size as far as it is known."""
-    sizes = (_size(port.socket, values.get(name)) for name, port in kind.inputs.items())
-    batch, height, width = read = next((size for size in sizes if size is not None), (1, 1, 1))
+    found = ((name, _size(port.socket, values.get(name))) for name, port in kind.inputs.items())
+    sizes = [(name, size) for name, size in found if size is not None]
+    batch, height, width = read = sizes[0][1] if sizes else (1, 1, 1)
     decides = ""
+    if kind.name in JOINING and sizes:
+        decides, batch = sizes[-1][0], sum(size[0] for _, size in sizes)
     wide, high = (_number(kind, values, side) for side in ("width", "height"))
     if wide is not None and wide:
         decides = "width"

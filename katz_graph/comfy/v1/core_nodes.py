@@ -8,7 +8,7 @@ a class knows no more than the node type says.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from katz_graph.comfy.finder import installed
@@ -117,7 +117,9 @@ SAVING: Mapping[str, type] = {"SaveImage": SavesPictures, "PreviewImage": Previe
 def node_class(kind: NodeType, folders: Folders) -> type:
     """Makes a ComfyUI V1 class of a node type."""
     method, *order = (
-        METHODS[kind.name].split() if kind.name in METHODS else ("execute", *kind.inputs)
+        METHODS[kind.name].split()
+        if kind.name in METHODS
+        else ("execute", *dict.fromkeys(name.partition(".")[0] for name in kind.inputs))
     )
     signature = inspect.Signature(
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in order]
@@ -154,11 +156,25 @@ def node_class(kind: NodeType, folders: Folders) -> type:
     return type(kind.name, (SAVING.get(kind.name, object),), lists | members)
 
 
+def _flat(kind: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields values by the names that graphs have: packs give an object for a group of inputs, and
+    for a choice with what it brings, where the choice is under its own name.
+    """
+    for name, value in given.items():
+        grouped = name not in kind.inputs or bool(kind.brought_by(name))
+        if not grouped or not isinstance(value, Mapping):
+            yield name, value
+            continue
+        for inner, one in value.items():
+            yield (name if inner == name else f"{name}.{inner}"), one
+
+
 def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
     """Runs a built-in node on values as packs have them; returns its outputs likewise. InputError
     for what does not fit.
     """
     context = current_context(f"{kind.name} called by a pack")
+    given = dict(_flat(kind, given))
     unknown = [name for name in given if name not in kind.inputs]
     if unknown:
         raise InputError(f"{kind.name} was given {', '.join(unknown)}; it has no such input")
