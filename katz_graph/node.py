@@ -13,6 +13,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -177,7 +178,9 @@ class NodeType:
     stays between runs of one node of a graph; it reaches `run` as the input of the name INSTANCE.
     `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint
     needs the values of linked knobs, else it does without them. `about` is what else a node says of
-    itself, for editors.
+    itself, for editors. `brings`: for a
+    choice (knob -> value), the inputs as it declares them, where values of it declare inputs of
+    one name differently; in `inputs` is what takes all of that.
     """
 
     name: str
@@ -204,9 +207,13 @@ class NodeType:
     links_unchecked: bool = False
     fingerprint_linked: bool = True
     about: Mapping[str, Any] = field(default_factory=dict)
+    brings: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
 
     def brought_by(self, knob: str, choice: Any = None) -> list[Input]:
         """Lists the inputs that belong to choices of a knob, or to one of them."""
+        if knob in self.brings:
+            of = self.brings[knob]
+            return [*of.get(choice, ())] if choice is not None else [*chain(*of.values())]
         return [
             port
             for port in self.inputs.values()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -81,6 +81,7 @@ def _groups(
 ) -> dict[str, dict[str, Any]]:
     """Describes inputs as required and optional ones; a group that grows is one of them."""
     groups: dict[str, dict[str, Any]] = {"required": {}}
+    ports = list(ports)
     for port in ports:
         required = "required" if _counts_as_required(kind, port) else "optional"
         if port.grows is None:
@@ -89,7 +90,8 @@ def _groups(
             within = f"{port.shown_for.knob}." if port.shown_for else ""
             name = port.grows.group.removeprefix(within)
             if not any(name in described for described in groups.values()):
-                groups.setdefault(required, {})[name] = _growing(kind, port, folders)
+                group = [one for one in ports if one.grows == port.grows]
+                groups.setdefault(required, {})[name] = _growing(group, folders)
     return groups
 
 
@@ -107,11 +109,11 @@ def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
     return [DYNAMIC, config[1] | {"options": options}]
 
 
-def _growing(kind: NodeType, first: Input, folders: Folders | None) -> list[Any]:
-    """Describes the group that an input is the first of, as ComfyUI's Autogrow."""
+def _growing(group: Sequence[Input], folders: Folders | None) -> list[Any]:
+    """Describes a group that grows as ComfyUI's Autogrow."""
+    first, names = group[0], [one.own_name for one in group]
     grows = first.grows
     assert grows is not None
-    names = [one.own_name for one in kind.inputs.values() if one.grows == grows]
     required = "required" if first.required else "optional"
     template: dict[str, Any] = {
         "input": {required: {names[0]: input_config(first, folders)}},

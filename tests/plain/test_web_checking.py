@@ -444,6 +444,21 @@ def test_what_a_choice_brings_is_held_to_the_limits_while_that_is_chosen() -> No
     assert resized(**larger | {"resize_type.multiplier": 0.5}) == ""
 
 
+def test_pictures_of_all_inputs_count_together() -> None:
+    source = made(lambda values: Tensor((4, 2048, 1024, 3)), "IMAGE", name="Source")
+    target = replace(
+        REGISTRY["BatchImagesNode"], run=lambda context, given: (Tensor((1, 8, 8, 3)),)
+    )
+
+    def joined(count: int) -> str:
+        links = {f"images.image{number}": ["1", 0] for number in range(count)}
+        document = {"1": node("Source"), "2": node("BatchImagesNode", **links), "3": save("2")}
+        return failure(target, document, source)
+
+    assert "images.image16: comes to a batch of 68" in joined(17)
+    assert joined(2) == ""
+
+
 def test_cutting_makes_nothing_larger() -> None:
     document = stock()
     crop = {

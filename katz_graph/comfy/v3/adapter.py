@@ -5,13 +5,15 @@ how nodes run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
 from katz_graph.comfy.v1.adapter import V1Class
-from katz_graph.comfy.v3.dynamic import Flat, flat, gathered
+from katz_graph.comfy.v1.inputs import Declared
+from katz_graph.comfy.v3.dynamic import Flat, Gathering, flat, gathers
 from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
 from katz_graph.comfy.v3.schema import (
     ComfyExtension,
@@ -25,7 +27,7 @@ from katz_graph.comfy.v3.ui import as_dict
 from katz_graph.errors import InputError
 from katz_graph.host.run_sync import settled
 from katz_graph.node import Input as InputPort
-from katz_graph.node import NodeType
+from katz_graph.node import NodeType, ShownFor
 from katz_graph.scope import ExecutionBlocker
 
 HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
@@ -82,27 +84,112 @@ class V3Class:
             first_convention(self.node_class, schema),
             schema.display_name or schema.node_id,
         ).describe()
+        unfolded = _unfolded(schema)
+        exact = [_exact(one) for one in unfolded]
+        inputs = {
+            name: _merged(port, [one for one in exact if one.name == name])
+            for name, port in _in_groups(described.inputs, unfolded)
+        }
         return replace(
             described,
-            inputs=_belonging(described.inputs, _unfolded(schema)),
+            inputs=inputs,
+            brings=_brings(exact),
+            unchecked=_unchecked(self.node_class, described) & inputs.keys(),
             undeclared="all" if schema.accept_all_inputs else described.undeclared,
         )
+
+
+def _in_groups(
+    inputs: Mapping[str, InputPort], unfolded: Sequence[Flat]
+) -> Iterator[tuple[str, InputPort]]:
+    """Yields the inputs by name, those of a group one behind the other."""
+    groups: dict[str, str] = {one.port.id: one.grows.group for one in unfolded if one.grows}
+    together: dict[str, list[str]] = {}
+    for name in inputs:
+        together.setdefault(groups.get(name, name), []).append(name)
+    for name in chain.from_iterable(together.values()):
+        yield name, inputs[name]
+
+
+def _exact(one: Flat) -> InputPort:
+    """Makes the input as one value of a choice brings it."""
+    group = "optional" if one.port.optional else "required"
+    (port,) = Declared(lambda: {group: {one.port.id: _declared(one.port)}}).inputs().values()
+    return replace(port, shown_for=one.shown_for, grows=one.grows)
+
+
+def _merged(port: InputPort, exact: Sequence[InputPort]) -> InputPort:
+    """Returns what takes all that values of a choice let an input be."""
+    first, *others = exact
+    shown = [one.shown_for for one in exact if one.shown_for]
+    made = replace(port, grows=first.grows)
+    if shown:
+        keys = tuple(dict.fromkeys(key for one in shown for key in one.choices))
+        made = replace(made, required=False, shown_for=ShownFor(shown[0].knob, keys))
+    if all(_told_of(one) == _told_of(first) for one in others):
+        return made
+    sockets = dict.fromkeys(name for one in exact for name in one.socket.split(","))
+    choices = [one.choices for one in exact]
+    least, most = ([getattr(one, end) for one in exact] for end in ("minimum", "maximum"))
+    return replace(
+        made,
+        socket=",".join(sockets),
+        knob=any(one.knob for one in exact),
+        choices=None
+        if None in choices
+        else tuple(dict.fromkeys(key for keys in choices for key in keys or ())),
+        minimum=None if None in least else min(least),
+        maximum=None if None in most else max(most),
+        check=first.check if len(sockets) == 1 else (lambda value: value),
+        refresh=None,
+    )
+
+
+def _told_of(port: InputPort) -> tuple[Any, ...]:
+    return port.socket, port.knob, port.choices, port.minimum, port.maximum
+
+
+def _brings(exact: Sequence[InputPort]) -> dict[str, dict[str, tuple[InputPort, ...]]]:
+    """Maps choices and their values to the inputs that these bring, required ones first."""
+    made: dict[str, dict[str, dict[str, InputPort]]] = {}
+    for one in exact:
+        for key in one.shown_for.choices if one.shown_for else ():
+            assert one.shown_for is not None
+            made.setdefault(one.shown_for.knob, {}).setdefault(key, {}).setdefault(one.name, one)
+    return {
+        knob: {
+            key: tuple(sorted(ports.values(), key=lambda port: not port.required))
+            for key, ports in keys.items()
+        }
+        for knob, keys in made.items()
+    }
+
+
+def _unchecked(kind: type[ComfyNode], described: NodeType) -> frozenset[str]:
+    """Returns the inputs that the class checks itself, by their own names or those of groups."""
+    own = getattr(kind, "validate_inputs", None)
+    if own is None:
+        return frozenset()
+    parameters = inspect.signature(own).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return frozenset(
+        name for name in described.inputs if takes_all or name.partition(".")[0] in parameters
+    )
 
 
 def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
     """Makes a V1 class that does what `kind` does. TypeError names an input that cannot be
     unfolded.
     """
-    _unfolded(schema)
+    gathering = Gathering(schema.inputs, schema.is_input_list)
 
     def execute(self: Any, **values: Any) -> Any:
         given, hidden = _parted(values)
-        return _result(schema, _bound(kind, hidden).execute(**gathered(schema.inputs, given)))
+        return _result(schema, _bound(kind, hidden).execute(**gathering.of(given)))
 
     async def execute_async(self: Any, **values: Any) -> Any:
         given, hidden = _parted(values)
-        result = await _bound(kind, hidden).execute(**gathered(schema.inputs, given))
-        return _result(schema, result)
+        return _result(schema, await _bound(kind, hidden).execute(**gathering.of(given)))
 
     members: dict[str, Any] = {
         "INPUT_TYPES": classmethod(lambda cls: _input_types(kind.GET_SCHEMA())),
@@ -119,25 +206,12 @@ def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
         "__module__": kind.__module__,
         **{theirs: value for ours, theirs in SAID.items() if (value := getattr(schema, ours))},
         **{
-            theirs: _method(getattr(kind, ours), theirs, schema)
+            theirs: _method(getattr(kind, ours, _accepts), theirs, schema)
             for ours, theirs in OPTIONAL_METHODS.items()
-            if hasattr(kind, ours)
+            if hasattr(kind, ours) or (ours == "validate_inputs" and gathers(schema.inputs))
         },
     }
     return type(schema.node_id, (), members)
-
-
-def _belonging(inputs: Mapping[str, InputPort], known: Sequence[Flat]) -> dict[str, InputPort]:
-    """Returns the inputs with what they belong to, those of a group one behind the other."""
-    belong = {one.port.id: one for one in known}
-    made: dict[str, InputPort] = {}
-    for name in inputs:
-        grows = belong[name].grows
-        for one in known if grows else (belong[name],):
-            if one.grows == grows and one.port.id not in made:
-                port = inputs[one.port.id]
-                made[port.name] = replace(port, shown_for=one.shown_for, grows=one.grows)
-    return made
 
 
 def _unfolded(schema: Schema) -> list[Flat]:
@@ -162,25 +236,31 @@ def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in values.items() if not name.startswith(HIDDEN)}, hidden
 
 
+def _accepts() -> bool:
+    """Stands for the check of a class that has none: what is gathered is checked all the same."""
+    return True
+
+
 def _method(theirs: Callable[..., Any], name: str, schema: Schema) -> Any:
-    """Makes a class method with the same parameters, which tell the V1 adapter what it checks; one
-    that takes everything where inputs are gathered, whose names are no parameters.
+    """Makes a class method with the same parameters, which tell the V1 adapter what it checks, and
+    one for all values where some are gathered.
     """
-    parameters = list(inspect.signature(theirs).parameters.values())
-    accepted = {parameter.name for parameter in parameters}
+    own = list(inspect.signature(theirs).parameters.values())
+    accepted = {parameter.name for parameter in own}
     everything = inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)
-    takes_all = any(parameter.kind is everything.kind for parameter in parameters)
-    gathers = any(one.shown_for or one.grows for one in _unfolded(schema))
+    takes_all = any(parameter.kind is everything.kind for parameter in own)
+    gathering = Gathering(schema.inputs, schema.is_input_list, name == "check_lazy_status")
     parameters = [
         inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        *([everything] if gathers else parameters),
+        *own,
+        *([everything] if gathers(schema.inputs) and not takes_all else []),
     ]
 
     def call(cls: Any, *given: Any, **named: Any) -> Any:
         values, _ = _parted(named)
-        if gathers:
+        if gathers(schema.inputs):
             try:
-                values = gathered(schema.inputs, values, name == "check_lazy_status")
+                values = gathering.of(values)
             except InputError as error:
                 if name == "VALIDATE_INPUTS":
                     return str(error)
@@ -219,8 +299,9 @@ def _result(schema: Schema, given: Any) -> Any:
 
 def _input_types(schema: Schema) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {"required": {}, "optional": {}}
-    for port in (one.port for one in _unfolded(schema)):
-        groups["optional" if port.optional else "required"][port.id] = _declared(port)
+    for one in _unfolded(schema):
+        group = groups["optional" if one.port.optional or one.shown_for else "required"]
+        group.setdefault(one.port.id, _declared(one.port))
     groups["hidden"] = {
         f"{HIDDEN}{hidden.name}": hidden.value for hidden in map(Hidden, schema.hidden)
     }

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from katz_graph.comfy.v3.inputs import (
-    ComboInput,
+    Combo,
     ComfyType,
     Input,
     Output,
@@ -67,6 +67,8 @@ class _GrowTemplate:
         self.names = list(names)[:MOST]
         if isinstance(self.input, WidgetInput):
             self.input.force_input = True
+        if hasattr(self.input, "widget"):  # of several types, drawn as one of them
+            self.input.widget = None
 
 
 class _TemplatePrefix(_GrowTemplate):
@@ -129,8 +131,8 @@ class Flat:
 
 
 def flat(inputs: Sequence[Input], within: str = "") -> Iterator[Flat]:
-    """Unfolds the inputs of a schema. TypeError names one that cannot be unfolded, or what two
-    values of a choice bring under one name with different types.
+    """Unfolds the inputs of a schema: a name comes as often as values of a choice bring it.
+    TypeError names one that cannot be unfolded.
     """
     for port in inputs:
         name = f"{within}{port.id}"
@@ -139,9 +141,25 @@ def flat(inputs: Sequence[Input], within: str = "") -> Iterator[Flat]:
         if isinstance(port, _GrowInput):
             yield from _grown(name, port)
         elif isinstance(port, _ChoiceInput):
-            keys = [option.key for option in port.choices]
-            yield Flat(ComboInput(name, keys, optional=port.optional, tooltip=port.tooltip))
-            yield from _brought(name, port.choices)
+            yield Flat(
+                Combo.Input(
+                    name,
+                    options=[option.key for option in port.choices],
+                    display_name=port.display_name,
+                    optional=port.optional,
+                    tooltip=port.tooltip,
+                    lazy=port.lazy,
+                    extra_dict=port.options,
+                )
+            )
+            for option in port.choices:
+                for one in flat(option.inputs, f"{name}."):
+                    # what belongs to a choice inside of this one is shown for that
+                    yield (
+                        one
+                        if one.shown_for
+                        else replace(one, shown_for=ShownFor(name, (option.key,)))
+                    )
         else:
             yield Flat(_named(port, name))
 
@@ -157,74 +175,90 @@ def _grown(name: str, group: _GrowInput) -> Iterator[Flat]:
         yield Flat(port, grows=grows)
 
 
-def _brought(name: str, options: Sequence[_Option]) -> Iterator[Flat]:
-    """Yields the inputs of all values: of equal names the first, for all that bring it."""
-    found: dict[str, tuple[Flat, list[str]]] = {}
-    for option in options:
-        for one in flat(option.inputs, f"{name}."):
-            known, keys = found.setdefault(one.port.id, (one, []))
-            if known.port.get_io_type() != one.port.get_io_type():
-                raise TypeError(f"{one.port.id} is of several types, by what is chosen at {name}")
-            keys.append(option.key)
-    for one, keys in found.values():
-        one.port.optional = True  # while something else is chosen; `gathered` says if it is missing
-        # what belongs to a choice inside of this one is shown for that
-        yield one if one.shown_for else Flat(one.port, ShownFor(name, tuple(keys)), one.grows)
-
-
 def _named(port: Input, name: str) -> Input:
     made = copy(port)
     made.id = name
     return made
 
 
-def gathered(
-    inputs: Sequence[Input], values: Mapping[str, Any], with_names: bool = False
-) -> dict[str, Any]:
-    """Returns the arguments of a node: the values of a group as an object, which has the value of a
-    choice under the choice's own name. Names that are in no group stay. `with_names`: what is in a
-    group is a pair with its whole name, as `check_lazy_status` expects.
+def gathers(inputs: Sequence[Input]) -> bool:
+    """Tells whether a node gets objects for some of these inputs."""
+    return any(isinstance(port, (_GrowInput, _ChoiceInput)) for port in inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Makes the arguments of a node of a prompt's values: those of a group as an object, which has
+    the value of a choice under the choice's own name. Other names stay as they are.
+
+    `pairs`: what is in a group is a pair with its whole name, as `check_lazy_status` expects.
+    `lists`: each value is a list.
     """
-    grouped = [port for port in inputs if isinstance(port, (_GrowInput, _ChoiceInput))]
-    names = tuple(f"{port.id}." for port in grouped)
-    chosen = {port.id for port in grouped}
-    plain = {
-        name: value
-        for name, value in values.items()
-        if name not in chosen and not name.startswith(names)
-    }
-    return plain | _objects(inputs, values, "", with_names)
 
+    inputs: Sequence[Input]
+    lists: bool = False
+    pairs: bool = False
 
-def _objects(
-    inputs: Sequence[Input], values: Mapping[str, Any], within: str, with_names: bool
-) -> dict[str, Any]:
-    def told(name: str) -> Any:
-        return (values[name], name) if with_names else values[name]
+    def of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """InputError says what is missing of a choice that is made, or that it is none."""
+        grouped = [port for port in self.inputs if isinstance(port, (_GrowInput, _ChoiceInput))]
+        names = tuple(f"{port.id}." for port in grouped)
+        chosen = {port.id for port in grouped}
+        plain = {
+            name: value
+            for name, value in values.items()
+            if name not in chosen and not name.startswith(names)
+        }
+        return plain | self._objects(grouped, values, "")
 
-    made: dict[str, Any] = {}
-    for port in inputs:
-        name = f"{within}{port.id}"
-        if isinstance(port, _GrowInput):
-            members = ((one, f"{name}.{one}") for one in port.template.names)
-            made[port.id] = {one: told(whole) for one, whole in members if whole in values}
-        elif isinstance(port, _ChoiceInput) and name in values:
-            made[port.id] = {port.id: told(name)} | _of_choice(port, values, name, with_names)
-        elif within and name in values:
-            made[port.id] = told(name)
-        elif within and not (port.optional or with_names):
-            if getattr(port, "default", None) is None:
-                raise InputError(f"{name} is missing")
-            made[port.id] = getattr(port, "default")  # noqa: B009
-    return made
+    def _objects(
+        self, inputs: Sequence[Input], values: Mapping[str, Any], within: str
+    ) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for port in inputs:
+            name = f"{within}{port.id}"
+            if isinstance(port, _GrowInput):
+                made[port.id] = self._group(port, values, name, bool(within))
+            elif isinstance(port, _ChoiceInput):
+                if name in values or within:
+                    made[port.id] = self._choice(port, values, name)
+            elif name in values:
+                made[port.id] = self._told(values[name], name)
+            else:
+                made[port.id] = self._told(self._absent(port, name), name)
+        return made
 
+    def _group(
+        self, port: _GrowInput, values: Mapping[str, Any], name: str, unchecked: bool
+    ) -> dict[str, Any]:
+        """`unchecked`: whether the first members are required where the input is declared."""
+        template = port.template
+        members = [(one, f"{name}.{one}") for one in template.names]
+        if unchecked and not (self.pairs or port.optional or template.input.optional):
+            for _, whole in members[: template.least]:
+                if whole not in values:
+                    raise InputError(f"{whole} is missing")
+        return {one: self._told(values[whole], whole) for one, whole in members if whole in values}
 
-def _of_choice(
-    port: _ChoiceInput, values: Mapping[str, Any], name: str, with_names: bool
-) -> dict[str, Any]:
-    value = values[name]
-    key = value[0] if isinstance(value, list) and value else value  # of a node that takes lists
-    for option in port.choices:
-        if option.key == key:
-            return _objects(option.inputs, values, f"{name}.", with_names)
-    raise InputError(f"{name} is {show(key)}, which is none of its choices")
+    def _choice(self, port: _ChoiceInput, values: Mapping[str, Any], name: str) -> dict[str, Any]:
+        value = values.get(name, port.choices[0].key if port.choices else None)
+        key = value[0] if isinstance(value, list) and value else value
+        made = {port.id: self._told(value, name)}
+        for option in port.choices:
+            if option.key == key:
+                return made | self._objects(option.inputs, values, f"{name}.")
+        if key is None:  # it is linked, and not known yet
+            return made
+        raise InputError(f"{name} is {show(key)}, which is none of its choices")
+
+    def _told(self, value: Any, name: str) -> Any:
+        return (value, name) if self.pairs else value
+
+    def _absent(self, port: Input, name: str) -> Any:
+        """Returns what stands for an input of a choice that is not given."""
+        default = getattr(port, "default", None)
+        if self.pairs or (port.optional and default is None):
+            return None
+        if default is None:
+            raise InputError(f"{name} is missing")
+        return [default] if self.lists else default

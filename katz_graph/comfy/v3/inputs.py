@@ -157,7 +157,7 @@ def wire_type(
     return type(name, (ComfyType,), {"io_type": io_type, **inside})
 
 
-class ComboInput(WidgetInput):
+class _ComboInput(WidgetInput):
     """Takes one of some choices: a list, or the values of an Enum."""
 
     def __init__(
@@ -184,7 +184,7 @@ class _ComboOutput(Output):
         super().__init__(id, display_name, *positional, **more)
 
 
-class _MultiComboInput(ComboInput):
+class _MultiComboInput(_ComboInput):
     """Takes any number of some choices, as a list."""
 
     def __init__(self, *positional: Any, **more: Any) -> None:
@@ -219,7 +219,7 @@ Int = wire_type("Int", "INT", WidgetInput)
 Float = wire_type("Float", "FLOAT", WidgetInput)
 String = wire_type("String", "STRING", WidgetInput)
 Color = wire_type("Color", "COLOR", WidgetInput)
-Combo = wire_type("Combo", "COMBO", ComboInput, output=_ComboOutput)
+Combo = wire_type("Combo", "COMBO", _ComboInput, output=_ComboOutput)
 MultiCombo = wire_type("MultiCombo", "COMBO", _MultiComboInput)
 MultiType = wire_type("MultiType", "*", _MultiTypeInput)
 AnyType = wire_type("AnyType", "*")
