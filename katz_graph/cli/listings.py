@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -111,23 +111,36 @@ def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
     for knob in (port for port in kind.inputs.values() if port.knob):
         knobs.add_row(*map(Text, (knob.name, _takes(knob, folders), _default(knob), knob.help)))
     wires = Table("wire", "takes", "", box=None, pad_edge=False, header_style="bold")
-    for wire in (port for port in kind.inputs.values() if not port.knob):
+    for name, wire in _wires(kind):
         notes = [
             note
             for note, holds in (
                 ("optional", not wire.required),
+                (f"{wire.grows.least} at least" if wire.grows else "", wire.required),
                 ("evaluated only when asked for", wire.lazy),
             )
             if holds
         ]
-        wires.add_row(
-            *map(Text, (wire.name, wire.socket, ", ".join(filter(None, (*notes, wire.help)))))
-        )
+        wires.add_row(*map(Text, (name, wire.socket, ", ".join(filter(None, (*notes, wire.help))))))
     outputs = Table("output", "gives", box=None, pad_edge=False, header_style="bold")
     for number, output in enumerate(kind.outputs):
         outputs.add_row(*map(Text, (f"{number} {output.name}", output.socket)))
     tables = (table for table in (wires, knobs, outputs) if table.row_count)
     return Group(head, *(Padding(table, (1, 0, 0, 0)) for table in tables))
+
+
+def _wires(kind: NodeType) -> Iterator[tuple[str, Input]]:
+    """Yields the wires by name, a group that grows as its first by the names of all."""
+    told = set()
+    for port in kind.inputs.values():
+        if port.knob or port.grows in told:
+            continue
+        name = port.name
+        if port.grows is not None:
+            told.add(port.grows)
+            *_, last = (one.own_name for one in kind.inputs.values() if one.grows == port.grows)
+            name = f"{port.name} … {last}"
+        yield name, port
 
 
 def node_json(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:

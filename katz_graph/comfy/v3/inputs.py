@@ -51,7 +51,6 @@ class Input:
     """An input. `options` are those that a widget has beside the ones named here."""
 
     io_type: ClassVar[str] = "*"
-    knob: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -79,8 +78,6 @@ class Input:
 
 class WidgetInput(Input):
     """An input that takes a literal. `force_input`: a wire all the same."""
-
-    knob = True
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 import { type NodeProps, NodeResizeControl } from "@xyflow/react";
 import { memo, useMemo, useState } from "react";
 import { useShallow } from "zustand/react/shallow";
-import type { NodeType, Widget } from "../catalog/catalog";
+import { type NodeType, type Widget, widgetNamed } from "../catalog/catalog";
 import { outputHelp } from "../catalog/help";
 import { shownPlaced } from "../catalog/promoted";
 import { resizeNode } from "../document/commands";
@@ -165,7 +165,7 @@ const Body = memo(function Body({
           const right = node.outputs[row];
           return (
             <div className="row" key={left?.name ?? `out ${right?.name}`}>
-              {left && <InputSocket input={left} label={labelOf(node, left)} />}
+              {left && <InputSocket input={left} label={labelOf(node, type, left)} />}
               {right && (
                 <OutputSocket
                   output={{ node: node.id, slot: row, type: right.type }}
@@ -215,10 +215,16 @@ function handleFor(inputs: readonly Input[], widget: string) {
     : { handle: <InputSocket input={input} />, handleKey: `${handleOf(input)} ${input.type}` };
 }
 
-/** Without the group that an input stands in, unless a person has named it. */
-function labelOf(node: DocNode, { slot, name }: Input): string {
+/** Without the group that an input stands in, or the choice that brings it, unless a person has named
+ * it.
+ */
+function labelOf(node: DocNode, type: NodeType | undefined, { slot, name }: Input): string {
   const label = (slot === null ? name : node.inputs[slot]?.label) ?? name;
-  return label === name ? name.slice(name.lastIndexOf(".") + 1) : label;
+  const dot = name.lastIndexOf(".");
+  if (label !== name || dot < 0) return label;
+  const within = name.slice(0, dot);
+  const grows = type?.sockets.some(({ group }) => group === within) === true;
+  return grows || widgetNamed(type, within) !== undefined ? name.slice(dot + 1) : label;
 }
 
 function isLinked(node: DocNode, widget: string): boolean {

@@ -6,6 +6,7 @@ import { catalogOf, widgetNamed } from "./catalog";
 import { newNode, placedWidgets } from "./placed";
 import { setChoice } from "./dynamic";
 import { inputsOf, linked } from "./ends";
+import { replaced } from "./replacing";
 
 const WIDTH = ["INT", { default: 512 }];
 const CATALOG = catalogOf({
@@ -129,4 +130,10 @@ test("P0.21 a group of inputs shows those that are linked, and one more", () => 
   expect(ends(link(two, "texts.t2"))).toHaveLength(3); // it may have no more
   const ids = new Set(linksOf(two).flatMap(({ id, toSlot }) => (toSlot > 0 ? [id] : [])));
   expect(ends(removeLinks(two, ids)).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1"]);
+  const all = new Set(linksOf(two).map(({ id }) => id));
+  expect(ends(removeLinks(two, all)).map(({ name }) => name)).toEqual(["texts.t0"]);
+  // replaced by one of its kind, it keeps its links
+  const again = replaced(two, CATALOG, new Set([node]), join);
+  expect(linksOf(again)).toHaveLength(2);
+  expect(ends(again).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1", "texts.t2"]);
 });

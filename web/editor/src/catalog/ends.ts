@@ -26,7 +26,9 @@ export interface Input {
   readonly help: string;
 }
 
-/** All inputs of a node: those that the file lists, and the others of its type. */
+/** All inputs of a node: those that the file lists, and the others of its type. Of a group that grows
+ * those that are linked, those that it must have, and else the first.
+ */
 export function inputsOf(node: DocNode, type: NodeType | undefined): readonly Input[] {
   const may = new Set(type?.sockets.flatMap((one) => (one.optional ? [one.name] : [])));
   const listed = node.inputs.map((input, slot): Input => {
@@ -37,11 +39,12 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
   const unlinked = new Set(node.inputs.flatMap(({ name, link }) => (link === null ? [name] : [])));
   const free = new Set(type?.sockets.flatMap((one) => (unlinked.has(one.name) ? [one.group] : [])));
   const sockets = type === undefined ? [] : offered(type, known, free);
+  const spare = spareOf(type, unlinked);
   const widgets = type?.isVirtual
     ? []
     : (type === undefined ? [] : shownWidgets(node, type)).filter(({ name }) => !known.has(name));
   return [
-    ...listed,
+    ...listed.filter(({ name }) => !spare.has(name)),
     ...sockets.map((socket): Input => {
       const { name, type: taken, optional } = socket;
       const help = socketHelp(socket);
@@ -54,6 +57,18 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
       return { node: node.id, slot: null, name, type, widget: name, optional: true, help };
     }),
   ];
+}
+
+/** Of the unlinked sockets of groups those that stand behind another one and need not be there. */
+function spareOf(type: NodeType | undefined, unlinked: ReadonlySet<string>): ReadonlySet<string> {
+  const groups = new Set<string>();
+  const spare = new Set<string>();
+  for (const { name, group, optional } of type?.sockets ?? []) {
+    if (group === "" || !unlinked.has(name)) continue;
+    if (optional && groups.has(group)) spare.add(name);
+    groups.add(group);
+  }
+  return spare;
 }
 
 /** The handle of an input: by its slot, or by its name where it has none yet. */

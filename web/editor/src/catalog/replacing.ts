@@ -2,7 +2,7 @@
 import { changeNode } from "../document/commands";
 import { type Ends, moveLinks, removeLinks } from "../document/links";
 import { type Doc, type DocNode, linksOf, nodeOf, nodesOf } from "../document/model";
-import { fieldsOf, isObject, type JsonObject } from "../json";
+import { fieldsOf, isObject, type JsonObject, listOf } from "../json";
 import { type Catalog, compatible, type NodeType, widgetNamed } from "./catalog";
 import { inputType } from "./ends";
 import { heldBy, type Known, newNode, offers, placedWidgets } from "./placed";
@@ -21,8 +21,9 @@ export function replaced(
 }
 
 function replacedOne(graph: Doc, catalog: Catalog, node: DocNode, type: NodeType): Doc {
-  const raw = remade(catalog, node, type);
-  const kept = keptLinks(graph, node, nodeOf(raw));
+  const made = remade(catalog, node, type);
+  const kept = keptLinks(graph, node, nodeOf(grown(made, type)));
+  const raw = grown(made, type, kept, node.id);
   const own = linksOf(graph).filter(({ from, to }) => from === node.id || to === node.id);
   const lost = own.flatMap(({ id }) => (kept.has(id) ? [] : [id]));
   const free = removeLinks(graph, new Set(lost));
@@ -34,7 +35,7 @@ function replacedOne(graph: Doc, catalog: Catalog, node: DocNode, type: NodeType
 
 /** How many links of nodes stay where they become of a type. */
 export function keeps(graph: Doc, nodes: readonly DocNode[], type: NodeType): number {
-  const made = nodeOf(newNode(type, 0, 0));
+  const made = nodeOf(grown(newNode(type, 0, 0), type));
   return nodes.reduce((sum, node) => sum + keptLinks(graph, node, made).size, 0);
 }
 
@@ -51,6 +52,24 @@ function remade(catalog: Catalog, node: DocNode, type: NodeType): JsonObject {
     size: [node.width, Math.max(node.height, height)],
     ...(isNamed ? { title: node.title } : {}),
   };
+}
+
+/** Has a node list further inputs of its groups: those up to the last that is linked, or all. */
+function grown(
+  raw: JsonObject,
+  type: NodeType,
+  kept?: ReadonlyMap<number, Ends>,
+  node?: string,
+): JsonObject {
+  const listed = listOf(raw.inputs);
+  const names = new Set(listed.map((one) => fieldsOf(one).name));
+  const further = type.sockets
+    .filter(({ name }) => !names.has(name))
+    .map(({ name, type: socket }) => ({ name, type: socket, link: null }));
+  const slots = [...(kept?.values() ?? [])].flatMap(({ to }) => (to.node === node ? to.slot : []));
+  const most =
+    kept === undefined ? Infinity : Math.max(listed.length, ...slots.map((at) => at + 1));
+  return { ...raw, inputs: [...listed, ...further].slice(0, most) };
 }
 
 /** The values of a node by name, as its type or, where that is unknown, the file itself tells. */
