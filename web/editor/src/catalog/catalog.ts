@@ -32,6 +32,8 @@ export interface Socket {
   readonly tooltip: string;
   /** Of equal sockets, of which a node shows those that are linked and one more; "" for none. */
   readonly group: string;
+  /** The choice that brings it, and for which of its values; null where it is always there. */
+  readonly shownFor: { readonly choice: string; readonly values: readonly string[] } | null;
 }
 
 export interface NodeType {
@@ -111,7 +113,7 @@ const VIRTUAL: readonly NodeType[] = [
   virtual("Note", "Note", "A text for people.", { widgets: [NOTE] }),
   virtual("MarkdownNote", "Markdown Note", "A text for people.", { widgets: [NOTE] }),
   virtual("Reroute", "Reroute", "Leads a link around.", {
-    sockets: [{ name: "", type: "*", optional: false, tooltip: "", group: "" }],
+    sockets: [{ name: "", type: "*", optional: false, tooltip: "", group: "", shownFor: null }],
     outputs: [{ name: "", type: "*", tooltip: "" }],
   }),
 ];
@@ -154,15 +156,25 @@ function declaredIn(raw: Json | undefined, prefix: string) {
       const widget = widgetOf(name, spec);
       if (widget === null) {
         const tooltip = textOf(fieldsOf(spec[1]).tooltip);
-        sockets.push({ name, type: textOf(spec[0], "*"), optional, tooltip, group: "" });
+        const type = textOf(spec[0], "*");
+        sockets.push({ name, type, optional, tooltip, group: "", shownFor: null });
         continue;
       }
       widgets.push(widget);
       if (spec[0] !== DYNAMIC) continue;
-      for (const { inputs } of choicesOf(widget.options))
-        for (const one of declaredIn(inputs, `${name}.`).sockets)
-          if (!sockets.some((known) => known.name === one.name))
-            sockets.push({ ...one, optional: true });
+      for (const { key, inputs } of choicesOf(widget.options))
+        for (const one of declaredIn(inputs, `${name}.`).sockets) {
+          const known = sockets.findIndex((other) => other.name === one.name);
+          const values = [...(sockets[known]?.shownFor?.values ?? []), key];
+          // what a choice inside of this one brings is shown for that
+          const brought = {
+            ...one,
+            optional: true,
+            shownFor: one.shownFor ?? { choice: name, values },
+          };
+          if (known < 0) sockets.push(brought);
+          else sockets[known] = brought;
+        }
     }
   return { sockets, widgets };
 }
@@ -184,6 +196,7 @@ function grownOf(group: string, template: JsonObject): readonly Socket[] {
     optional: number >= least,
     tooltip: textOf(fieldsOf(options).tooltip),
     group,
+    shownFor: null,
   }));
 }
 

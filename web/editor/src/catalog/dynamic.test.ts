@@ -5,7 +5,7 @@ import { linksOf, nodesOf } from "../document/model";
 import { catalogOf, widgetNamed } from "./catalog";
 import { newNode, placedWidgets } from "./placed";
 import { setChoice } from "./dynamic";
-import { inputsOf, linked } from "./ends";
+import { inputAt, inputsOf, linked } from "./ends";
 import { replaced } from "./replacing";
 
 const WIDTH = ["INT", { default: 512 }];
@@ -77,6 +77,25 @@ test("P0.21 another choice brings others; equal names keep their values, what fo
   expect(values(matched)).toEqual(["match", "area"]);
   expect(values(setChoice(matched, CATALOG, id, "way", "sides"))).toEqual(values(before));
   expect(first(matched)?.inputs).toEqual(first(before)?.inputs); // links count them
+});
+
+test("P0.21 sockets of a choice are there while it is made, or while they are linked", () => {
+  const graph = fresh();
+  const id = first(graph)?.id ?? "";
+  const shown = (of: typeof graph) => {
+    const node = first(of);
+    const inputs = node === undefined ? [] : inputsOf(node, TYPE);
+    return inputs.filter(({ widget }) => widget === null).map(({ name }) => name);
+  };
+  expect(shown(graph)).toEqual(["input"]);
+  const matched = setChoice(graph, CATALOG, id, "way", "match");
+  expect(shown(matched)).toEqual(["input", "way.other"]);
+  const end = inputAt(matched, CATALOG, id, "in:1");
+  if (end === null) throw new Error("no input");
+  const source = addNode(matched, { ...first(matched)?.raw, id: 99 });
+  const from = { node: nodesOf(source)[1]?.id ?? "", slot: 0, type: "IMAGE" };
+  const wired = setChoice(linked(source, from, end), CATALOG, id, "way", "width");
+  expect(shown(wired)).toEqual(["input", "way.other"]);
 });
 
 test("P0.21 values by name, and names beside the list, stay in step", () => {

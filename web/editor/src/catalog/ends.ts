@@ -1,6 +1,6 @@
 /** Finds what a handle stands for, and links two of them. */
 import { type Catalog, compatible, type NodeType, offered, socketOf } from "./catalog";
-import { shownWidgets } from "./placed";
+import { placedWidgets, shownWidgets } from "./placed";
 import { refusal } from "./connecting";
 import { inputHelp, socketHelp, widgetHelp } from "./help";
 import { addInput } from "../document/commands";
@@ -27,7 +27,8 @@ export interface Input {
 }
 
 /** All inputs of a node: those that the file lists, and the others of its type. Of a group that grows
- * those that are linked, those that it must have, and else the first.
+ * those that are linked, those that it must have, and else the first; of a choice those that it brings
+ * now, and those that are linked.
  */
 export function inputsOf(node: DocNode, type: NodeType | undefined): readonly Input[] {
   const may = new Set(type?.sockets.flatMap((one) => (one.optional ? [one.name] : [])));
@@ -39,17 +40,22 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
   const unlinked = new Set(node.inputs.flatMap(({ name, link }) => (link === null ? [name] : [])));
   const free = new Set(type?.sockets.flatMap((one) => (unlinked.has(one.name) ? [one.group] : [])));
   const sockets = type === undefined ? [] : offered(type, known, free);
-  const spare = spareOf(type, unlinked);
+  const unneeded = new Set([
+    ...spareOf(type, unlinked),
+    ...unbroughtBy(node, type, known, unlinked),
+  ]);
   const widgets = type?.isVirtual
     ? []
     : (type === undefined ? [] : shownWidgets(node, type)).filter(({ name }) => !known.has(name));
   return [
-    ...listed.filter(({ name }) => !spare.has(name)),
-    ...sockets.map((socket): Input => {
-      const { name, type: taken, optional } = socket;
-      const help = socketHelp(socket);
-      return { node: node.id, slot: null, name, type: taken, widget: null, optional, help };
-    }),
+    ...listed.filter(({ name }) => !unneeded.has(name)),
+    ...sockets
+      .filter(({ name }) => !unneeded.has(name))
+      .map((socket): Input => {
+        const { name, type: taken, optional } = socket;
+        const help = socketHelp(socket);
+        return { node: node.id, slot: null, name, type: taken, widget: null, optional, help };
+      }),
     ...widgets.map((widget): Input => {
       const { name } = widget;
       const type = socketOf(widget);
@@ -69,6 +75,22 @@ function spareOf(type: NodeType | undefined, unlinked: ReadonlySet<string>): Rea
     groups.add(group);
   }
   return spare;
+}
+
+/** The unlinked sockets that belong to other values of choices than a node's. */
+function unbroughtBy(
+  node: DocNode,
+  type: NodeType | undefined,
+  listed: ReadonlySet<string>,
+  unlinked: ReadonlySet<string>,
+): readonly string[] {
+  const placed = placedWidgets(node, type);
+  if (placed.length === 0) return []; // its values are not known
+  const values = new Map(placed.map(({ widget, value }) => [widget.name, value]));
+  return (type?.sockets ?? []).flatMap(({ name, shownFor }) => {
+    if (shownFor === null || (listed.has(name) && !unlinked.has(name))) return [];
+    return shownFor.values.some((value) => value === values.get(shownFor.choice)) ? [] : [name];
+  });
 }
 
 /** The handle of an input: by its slot, or by its name where it has none yet. */
