@@ -24,8 +24,7 @@ from types import ModuleType
 from typing import Protocol
 
 from katz_graph.comfy.loading import ENTRANCES, is_foreign, load_foreign
-from katz_graph.comfy.v1.adapter import v1_nodes
-from katz_graph.comfy.v3.adapter import v3_nodes
+from katz_graph.comfy.v3.adapter import mapped_nodes, v3_nodes
 from katz_graph.errors import KatzError
 from katz_graph.files.folders import Folders
 from katz_graph.messages import one_line
@@ -104,7 +103,7 @@ def native_nodes(module: ModuleType) -> list[type[Node]] | None:
 
 
 ADAPTERS: tuple[Adapter, ...] = (
-    v1_nodes,
+    mapped_nodes,
     v3_nodes,
     native_nodes,
 )

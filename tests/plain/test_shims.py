@@ -373,3 +373,14 @@ def test_conditioning_options_are_set_on_copies(root: Path) -> None:
 def test_folders_know_more_than_their_first_root(root: Path) -> None:
     assert isinstance(installed().folders, Folders)
     assert "embeddings" in shim("folder_paths").folder_names_and_paths
+
+
+def test_what_packs_ask_while_they_are_loaded(root: Path) -> None:
+    server = shim("server").PromptServer.instance
+    assert server.app.router.frozen is False
+    with pytest.raises(
+        NotThere, match=r"needs server\.PromptServer\.instance\.app\.router\.add_get"
+    ):
+        server.app.router.add_get("/", None)
+    for module in ("comfy.context_windows", "comfy.quant_ops", "comfy_api.feature_flags"):
+        assert shim(module).anything is not None  # a stand-in, which says what it is when it is used

@@ -360,6 +360,28 @@ def test_any_number_of_inputs(tmp_path: Path) -> None:
     assert outputs(done, "2") == (2,)
 
 
+def test_classes_with_a_schema_may_stand_in_a_mapping(tmp_path: Path) -> None:
+    body = HEAD + simple("Counts", 'io.Int.Input("n", default=2)', "io.Int.Output()",
+                         'return io.NodeOutput(given["n"] + 1)')  # fmt: skip
+    body += """
+class Old:
+    INPUT_TYPES = classmethod(lambda cls: {"required": {}})
+    RETURN_TYPES, FUNCTION, CATEGORY = ("INT",), "run", "test"
+    def run(self):
+        return (5,)
+
+NODE_CLASS_MAPPINGS = {"CountsOn": Counts, "Plain": Counts, "Old": Old}
+NODE_DISPLAY_NAME_MAPPINGS = {"CountsOn": "Counts on"}
+"""
+    registry, problems = load(write(tmp_path / "packs", mine=body), tmp_path)
+    assert problems == []
+    assert registry["CountsOn"].display_name == "Counts on"
+    assert registry["Plain"].display_name == "Counts"
+    document = {"1": node("CountsOn", n=2), "2": node("Save", value=["1", 0])}
+    assert outputs(ran(registry, document), "2") == (3,)
+    assert "Old" in registry
+
+
 def test_one_bad_schema_leaves_the_others(tmp_path: Path) -> None:
     body = (
         "class Bad(io.ComfyNode):\n    @classmethod\n    def define_schema(cls):\n        raise "

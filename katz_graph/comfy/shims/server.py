@@ -52,8 +52,19 @@ class Routes:
         installed().routes.append(("STATIC", prefix, lambda: path))
 
 
+class Router:
+    """Says that routes may be added still."""
+
+    frozen = False
+
+    def __getattr__(self, name: str) -> Any:
+        refuse(f"server.PromptServer.instance.app.router.{name}")
+
+
 class App:
     """Stands for the web application."""
+
+    router = Router()
 
     def add_routes(self, routes: Any) -> None:
         """Takes route definitions as aiohttp makes them."""

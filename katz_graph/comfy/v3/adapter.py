@@ -11,7 +11,7 @@ from itertools import chain
 from types import ModuleType
 from typing import Any
 
-from katz_graph.comfy.v1.adapter import V1Class
+from katz_graph.comfy.v1.adapter import V1Class, v1_nodes
 from katz_graph.comfy.v1.inputs import Declared
 from katz_graph.comfy.v3.dynamic import Flat, Gathering, flat, gathers
 from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
@@ -27,7 +27,7 @@ from katz_graph.comfy.v3.ui import as_dict
 from katz_graph.errors import InputError
 from katz_graph.host.run_sync import settled
 from katz_graph.node import Input as InputPort
-from katz_graph.node import NodeType, ShownFor
+from katz_graph.node import Node, NodeType, ShownFor
 from katz_graph.scope import ExecutionBlocker
 
 HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
@@ -54,6 +54,23 @@ OPTIONAL_METHODS = {
 }
 
 
+def mapped_nodes(module: ModuleType) -> list[V1Class | V3Class | type[Node]] | None:
+    """Returns the NODE_CLASS_MAPPINGS of a module, whose classes may be of either convention; None
+    when it has none.
+    """
+    found = v1_nodes(module)
+    if found is None:
+        return None
+    return [
+        V3Class(one.node_class, one.name, one.title)
+        if isinstance(one, V1Class)
+        and isinstance(one.node_class, type)
+        and issubclass(one.node_class, ComfyNode)
+        else one
+        for one in found
+    ]
+
+
 def v3_nodes(module: ModuleType) -> list[V3Class] | None:
     """Returns the node classes of a module's extension; None when it has no extension. TypeError
     where its entry point gives something else.
@@ -72,17 +89,20 @@ def v3_nodes(module: ModuleType) -> list[V3Class] | None:
 
 @dataclass(frozen=True, slots=True)
 class V3Class:
-    """A class with a schema."""
+    """A class with a schema. `name` and `title`: what its pack calls it, if not what that says."""
 
     node_class: type[ComfyNode]
+    name: str = ""
+    title: str = ""
 
     def describe(self) -> NodeType:
         """Describes the class. TypeError, or the pack's own error, for an unreadable schema."""
         schema = self.node_class.GET_SCHEMA()
         described = V1Class(
-            schema.node_id,
+            self.name or schema.node_id,
             first_convention(self.node_class, schema),
-            schema.display_name or schema.node_id,
+            # without a name for people a pack's mapping repeats the other one
+            self.title if self.title != self.name else schema.display_name or schema.node_id,
         ).describe()
         unfolded = _unfolded(schema)
         exact = [_exact(one) for one in unfolded]

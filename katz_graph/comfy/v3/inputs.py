@@ -222,17 +222,18 @@ MultiType = wire_type("MultiType", "*", _MultiTypeInput)
 AnyType = wire_type("AnyType", "*")
 
 _WIRES = """
-    Accumulation:ACCUMULATION Audio:AUDIO AudioEncoder:AUDIO_ENCODER
-    AudioEncoderOutput:AUDIO_ENCODER_OUTPUT BBOX:BBOX Clip:CLIP ClipVision:CLIP_VISION
-    ClipVisionOutput:CLIP_VISION_OUTPUT Conditioning:CONDITIONING ControlNet:CONTROL_NET
-    FaceAnalysis:FACE_ANALYSIS FlowControl:FLOW_CONTROL Gligen:GLIGEN Guider:GUIDER
-    HookKeyframes:HOOK_KEYFRAMES Hooks:HOOKS Image:IMAGE Latent:LATENT
-    LatentOperation:LATENT_OPERATION LatentUpscaleModel:LATENT_UPSCALE_MODEL Load3D:LOAD_3D
-    Load3DAnimation:LOAD3D_ANIMATION Load3DCamera:LOAD3D_CAMERA LoraModel:LORA_MODEL
-    LossMap:LOSS_MAP Mask:MASK Mesh:MESH Model:MODEL ModelPatch:MODEL_PATCH Noise:NOISE
-    Photomaker:PHOTOMAKER Point:POINT SEGS:SEGS SVG:SVG Sampler:SAMPLER Sigmas:SIGMAS
-    StyleModel:STYLE_MODEL TimestepsRange:TIMESTEPS_RANGE Tracks:TRACKS UpscaleModel:UPSCALE_MODEL
-    Vae:VAE Video:VIDEO Voxel:VOXEL WanCameraEmbedding:WAN_CAMERA_EMBEDDING Webcam:WEBCAM
+    Accumulation:ACCUMULATION Array:ARRAY Audio:AUDIO AudioEncoder:AUDIO_ENCODER
+    AudioEncoderOutput:AUDIO_ENCODER_OUTPUT BBOX:BBOX BoundingBox:BOUNDING_BOX Clip:CLIP
+    ClipVision:CLIP_VISION ClipVisionOutput:CLIP_VISION_OUTPUT Conditioning:CONDITIONING
+    ControlNet:CONTROL_NET Dict:DICT FaceAnalysis:FACE_ANALYSIS FlowControl:FLOW_CONTROL
+    Gligen:GLIGEN Guider:GUIDER HookKeyframes:HOOK_KEYFRAMES Hooks:HOOKS Image:IMAGE
+    Latent:LATENT LatentOperation:LATENT_OPERATION LatentUpscaleModel:LATENT_UPSCALE_MODEL
+    Load3D:LOAD_3D Load3DAnimation:LOAD3D_ANIMATION Load3DCamera:LOAD3D_CAMERA
+    LoraModel:LORA_MODEL LossMap:LOSS_MAP Mask:MASK Mesh:MESH Model:MODEL ModelPatch:MODEL_PATCH
+    Noise:NOISE Photomaker:PHOTOMAKER Point:POINT SEGS:SEGS SVG:SVG Sampler:SAMPLER
+    Sigmas:SIGMAS StyleModel:STYLE_MODEL TimestepsRange:TIMESTEPS_RANGE Tracks:TRACKS
+    UpscaleModel:UPSCALE_MODEL Vae:VAE Video:VIDEO Voxel:VOXEL
+    WanCameraEmbedding:WAN_CAMERA_EMBEDDING Webcam:WEBCAM
 """
 WIRES = {
     name: wire_type(name, io_type)

@@ -67,7 +67,7 @@ Remote = RemoteOptions
 Upload = UploadType
 _missing = missing_names(
     "comfy_api.latest.io",
-    "PriceBadge PriceBadgeDepends NodeReplace ImageCompare BoundingBox File3D AnyFile3D",
+    "PriceBadge PriceBadgeDepends NodeReplace ImageCompare File3D AnyFile3D",
 )
 
 

@@ -55,6 +55,11 @@ def intermediate_device() -> torch.device:
     return torch.device("cpu")
 
 
+def intermediate_dtype() -> torch.dtype:
+    """Returns the number format of pictures and latents between nodes."""
+    return torch.float32
+
+
 unet_offload_device = vae_offload_device = text_encoder_offload_device = intermediate_device
 vae_device = text_encoder_device = get_torch_device
 vram_state = VRAMState.NORMAL_VRAM
