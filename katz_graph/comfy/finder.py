@@ -53,6 +53,7 @@ HOLLOW = frozenset(
         "comfy.quant_ops",
         "comfy.sampler_helpers",
         "comfy.sd1_clip",
+        "comfy.sd3_clip",
         "comfy.sdxl_clip",
         "comfy.supported_models",
         "comfy.supported_models_base",

@@ -15,7 +15,7 @@ from katz_graph.picture.preview import LONGEST, latent_picture
 from katz_graph.scope import current
 
 __getattr__ = missing_names(
-    __name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESDPreviewerImpl"
+    __name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESD TAESDPreviewerImpl"
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np  # noqa: F401  packs take it from here
 import torch
 from torch import Tensor
 

@@ -23,6 +23,7 @@ __getattr__ = missing_names(
     can_concat_cond cond_cat KSamplerX0Inpaint normal_scheduler simple_scheduler ddim_scheduler
     beta_scheduler SCHEDULER_HANDLERS resolve_areas_and_cond_masks
     create_cond_with_same_area_if_none calculate_start_end_timesteps pre_run_control
+    k_diffusion_sampling SchedulerHandler
     """,
 )
 
