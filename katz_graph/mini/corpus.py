@@ -10,7 +10,7 @@ import torch
 from diffusers import AutoencoderKL
 
 from katz_graph.mini.draw import draw
-from katz_graph.mini.training import autocast
+from katz_graph.mini.training import autocast, save_whole
 from katz_graph.mini.world import Scene, sample_scene
 
 ONE_THING = 0.3  # part of the scenes with a single thing; two are harder to tell apart
@@ -107,6 +107,5 @@ def build_corpus(
         buckets.append(replace(bucket, latents=latents))
         print(f"corpus: {count} pictures of {height}x{width}", flush=True)
     if not stored:
-        torch.save([bucket.latents for bucket in buckets], file.with_suffix(".new"))
-        file.with_suffix(".new").replace(file)
+        save_whole([bucket.latents for bucket in buckets], file)
     return buckets

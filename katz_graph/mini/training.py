@@ -66,6 +66,12 @@ def squared_error(
     return (each if weight is None else weight * each).mean()
 
 
+def save_whole(value: object, file: Path) -> None:
+    """Writes a file of torch whole or not at all."""
+    torch.save(value, file.with_suffix(".new"))
+    file.with_suffix(".new").replace(file)
+
+
 class Average:
     """Keeps the exponential moving average of parameters."""
 
@@ -179,8 +185,7 @@ class Descent:
             "torch": torch.get_rng_state(),
             "generator": generator.bit_generator.state,
         }
-        torch.save(state, file.with_suffix(".new"))
-        file.with_suffix(".new").replace(file)
+        save_whole(state, file)
 
     def go_on(self, file: Path, generator: np.random.Generator) -> None:
         """Goes on from what `keep` wrote, with the same updates as without the interruption."""

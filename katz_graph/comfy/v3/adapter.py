@@ -5,16 +5,15 @@ how nodes run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from types import ModuleType
 from typing import Any
 
 from katz_graph.comfy.v1.adapter import V1Class, v1_nodes
-from katz_graph.comfy.v1.inputs import Declared
 from katz_graph.comfy.v3.dynamic import Flat, Gathering, flat, gathers
-from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
+from katz_graph.comfy.v3.inputs import Output
+from katz_graph.comfy.v3.ports import belonging, declared
 from katz_graph.comfy.v3.schema import (
     ComfyExtension,
     ComfyNode,
@@ -26,8 +25,7 @@ from katz_graph.comfy.v3.schema import (
 from katz_graph.comfy.v3.ui import as_dict
 from katz_graph.errors import InputError
 from katz_graph.host.run_sync import settled
-from katz_graph.node import Input as InputPort
-from katz_graph.node import Node, NodeType, ShownFor
+from katz_graph.node import Node, NodeType
 from katz_graph.scope import ExecutionBlocker
 
 HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
@@ -40,12 +38,6 @@ SAID = {
     "has_intermediate_output": "HAS_INTERMEDIATE_OUTPUT",
     "search_aliases": "SEARCH_ALIASES",
     "essentials_category": "ESSENTIALS_CATEGORY",
-}
-# options, for editors
-RENAMED = {
-    "display_mode": "display",
-    "dynamic_prompts": "dynamicPrompts",
-    "widget_type": "widgetType",
 }
 OPTIONAL_METHODS = {
     "validate_inputs": "VALIDATE_INPUTS",
@@ -104,85 +96,13 @@ class V3Class:
             # without a name for people a pack's mapping repeats the other one
             self.title if self.title != self.name else schema.display_name or schema.node_id,
         ).describe()
-        unfolded = _unfolded(schema)
-        exact = [_exact(one) for one in unfolded]
-        inputs = {
-            name: _merged(port, [one for one in exact if one.name == name])
-            for name, port in _in_groups(described.inputs, unfolded)
-        }
-        return replace(
-            described,
-            inputs=inputs,
-            brings=_brings(exact),
-            unchecked=_unchecked(self.node_class, described) & inputs.keys(),
-            undeclared="all" if schema.accept_all_inputs else described.undeclared,
-        )
-
-
-def _in_groups(
-    inputs: Mapping[str, InputPort], unfolded: Sequence[Flat]
-) -> Iterator[tuple[str, InputPort]]:
-    """Yields the inputs by name, those of a group one behind the other."""
-    groups: dict[str, str] = {one.port.id: one.grows.group for one in unfolded if one.grows}
-    together: dict[str, list[str]] = {}
-    for name in inputs:
-        together.setdefault(groups.get(name, name), []).append(name)
-    for name in chain.from_iterable(together.values()):
-        yield name, inputs[name]
-
-
-def _exact(one: Flat) -> InputPort:
-    """Makes the input as one value of a choice brings it."""
-    group = "optional" if one.port.optional else "required"
-    (port,) = Declared(lambda: {group: {one.port.id: _declared(one.port)}}).inputs().values()
-    return replace(port, shown_for=one.shown_for, grows=one.grows)
-
-
-def _merged(port: InputPort, exact: Sequence[InputPort]) -> InputPort:
-    """Returns what takes all that values of a choice let an input be."""
-    first, *others = exact
-    shown = [one.shown_for for one in exact if one.shown_for]
-    made = replace(port, grows=first.grows)
-    if shown:
-        keys = tuple(dict.fromkeys(key for one in shown for key in one.choices))
-        made = replace(made, required=False, shown_for=ShownFor(shown[0].knob, keys))
-    if all(_told_of(one) == _told_of(first) for one in others):
-        return made
-    sockets = dict.fromkeys(name for one in exact for name in one.socket.split(","))
-    choices = [one.choices for one in exact]
-    least, most = ([getattr(one, end) for one in exact] for end in ("minimum", "maximum"))
-    return replace(
-        made,
-        socket=",".join(sockets),
-        knob=any(one.knob for one in exact),
-        choices=None
-        if None in choices
-        else tuple(dict.fromkeys(key for keys in choices for key in keys or ())),
-        minimum=None if None in least else min(least),
-        maximum=None if None in most else max(most),
-        check=first.check if len(sockets) == 1 else (lambda value: value),
-        refresh=None,
-    )
-
-
-def _told_of(port: InputPort) -> tuple[Any, ...]:
-    return port.socket, port.knob, port.choices, port.minimum, port.maximum
-
-
-def _brings(exact: Sequence[InputPort]) -> dict[str, dict[str, tuple[InputPort, ...]]]:
-    """Maps choices and their values to the inputs that these bring, required ones first."""
-    made: dict[str, dict[str, dict[str, InputPort]]] = {}
-    for one in exact:
-        for key in one.shown_for.choices if one.shown_for else ():
-            assert one.shown_for is not None
-            made.setdefault(one.shown_for.knob, {}).setdefault(key, {}).setdefault(one.name, one)
-    return {
-        knob: {
-            key: tuple(sorted(ports.values(), key=lambda port: not port.required))
-            for key, ports in keys.items()
-        }
-        for knob, keys in made.items()
-    }
+        if schema.accept_all_inputs:
+            described = replace(described, undeclared="all")
+        if not gathers(schema.inputs):
+            return described
+        inputs, brings = belonging(described.inputs, _unfolded(schema))
+        unchecked = _unchecked(self.node_class, described)
+        return replace(described, inputs=inputs, brings=brings, unchecked=unchecked)
 
 
 def _unchecked(kind: type[ComfyNode], described: NodeType) -> frozenset[str]:
@@ -270,15 +190,16 @@ def _method(theirs: Callable[..., Any], name: str, schema: Schema) -> Any:
     everything = inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)
     takes_all = any(parameter.kind is everything.kind for parameter in own)
     gathering = Gathering(schema.inputs, schema.is_input_list, name == "check_lazy_status")
+    gathered = gathers(schema.inputs)
     parameters = [
         inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD),
         *own,
-        *([everything] if gathers(schema.inputs) and not takes_all else []),
+        *([everything] if gathered and not takes_all else []),
     ]
 
     def call(cls: Any, *given: Any, **named: Any) -> Any:
         values, _ = _parted(named)
-        if gathers(schema.inputs):
+        if gathered:
             try:
                 values = gathering.of(values)
             except InputError as error:
@@ -321,43 +242,11 @@ def _input_types(schema: Schema) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {"required": {}, "optional": {}}
     for one in _unfolded(schema):
         group = groups["optional" if one.port.optional or one.shown_for else "required"]
-        group.setdefault(one.port.id, _declared(one.port))
+        group.setdefault(one.port.id, declared(one.port))
     groups["hidden"] = {
         f"{HIDDEN}{hidden.name}": hidden.value for hidden in map(Hidden, schema.hidden)
     }
     return groups
-
-
-def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
-    """Returns type and options of an input as V1 writes them."""
-    widget = getattr(port, "widget", None)
-    said = {**(widget.options if widget is not None else {}), **port.options}
-    options = {
-        RENAMED.get(name, name): getattr(value, "value", value)
-        for name, value in said.items()
-        if value is not None
-    }
-    flags = {"lazy": port.lazy, "rawLink": port.raw_link, "advanced": port.advanced}
-    texts = {"tooltip": port.tooltip, "display_name": port.display_name}
-    options |= {name: True for name, is_so in flags.items() if is_so} | {
-        name: text for name, text in texts.items() if text
-    }
-    knob = port if isinstance(port, WidgetInput) else widget
-    if isinstance(knob, WidgetInput):
-        options |= {"default": knob.default} if knob.default is not None else {}
-        options |= {"forceInput": True} if knob.force_input else {}
-    upload = options.pop("upload", None)
-    if upload is not None:
-        options[str(upload)] = True
-    choices = getattr(knob, "choices", None)
-    if not choices and "remote" in options:  # only a client asks for them
-        choices = None
-    if widget is not None:  # one of several types, drawn as this one
-        options |= {"widgetType": widget.get_io_type()} | (
-            {} if choices is None else {"options": choices}
-        )
-        choices = None
-    return (port.get_io_type() if choices is None else choices), options
 
 
 def _output_name(output: Output) -> str:

@@ -200,19 +200,18 @@ function grownOf(group: string, template: JsonObject): readonly Socket[] {
   }));
 }
 
-/** The sockets that a node offers beside those that it lists: of a group those that it must have, or
- * the first one, unless one of the group is `free`.
+/** The sockets that a node offers: of a group those that are linked, those that it must have, and else
+ * the first.
  */
 export function offered(
   { sockets }: Pick<NodeType, "sockets">,
-  listed: ReadonlySet<string> = new Set(),
-  free: ReadonlySet<string> = new Set(),
+  linked: ReadonlySet<string> = new Set(),
 ): readonly Socket[] {
-  const groups = new Set(free);
+  const free = new Set<string>();
   return sockets.filter(({ name, group, optional }) => {
-    if (listed.has(name)) return false;
-    if (group !== "" && optional && groups.has(group)) return false;
-    groups.add(group);
+    if (group === "" || linked.has(name)) return true;
+    if (optional && free.has(group)) return false;
+    free.add(group);
     return true;
   });
 }

@@ -1,5 +1,5 @@
 /** Finds what a handle stands for, and links two of them. */
-import { type Catalog, compatible, type NodeType, offered, socketOf } from "./catalog";
+import { type Catalog, compatible, type NodeType, offered, type Socket, socketOf } from "./catalog";
 import { placedWidgets, shownWidgets } from "./placed";
 import { refusal } from "./connecting";
 import { inputHelp, socketHelp, widgetHelp } from "./help";
@@ -31,26 +31,23 @@ export interface Input {
  * now, and those that are linked.
  */
 export function inputsOf(node: DocNode, type: NodeType | undefined): readonly Input[] {
-  const may = new Set(type?.sockets.flatMap((one) => (one.optional ? [one.name] : [])));
+  const wired = new Set(node.inputs.flatMap(({ name, link }) => (link === null ? [] : [name])));
+  const shown = type === undefined ? [] : shownSockets(node, type, wired);
+  const names = new Set(shown.map(({ name }) => name));
+  const may = new Set(shown.flatMap((one) => (one.optional ? [one.name] : [])));
+  const hidden = new Set(type?.sockets.flatMap(({ name }) => (names.has(name) ? [] : [name])));
   const listed = node.inputs.map((input, slot): Input => {
     const help = inputHelp(type, input.name, input.type);
     return { ...input, node: node.id, slot, optional: may.has(input.name), help };
   });
   const known = new Set(node.inputs.map(({ name }) => name));
-  const unlinked = new Set(node.inputs.flatMap(({ name, link }) => (link === null ? [name] : [])));
-  const free = new Set(type?.sockets.flatMap((one) => (unlinked.has(one.name) ? [one.group] : [])));
-  const sockets = type === undefined ? [] : offered(type, known, free);
-  const unneeded = new Set([
-    ...spareOf(type, unlinked),
-    ...unbroughtBy(node, type, known, unlinked),
-  ]);
   const widgets = type?.isVirtual
     ? []
     : (type === undefined ? [] : shownWidgets(node, type)).filter(({ name }) => !known.has(name));
   return [
-    ...listed.filter(({ name }) => !unneeded.has(name)),
-    ...sockets
-      .filter(({ name }) => !unneeded.has(name))
+    ...listed.filter(({ name }) => !hidden.has(name)),
+    ...shown
+      .filter(({ name }) => !known.has(name))
       .map((socket): Input => {
         const { name, type: taken, optional } = socket;
         const help = socketHelp(socket);
@@ -65,31 +62,17 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
   ];
 }
 
-/** Of the unlinked sockets of groups those that stand behind another one and need not be there. */
-function spareOf(type: NodeType | undefined, unlinked: ReadonlySet<string>): ReadonlySet<string> {
-  const groups = new Set<string>();
-  const spare = new Set<string>();
-  for (const { name, group, optional } of type?.sockets ?? []) {
-    if (group === "" || !unlinked.has(name)) continue;
-    if (optional && groups.has(group)) spare.add(name);
-    groups.add(group);
-  }
-  return spare;
-}
-
-/** The unlinked sockets that belong to other values of choices than a node's. */
-function unbroughtBy(
+/** The sockets of a type that a node shows: not those that belong to other values of its choices. */
+function shownSockets(
   node: DocNode,
-  type: NodeType | undefined,
-  listed: ReadonlySet<string>,
-  unlinked: ReadonlySet<string>,
-): readonly string[] {
+  type: NodeType,
+  wired: ReadonlySet<string>,
+): readonly Socket[] {
   const placed = placedWidgets(node, type);
-  if (placed.length === 0) return []; // its values are not known
   const values = new Map(placed.map(({ widget, value }) => [widget.name, value]));
-  return (type?.sockets ?? []).flatMap(({ name, shownFor }) => {
-    if (shownFor === null || (listed.has(name) && !unlinked.has(name))) return [];
-    return shownFor.values.some((value) => value === values.get(shownFor.choice)) ? [] : [name];
+  return offered(type, wired).filter(({ name, shownFor }) => {
+    if (shownFor === null || wired.has(name) || placed.length === 0) return true;
+    return shownFor.values.some((value) => value === values.get(shownFor.choice));
   });
 }
 
