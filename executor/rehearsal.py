@@ -22,7 +22,7 @@ from katz_graph.graph import Graph, Link
 from katz_graph.ir.device import Device
 from katz_graph.ir.region import END, Region
 from katz_graph.messages import node_name, show
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.packs import BUILTIN
 from katz_graph.planner.region import region_nodes
 from katz_graph.planner.written_step import WrittenStep, written_step

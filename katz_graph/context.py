@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from katz_graph.ir.device import Device
     from katz_graph.ir.region import Region
     from katz_graph.ir.values import TextEncoding
-    from katz_graph.node import NodeType
+    from katz_graph.node.types import NodeType
     from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
     from katz_graph.wires import LatentSamples
 

@@ -28,7 +28,8 @@ from katz_graph.comfy.v3.adapter import mapped_nodes, v3_nodes
 from katz_graph.errors import KatzError
 from katz_graph.files.folders import Folders
 from katz_graph.messages import one_line
-from katz_graph.node import Node, NodeType
+from katz_graph.node import Node
+from katz_graph.node.types import NodeType
 
 GROUP = "katz_graph.nodes"
 BUILTIN = "builtin"  # the entry point of our own nodes: first, so that no pack overrides them

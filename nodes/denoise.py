@@ -22,7 +22,8 @@ from katz_graph.knobs import (
     Text,
 )
 from katz_graph.models.families.unet.architecture import unet_architecture
-from katz_graph.node import VARIADIC, Node, Widget
+from katz_graph.node import Node, Widget
+from katz_graph.node.types import VARIADIC
 from katz_graph.wires import (
     Anything,
     Boolean,

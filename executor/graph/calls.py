@@ -16,7 +16,8 @@ from katz_graph.executor.graph.lists import Listed, elements, joined, per_elemen
 from katz_graph.executor.graph.node_state import NodeState, Outputs, States, output_of
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.graph import Expansion, Link
-from katz_graph.node import INSTANCE, NodeType, WithUi
+from katz_graph.node import WithUi
+from katz_graph.node.types import INSTANCE, NodeType
 from katz_graph.planner.region import RegionNodes
 from katz_graph.scope import ExecutionBlocker, running, staying
 

@@ -17,7 +17,7 @@ from katz_graph.errors import Cancelled, InputError
 from katz_graph.events import Event, Listener, Warned
 from katz_graph.files.folders import Folders
 from katz_graph.ir.changes import PlanChanges
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.packs import builtin_types
 from katz_graph.run_stats import RunStats
 

@@ -11,7 +11,7 @@ from katz_graph.executor.graph.expansion_ui import last_part
 from katz_graph.executor.graph.lists import Listed, elements
 from katz_graph.executor.graph.node_state import NodeState, Outputs, States, output_of, source_of
 from katz_graph.graph import Expansion, Link, NodeCall
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 # nodes that the expansions of one run make together; a loop that does not end would fill the memory
 MOST = 100_000

@@ -11,7 +11,7 @@ from katz_graph.executor.graph.expansion_ui import Shown
 from katz_graph.executor.graph.signature import Signature
 from katz_graph.graph import Link, NodeCall
 from katz_graph.messages import show
-from katz_graph.node import Input, NodeType
+from katz_graph.node.types import Input, NodeType
 from katz_graph.planner.region import RegionNodes
 
 Outputs = tuple[Any, ...]

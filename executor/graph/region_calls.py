@@ -14,7 +14,8 @@ from katz_graph.executor.graph.hidden_inputs import DYNPROMPT, EXTRA_PNGINFO, PR
 from katz_graph.graph import Expansion
 from katz_graph.host.run_sync import settled
 from katz_graph.ir.region import Operation
-from katz_graph.node import INSTANCE, NodeType, WithUi
+from katz_graph.node import WithUi
+from katz_graph.node.types import INSTANCE, NodeType
 from katz_graph.scope import ExecutionBlocker, acting_as
 
 

@@ -17,7 +17,7 @@ from katz_graph.eviction import POLICIES
 from katz_graph.executor.graph.expansion_ui import Shown
 from katz_graph.executor.graph.explain import History
 from katz_graph.executor.graph.signature import Signature
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.options import COUNTED
 
 

@@ -35,7 +35,8 @@ from katz_graph.executor.graph.sign import sign_late, sign_upstream
 from katz_graph.graph import Expansion, Graph, Link
 from katz_graph.ir.region import END, Region
 from katz_graph.messages import show
-from katz_graph.node import NodeType, WithUi
+from katz_graph.node import WithUi
+from katz_graph.node.types import NodeType
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import RegionNodes
 from katz_graph.scope import ExecutionBlocker

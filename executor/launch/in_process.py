@@ -13,7 +13,7 @@ from katz_graph.executor.transport.connection import MessageChannel
 from katz_graph.executor.transport.direct import direct_pair
 from katz_graph.executor.worker.host import Host
 from katz_graph.executor.worker.main import serve
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 
 class InProcess:

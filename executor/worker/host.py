@@ -65,7 +65,7 @@ from katz_graph.ir.device import Device
 from katz_graph.ir.program import Instance
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.packs import load_registry
 
 Tell = Callable[[FromWorker], None]

@@ -36,7 +36,7 @@ from katz_graph.executor.transport.connection import (
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.host import Host
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 
 def serve(

@@ -21,7 +21,7 @@ from katz_graph.formats.api import to_api
 from katz_graph.graph import Graph as FrozenGraph
 from katz_graph.graph import Link, NodeCall
 from katz_graph.messages import node_name, suggest
-from katz_graph.node import KNOB_SOCKETS, Input, NodeType
+from katz_graph.node.types import KNOB_SOCKETS, Input, NodeType
 from katz_graph.packs import load_registry
 
 PYTHON_TYPES = {socket: kind for kind, socket in KNOB_SOCKETS.items()}

@@ -27,7 +27,7 @@ from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Graph, Link
 from katz_graph.messages import listed, suggest
-from katz_graph.node import Input, NodeType
+from katz_graph.node.types import Input, NodeType
 from katz_graph.packs import Registry
 
 Source = str | PathLike[str] | Mapping[str, Any] | GraphBuilder | Graph

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from katz_graph.executor.graph.result import GraphResult
     from katz_graph.graph import Graph
     from katz_graph.ir.program import Program
-    from katz_graph.node import NodeType
+    from katz_graph.node.types import NodeType
     from katz_graph.wires import LatentSamples
 
 

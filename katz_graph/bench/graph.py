@@ -22,7 +22,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.ir.changes import PlanChanges
-from katz_graph.node import ANY, Input, NodeType, Output
+from katz_graph.node.types import ANY, Input, NodeType, Output
 from katz_graph.packs import Registry
 
 if TYPE_CHECKING:

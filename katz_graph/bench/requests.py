@@ -23,7 +23,7 @@ from katz_graph.graph import Graph
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.packs import builtin_types
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes

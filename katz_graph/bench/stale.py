@@ -38,7 +38,7 @@ from katz_graph.mini.evaluate import attributes, held_out_scenes, hints_for
 from katz_graph.mini.judge import Judge, judge, load_judge, overlap
 from katz_graph.mini.world import Scene, caption
 from katz_graph.models.stages import NODE
-from katz_graph.node import NodeType, Output
+from katz_graph.node.types import NodeType, Output
 from katz_graph.wires import LatentSamples
 
 PROMPTS = 50  # of each kind

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from katz_graph.messages import listed, show, suggest
-from katz_graph.node import ANY, Input
+from katz_graph.node.types import ANY, Input
 
 CHOICES_SHOWN = 12
 

@@ -19,7 +19,7 @@ from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.messages import listed, nearest, node_name, show, suggest
-from katz_graph.node import ANY, Input, NodeType
+from katz_graph.node.types import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
 
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes

@@ -23,7 +23,7 @@ from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import Signatures, signatures, titled, unknown_types
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow, to_native
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.packs import load_registry
 
 WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {

@@ -19,7 +19,7 @@ from katz_graph.checks.literals import expectation
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.messages import listed, show, suggest
-from katz_graph.node import Input, NodeType
+from katz_graph.node.types import Input, NodeType
 from katz_graph.options import FolderOptions
 from katz_graph.packs import load_registry
 

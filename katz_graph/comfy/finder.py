@@ -20,7 +20,7 @@ from typing import Any
 from katz_graph.comfy.missing import missing_names
 from katz_graph.errors import RunError
 from katz_graph.files.folders import Folders
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 SHIMS = Path(__file__).parent / "shims"
 HOLLOW = frozenset(

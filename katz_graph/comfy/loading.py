@@ -16,7 +16,7 @@ from katz_graph.comfy.finder import install
 from katz_graph.comfy.missing import noting_missed
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 EXTRA = "katz-graph[packs]"
 BROUGHT = frozenset(

@@ -12,7 +12,7 @@ from typing import Any
 
 from katz_graph.files.folders import Folders
 from katz_graph.formats.signature import DYNAMIC, GROWING, is_seed
-from katz_graph.node import Input, NodeType
+from katz_graph.node.types import Input, NodeType
 from katz_graph.packs import BUILTIN
 
 DEEPEST = 20  # levels of what a pack says of an input

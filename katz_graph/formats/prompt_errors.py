@@ -16,7 +16,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.object_info_write import input_config
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.messages import show
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 TOLD = 100  # problems in one answer; the others are counted
 CHOICES_TOLD = 20

@@ -21,7 +21,7 @@ from katz_graph.formats.ui import from_ui
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import Workflow, from_native, is_native
 from katz_graph.messages import one_line, suggest
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 SHIPPED = Path(str(files("katz_graph.workflows")))
 HEAD = 4096  # bytes that tell what a file is

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from katz_graph.files.urls import is_url, without_secrets
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 
 def hide_secrets(

@@ -13,7 +13,7 @@ from katz_graph.formats.read import SHIPPED, parse_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.ui_write import to_ui
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 TEMPLATES = SHIPPED / "templates"
 INDEX = TEMPLATES / "index.json"

@@ -15,7 +15,7 @@ from typing import Any
 
 from katz_graph.graph import Graph, NodeCall
 from katz_graph.messages import one_line, shorten
-from katz_graph.node import Input, NodeType
+from katz_graph.node.types import Input, NodeType
 
 STARTS: Mapping[str, Any] = {
     "INT": 0,

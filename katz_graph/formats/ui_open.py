@@ -13,7 +13,7 @@ from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_document import is_ui, parse_ui
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import is_native
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 
 Drawn = tuple[Mapping[str, Any], tuple[str, ...]]
 """An editor's document, and lines for whoever opens it."""

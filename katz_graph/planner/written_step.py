@@ -12,7 +12,7 @@ from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.messages import listed, node_name
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.recipe import ConditioningEntry, Picture, digest
 
 TELLS_GUIDANCE = "FluxGuidance"  # the type of node that says what a distilled model is told

@@ -27,7 +27,8 @@ from katz_graph.ir.region import Region
 from katz_graph.ir.values import Residuals, TextEncoding
 from katz_graph.ir.values import Step as StepValue
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.node import Node, NodeType
+from katz_graph.node import Node
+from katz_graph.node.types import NodeType
 from katz_graph.packs import load_registry
 from katz_graph.patches import OpaquePatch
 from katz_graph.planner.passes.expand import expand_sampling

@@ -20,7 +20,8 @@ from katz_graph.errors import DeviceGone
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import Folders
 from katz_graph.ir.device import Device
-from katz_graph.node import Node, NodeType
+from katz_graph.node import Node
+from katz_graph.node.types import NodeType
 from katz_graph.web.events import Ended, JobEvent, Started
 from katz_graph.web.http.job_views import status_of
 from katz_graph.web.jobs.job import Job

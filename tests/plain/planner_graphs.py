@@ -15,7 +15,8 @@ from katz_graph.ir.device import Device, Target, Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Region
 from katz_graph.models.loading.component import component
-from katz_graph.node import Node, NodeType
+from katz_graph.node import Node
+from katz_graph.node.types import NodeType
 from katz_graph.nodes import denoise, sampling
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.passes.expand import expand_sampling

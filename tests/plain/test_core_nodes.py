@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.node import Input
+from katz_graph.node.types import Input
 from katz_graph.packs import Registry, load_registry
 
 TABLE = Path(__file__).with_name("core_nodes.txt")

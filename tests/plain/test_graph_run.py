@@ -23,7 +23,8 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import MINI
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.node import ANY, Input, Node, NodeType, Output, WithUi
+from katz_graph.node import Node, WithUi
+from katz_graph.node.types import ANY, Input, NodeType, Output
 from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.region import RegionNodes
 from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, Prompt, TextEncoderRecipe

@@ -32,7 +32,7 @@ from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow, to_native
-from katz_graph.node import Input, NodeType, Output
+from katz_graph.node.types import Input, NodeType, Output
 from katz_graph.packs import Registry, load_registry
 from katz_graph.web.options import Limits
 from katz_graph.web.runner.checking import check_prompt

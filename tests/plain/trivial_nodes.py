@@ -19,7 +19,8 @@ from katz_graph.executor.graph.run import GraphResult, run_graph
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
-from katz_graph.node import FileChoice, Node, NodeType
+from katz_graph.node import FileChoice, Node
+from katz_graph.node.types import NodeType
 from katz_graph.packs import Registry
 from katz_graph.wires import Anything, Boolean, Socket
 

@@ -22,7 +22,7 @@ from katz_graph.formats.ui_open import editors_document
 from katz_graph.formats.workflow import Workflow, is_native
 from katz_graph.graph import Graph
 from katz_graph.messages import one_line, shorten
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.web.options import Limits
 from katz_graph.web.runner.limits import limit_problems
 from katz_graph.web.runner_client.facts import CheckedPrompt

@@ -28,7 +28,7 @@ from katz_graph.formats.api import from_api
 from katz_graph.formats.secrets import hide_secrets
 from katz_graph.graph import Graph
 from katz_graph.ir.changes import PlanChanges
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.packs import Registry
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches

@@ -28,7 +28,7 @@ from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
 from katz_graph.formats.ui_open import drawn
 from katz_graph.host.garbage import imports_are_done
-from katz_graph.node import NodeType
+from katz_graph.node.types import NodeType
 from katz_graph.packs import PackProblem, Registry, load_registry
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart

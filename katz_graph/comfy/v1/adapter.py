@@ -21,7 +21,8 @@ from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.host.run_sync import settled
 from katz_graph.messages import one_line, show
-from katz_graph.node import ANY, INSTANCE, Input, Node, NodeType, Output
+from katz_graph.node import Node
+from katz_graph.node.types import ANY, INSTANCE, Input, NodeType, Output
 
 ABOUT = (
     "DEPRECATED",

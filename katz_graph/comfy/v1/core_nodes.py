@@ -21,7 +21,8 @@ from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.graph import Expansion, Link
 from katz_graph.ir.region import END
-from katz_graph.node import Input, NodeType, WithUi
+from katz_graph.node import WithUi
+from katz_graph.node.types import Input, NodeType
 from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.scope import current, current_context
 

@@ -10,7 +10,8 @@ from typing import Any
 from katz_graph.checks.literals import PLAIN
 from katz_graph.errors import InputError
 from katz_graph.messages import show
-from katz_graph.node import ANY, FILLED_IN, Input, Widget
+from katz_graph.node import Widget
+from katz_graph.node.types import ANY, FILLED_IN, Input
 
 NO_TYPE = "\0"  # the name of no type and of no input
 WIDGETS = (*PLAIN, "COMBO", "COLOR")

@@ -13,7 +13,8 @@ from katz_graph.errors import RunError
 from katz_graph.files.folders import TEMP
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.messages import show
-from katz_graph.node import ANY, Output, WithUi
+from katz_graph.node import WithUi
+from katz_graph.node.types import ANY, Output
 from katz_graph.scope import ExecutionBlocker
 
 # what ui calls them -> where they are below the output folder

@@ -20,7 +20,8 @@ from katz_graph.comfy.v3.inputs import (
 )
 from katz_graph.errors import InputError
 from katz_graph.messages import show
-from katz_graph.node import Growing, ShownFor
+from katz_graph.node import ShownFor
+from katz_graph.node.types import Growing
 
 MOST = 100  # inputs of a group, as ComfyUI has it
 

@@ -11,8 +11,8 @@ from typing import Any
 from katz_graph.comfy.v1.inputs import Declared
 from katz_graph.comfy.v3.dynamic import Flat
 from katz_graph.comfy.v3.inputs import Input, WidgetInput
-from katz_graph.node import Input as Port
 from katz_graph.node import ShownFor
+from katz_graph.node.types import Input as Port
 
 # options, for editors
 RENAMED = {

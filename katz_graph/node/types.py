@@ -1,0 +1,199 @@
+"""Describes a type of node, whatever convention its class has: inputs, outputs, and the functions
+that run it. Plain data; never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
+
+from katz_graph.context import Context
+from katz_graph.graph import Link
+from katz_graph.ir.region import SLOTS
+
+VARIADIC = SLOTS  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
+KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
+ANY = "*"
+INSTANCE = "__instance__"
+FILLED_IN = frozenset(
+    (
+        *("UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO"),
+        # keys to other services: None here
+        *("AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG", "COMFY_USAGE_SOURCE"),
+    )
+)
+"""Values that a graph run fills in for hidden arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widget:
+    """Tells the editor how to show a knob; it changes nothing in what is accepted.
+
+    `round`: to what an editor rounds a number, where that is not its step. `dynamic_prompts`: an
+    editor chooses one of `{a|b}` each time that it sends the text.
+    """
+
+    step: float | None = None
+    round: float | None = None
+    multiline: bool = False
+    dynamic_prompts: bool = False
+    control_after_generate: bool = False
+    upload: bool = False
+    colour: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFor:
+    """Has an input belong to choices of a knob: editors show it while one of them is chosen, and
+    graphs call it `knob.name`, as ComfyUI's dynamic choices do. It has a default or is optional.
+    """
+
+    knob: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """Has an input be one of a group of equal wires: editors show those that are linked and one
+    more, and graphs call it `group.name`, as ComfyUI's Autogrow does. `prefix` stands before
+    numbers from 0 in their names; None where each has a name of its own. The first `least` have to
+    be linked, unless the wire is optional.
+    """
+
+    group: str
+    prefix: str | None
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link
+    only, unless it has a `check`).
+
+    `check` takes a literal, or what a link delivers to a knob, and returns the value; it raises
+    ValueError. `refresh` returns the choices as they are now, where they are files. `raw`: `run`
+    gets the link itself as `[node, output]`. `shown_for`: the choices of a knob that it belongs to;
+    `grows`: the group that it is one of. `options` are what a pack wrote of the input, for editors.
+    """
+
+    name: str
+    socket: str
+    required: bool
+    knob: bool
+    default: Any = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] | None = None
+    folder: str | None = None
+    lazy: bool = False
+    help: str = ""
+    widget: Widget = Widget()
+    check: Callable[[Any], Any] | None = None
+    refresh: Callable[[], tuple[Any, ...]] | None = None
+    raw: bool = False
+    shown_for: ShownFor | None = None
+    grows: Growing | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def own_name(self) -> str:
+        """Returns the name of the field or argument: without the group that the input is one of, or
+        the knob that it belongs to.
+        """
+        within = self.grows.group if self.grows else self.shown_for.knob if self.shown_for else ""
+        return self.name.removeprefix(f"{within}.") if within else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    name: str
+    socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """Describes one type of node completely.
+
+    `run(context, inputs)` returns one value per output, or an `Expansion`, or either `WithUi`.
+    `needs(inputs)` names the lazy inputs that are wanted next; lazy inputs that are not evaluated
+    are None. `fingerprint(context, inputs)` returns what besides the inputs decides the result (a
+    file's identity); None when nothing does. `stage` marks a node that may stand inside a step
+    region and names the model function, or region role, that executes it. Each of the functions may
+    be asynchronous.
+
+    The rest is for ComfyUI's nodes only: a `run` that returns an awaitable overlaps with others;
+    with `takes_lists` every input is the whole list of what came, otherwise a node is run once per
+    element; an output marked in `gives_lists` is a list of values. `hidden` are arguments that the
+    graph run fills in (argument -> one of FILLED_IN). `unlisted` are inputs that editors do not
+    show (as a pack wrote them): what a graph gives for one reaches `run` as it is, and otherwise it
+    is absent. `undeclared`: which inputs that are not declared at all reach `run`: links only, or
+    all. `check(literals, link sockets)` returns further problems before the run as (input,
+    message); the inputs in `unchecked` are not held to bounds and choices, and with
+    `links_unchecked` `check` alone decides what may be linked. `instance` makes the object that
+    stays between runs of one node of a graph; it reaches `run` as the input of the name INSTANCE.
+    `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint
+    needs the values of linked knobs, else it does without them. `about` is what else a node says of
+    itself, for editors. `brings`: for a choice (knob -> value), the inputs as it declares
+    them, where values of it declare inputs of one name differently; in `inputs` is what takes all
+    of that.
+    """
+
+    name: str
+    display_name: str
+    category: str
+    description: str
+    inputs: Mapping[str, Input]
+    outputs: tuple[Output, ...]
+    is_output: bool
+    run: Callable[[Context, Mapping[str, Any]], tuple[Any, ...] | Any]
+    needs: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
+    fingerprint: Callable[[Context, Mapping[str, Any]], Any] | None = None
+    stage: str | None = None
+    pack: str = ""
+    takes_lists: bool = False
+    gives_lists: tuple[bool, ...] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    unlisted: Mapping[str, Any] = field(default_factory=dict)
+    undeclared: Literal["none", "links", "all"] = "none"
+    check: Callable[[Mapping[str, Any], Mapping[str, str]], Iterable[tuple[str, str]]] | None = None
+    unchecked: frozenset[str] = frozenset()
+    instance: Callable[[], Any] | None = None
+    per_node: bool = False
+    links_unchecked: bool = False
+    fingerprint_linked: bool = True
+    about: Mapping[str, Any] = field(default_factory=dict)
+    brings: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
+
+    def brought_by(self, knob: str, choice: Any = None) -> list[Input]:
+        """Lists the inputs that belong to choices of a knob, or to one of them."""
+        if knob in self.brings:
+            of = self.brings[knob]
+            return [*of.get(choice, ())] if choice is not None else [*chain(*of.values())]
+        return [
+            port
+            for port in self.inputs.values()
+            if port.shown_for is not None
+            and port.shown_for.knob == knob
+            and (choice is None or choice in port.shown_for.choices)
+        ]
+
+    def takes(self, name: str, value: Any) -> bool:
+        """Tells whether an input that a graph gives, literal or link, reaches `run`."""
+        declared = name in self.inputs or name in self.unlisted
+        return (
+            declared
+            or self.undeclared == "all"
+            or (self.undeclared == "links" and isinstance(value, Link))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WithUi:
+    """A result of `run` with something for editors and clients, too: lists by kind, such as
+    `images` or `text`.
+    """
+
+    result: Any
+    ui: Mapping[str, Sequence[Any]]
