@@ -24,10 +24,13 @@ async function open(page: Page, name: string, document: string, last: string): P
   return (Date.now() - began) / 1000;
 }
 
+/** Moves of the mouse and of the wheel in a gesture: of fewer frames the last hundredth is a single one. */
+const [MOVES, TURNS] = [300, 240];
+
 async function pan(page: Page): Promise<void> {
   await page.mouse.move(960, 560);
   await page.mouse.down({ button: "middle" });
-  for (let step = 0; step < 90; step += 1) {
+  for (let step = 0; step < MOVES; step += 1) {
     await page.mouse.move(960 + 350 * Math.sin(step / 12), 560 + 250 * Math.sin(step / 9));
   }
   await page.mouse.up({ button: "middle" });
@@ -35,14 +38,19 @@ async function pan(page: Page): Promise<void> {
 
 async function zoom(page: Page): Promise<void> {
   await page.mouse.move(960, 560);
-  for (let step = 0; step < 60; step += 1) await page.mouse.wheel(0, step < 30 ? 40 : -40);
+  for (let step = 0; step < TURNS; step += 1) await page.mouse.wheel(0, step % 60 < 30 ? 40 : -40);
+}
+
+/** Waits until all that is in view is drawn. */
+async function drawn(page: Page): Promise<void> {
+  await page.locator(".react-flow:not(.moving)").waitFor({ state: "attached" });
 }
 
 /** Drags the node whose title is at this point. */
 async function drag(page: Page, x: number, y: number): Promise<void> {
   await page.mouse.move(x, y);
   await page.mouse.down();
-  for (let step = 1; step < 90; step += 1) {
+  for (let step = 1; step < MOVES; step += 1) {
     await page.mouse.move(x + 200 * Math.sin(step / 12), y + 120 * Math.sin(step / 9));
   }
   await page.mouse.up();
@@ -80,10 +88,13 @@ test("a graph of 1,000 nodes", async ({ page, browser, request }) => {
   work["one node"] = await worked(browser, page, () => pan(page));
   const opening = await open(page, "large.json", document, "2");
   await page.getByRole("button", { name: "Show all" }).click();
+  await page.waitForTimeout(500); // the view has moved
+  await drawn(page);
   for (const [name, gesture] of Object.entries({ pan, zoom })) {
     work[`${name} all`] = await worked(browser, page, () => gesture(page));
   }
   const { x, y } = await near(page);
+  await drawn(page);
   work["drag near"] = await worked(browser, page, () => drag(page, x, y));
   for (const [name, gesture] of Object.entries({ pan, zoom })) {
     work[`${name} near`] = await worked(browser, page, () => gesture(page));

@@ -7,6 +7,8 @@ export interface JsonObject {
 }
 
 const WHOLE = /^-?\d+$/;
+/** Without it the browser's own reading, which takes a tenth of the time, loses nothing. */
+const LONG = /\d{16}/;
 
 function numberOf(text: string): number | bigint {
   const value = Number(text);
@@ -14,7 +16,7 @@ function numberOf(text: string): number | bigint {
 }
 
 export function parseJson(text: string): Json {
-  return parse(text, undefined, numberOf) as Json;
+  return (LONG.test(text) ? parse(text, undefined, numberOf) : JSON.parse(text)) as Json;
 }
 
 export function printJson(value: Json, indent?: number): string {

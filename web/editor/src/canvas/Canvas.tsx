@@ -1,7 +1,6 @@
 /** Draws the graph in view and turns gestures into its commands. Only this folder knows React Flow. */
 import {
   applyNodeChanges,
-  Background,
   ControlButton,
   Controls,
   type EdgeChange,
@@ -26,13 +25,14 @@ import { FarLinks } from "./FarLinks";
 import { fitting, LEAST_ZOOM } from "./fit";
 import { Group } from "./Group";
 import { Guides } from "./Guides";
+import { FAR, useView } from "./following";
+import { Grid } from "./Grid";
 import { computed, type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
-import { Overview } from "./Overview";
+import { Places } from "./Places";
 import { Point } from "./Point";
 import { Wire, type WireEdge } from "./Wire";
 import { useCanvas } from "./state";
-import { whileMoving } from "./turns";
 import { useTextSize } from "./useTextSize";
 import { Cutting } from "./gestures/Cutting";
 import { useConnecting } from "./gestures/useConnecting";
@@ -46,8 +46,6 @@ const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
 const NO_EDGES: WireEdge[] = [];
 const MANY = 150;
-/** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
-const FAR = 0.4;
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
@@ -86,7 +84,7 @@ function Flow({
   const graph = graphOf(session);
   const [nodes, setNodes] = useState<Drawn[]>(() => drawnNodes(graph, []));
   const [links, setLinks] = useState<ReadonlySet<string>>(NO_SELECTION);
-  const [viewport] = useState(() => useCanvas.getState().views[view]);
+  const { isKnown, ...following } = useView(view);
   const drawn = useRef<readonly WireEdge[]>([]);
   const edges = useMemo(() => {
     const next = drawnEdges(graph, links, drawn.current);
@@ -103,15 +101,16 @@ function Flow({
   );
   const { ask, onPointerMove, onContextMenu } = useOffering(setNodes, setLinks, drawn);
   const connecting = useConnecting(graph, change, ask);
-  const { aligned, dragging } = useMoving(graph, change, setNodes);
+  const { aligned, carry, dragging } = useMoving(graph, change);
 
   const onNodesChange = useCallback(
     (changes: NodeChange<Drawn>[]) => {
       const placed = aligned(changes);
+      if (carry(placed)) return;
       const sized = new Set(changes.flatMap((one) => (one.type === "dimensions" ? [one.id] : [])));
       setNodes((before) => measured(applyNodeChanges(placed, before), sized));
     },
-    [aligned],
+    [aligned, carry],
   );
 
   const onSelectionChange = useCallback(
@@ -205,20 +204,15 @@ function Flow({
         disableKeyboardA11y
         minZoom={LEAST_ZOOM}
         maxZoom={4}
-        {...(viewport === undefined ? {} : { defaultViewport: viewport })}
+        {...following}
         onInit={(instance) => {
-          const all = viewport === undefined ? fitting(instance, () => true, 0.08, opens) : null;
+          const all = isKnown ? null : fitting(instance, () => true, 0.08, opens);
           if (all !== null) void instance.setViewport(all);
-        }}
-        onMoveStart={() => whileMoving(true)}
-        onMoveEnd={(_, at) => {
-          whileMoving(false);
-          useCanvas.setState(({ views }) => ({ views: { ...views, [view]: at } }));
         }}
         onlyRenderVisibleElements={large}
         proOptions={{ hideAttribution: true }}
       >
-        <Background gap={24} />
+        <Grid />
         <Guides />
         {far && <FarLinks edges={edges} />}
         <Controls showInteractive={false} showFitView={false}>
@@ -230,7 +224,7 @@ function Flow({
             <Maximize />
           </ControlButton>
         </Controls>
-        {nodes.length > 0 && <Overview nodes={nodes} />}
+        {nodes.length > 0 && <Places nodes={nodes} large={large} />}
       </ReactFlow>
       <Cutting change={change} />
       <AddNode />

@@ -75,7 +75,17 @@ export const Card = memo(function Card({
       )}
     </article>
   );
-});
+}, looksSame);
+
+/** Where it stands changes nothing of it. */
+function looksSame(one: NodeProps<CardNode>, other: NodeProps<CardNode>): boolean {
+  return (
+    one.data === other.data &&
+    one.selected === other.selected &&
+    one.width === other.width &&
+    one.height === other.height
+  );
+}
 
 const NOWHERE = { job: "", key: "", failed: false, isSubgraph: false };
 

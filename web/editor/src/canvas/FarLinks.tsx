@@ -1,10 +1,11 @@
 /** Draws the links of a large graph seen from afar: one path for each look, which takes no part in what the mouse does. */
-import { Position, useStore, useStoreApi, ViewportPortal } from "@xyflow/react";
+import { Position, useStore, useStoreApi } from "@xyflow/react";
 import { memo, useMemo } from "react";
 import { useHeat } from "../plan/HeatLook";
 import { noteRender } from "../renders";
 import type { Drawn } from "./layout";
 import { endAt } from "./ends";
+import { Layer } from "./Layer";
 import { linePath, stubsPath, type WireEdge } from "./Wire";
 
 export const FarLinks = memo(function FarLinks({ edges }: { readonly edges: readonly WireEdge[] }) {
@@ -39,7 +40,7 @@ export const FarLinks = memo(function FarLinks({ edges }: { readonly edges: read
     return [...found];
   }, [critical, edges, nodes, store]);
   return (
-    <ViewportPortal>
+    <Layer>
       <svg className="far-links" aria-hidden="true">
         {looks.map(([look, paths]) => (
           <g key={look} className={look}>
@@ -50,6 +51,6 @@ export const FarLinks = memo(function FarLinks({ edges }: { readonly edges: read
           </g>
         ))}
       </svg>
-    </ViewportPortal>
+    </Layer>
   );
 });

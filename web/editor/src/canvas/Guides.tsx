@@ -1,12 +1,12 @@
 /** Draws the lines along which dragged nodes are aligned with others. */
-import { ViewportPortal } from "@xyflow/react";
+import { Layer } from "./Layer";
 import { useCanvas } from "./state";
 
 export function Guides() {
   const guides = useCanvas((canvas) => canvas.guides);
   if (guides.length === 0) return null;
   return (
-    <ViewportPortal>
+    <Layer>
       <svg className="guides" aria-hidden="true">
         {guides.map(({ axis, at, from, to }) =>
           axis === "x" ? (
@@ -16,6 +16,6 @@ export function Guides() {
           ),
         )}
       </svg>
-    </ViewportPortal>
+    </Layer>
   );
 }

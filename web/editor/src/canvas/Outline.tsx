@@ -16,12 +16,12 @@ import { hasTime, inTurn, measureEnds } from "./turns";
 export function useOutline(id: string): { readonly outlined: boolean; readonly far: boolean } {
   const { far, large } = useCanvas(useShallow(({ far, large }) => ({ far, large })));
   const measure = useUpdateNodeInternals();
-  const [whole, setWhole] = useState(() => !large || hasTime());
-  const outlined = far || !whole;
+  const [whole, setWhole] = useState(() => !large || (!far && hasTime()));
+  const outlined = !whole;
   const was = useRef(outlined);
   useEffect(() => {
-    if (far) setWhole(false);
-    else if (!whole) return inTurn(() => setWhole(true));
+    if (whole === far) return inTurn(() => setWhole(!far));
+    return undefined;
   }, [far, whole]);
   useEffect(() => {
     if (was.current && !outlined) measureEnds(id, measure);

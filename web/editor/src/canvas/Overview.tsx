@@ -1,29 +1,43 @@
 /** Shows all of the graph in a corner, and what of it is in view: dragged, the view goes along; the wheel zooms. */
-import { Panel, useReactFlow, useStore, useStoreApi } from "@xyflow/react";
-import { type PointerEvent, useDeferredValue, useEffect, useMemo, useRef } from "react";
+import { Panel, useReactFlow, useStore, useStoreApi, type Viewport } from "@xyflow/react";
+import { type PointerEvent, useCallback, useEffect, useRef } from "react";
 import { type Box, boundsOf } from "../document/aligning";
-import type { Drawn } from "./layout";
+import { useFollowing } from "./following";
+import { outline, type Outlines } from "./outlines";
 
 const [WIDTH, HEIGHT] = [200, 150];
 const MARGIN = 5;
 /** How much a wheel's pixel zooms, as on the canvas. */
 const WHEEL = 0.002;
 
-export function Overview({ nodes }: { readonly nodes: readonly Drawn[] }) {
-  const drawn = useDeferredValue(nodes); // a node that is dragged comes before its picture here
-  const { all, frames, others } = useMemo(() => outlines(drawn), [drawn]);
-  const view = useView();
+export function Overview({ outlines }: { readonly outlines: Outlines }) {
+  const { all, frames, others } = outlines;
   const { zoomTo, getZoom } = useReactFlow();
   const store = useStoreApi();
+  const width = useStore((state) => state.width);
+  const height = useStore((state) => state.height);
   const frame = useRef<HTMLDivElement>(null);
-  const both = boundsOf([all, view]);
-  const scale = Math.max(both.width / WIDTH, both.height / HEIGHT, 1e-6);
-  const shown = around(both, scale);
-  const viewBox = `${shown.x} ${shown.y} ${shown.width} ${shown.height}`;
+  const outside = useRef<SVGPathElement>(null);
+  const scale = useRef(1);
+  const follow = useCallback(
+    ({ x, y, zoom }: Viewport) => {
+      const view = { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
+      const both = boundsOf([all, view]);
+      scale.current = Math.max(both.width / WIDTH, both.height / HEIGHT, 1e-6);
+      const shown = around(both, scale.current);
+      const viewBox = `${shown.x} ${shown.y} ${shown.width} ${shown.height}`;
+      for (const drawing of frame.current?.children ?? []) {
+        if (drawing.getAttribute("viewBox") !== viewBox) drawing.setAttribute("viewBox", viewBox);
+      }
+      outside.current?.setAttribute("d", `${outline(shown)} ${outline(view)}`);
+    },
+    [all, width, height],
+  );
+  useFollowing(follow);
   const pan = ({ buttons, movementX, movementY }: PointerEvent) => {
     if (buttons === 0) return;
-    const [, , zoom] = store.getState().transform;
-    void store.getState().panBy({ x: -movementX * scale * zoom, y: -movementY * scale * zoom });
+    const by = scale.current * getZoom();
+    void store.getState().panBy({ x: -movementX * by, y: -movementY * by });
   };
   useEffect(() => {
     const element = frame.current;
@@ -45,48 +59,16 @@ export function Overview({ nodes }: { readonly nodes: readonly Drawn[] }) {
         onPointerDown={(event) => event.currentTarget.setPointerCapture(event.pointerId)}
         onPointerMove={pan}
       >
-        <svg viewBox={viewBox} width={WIDTH} height={HEIGHT}>
+        <svg width={WIDTH} height={HEIGHT}>
           <path className="frames" d={frames} />
           <path className="nodes" d={others} />
         </svg>
-        <svg viewBox={viewBox} width={WIDTH} height={HEIGHT}>
-          <path className="outside" fillRule="evenodd" d={`${outline(shown)} ${outline(view)}`} />
+        <svg width={WIDTH} height={HEIGHT}>
+          <path className="outside" ref={outside} fillRule="evenodd" />
         </svg>
       </div>
     </Panel>
   );
-}
-
-/** Where all nodes are, and the outlines of frames and of the others, as paths. */
-function outlines(nodes: readonly Drawn[]) {
-  const boxes = nodes.map(boxOf);
-  const of = (frames: boolean) =>
-    boxes
-      .filter((_, at) => (nodes[at]?.type === "frame") === frames)
-      .map(outline)
-      .join("");
-  return { all: boundsOf(boxes), frames: of(true), others: of(false) };
-}
-
-/** What of the graph is in view. */
-function useView(): Box {
-  const [x = 0, y = 0, width = 0, height = 0] = useStore(({ transform, width, height }) => {
-    const [x, y, zoom] = transform;
-    return [-x / zoom, -y / zoom, width / zoom, height / zoom] as const;
-  }, isEqual);
-  return useMemo(() => ({ x, y, width, height }), [x, y, width, height]);
-}
-
-function isEqual(one: readonly number[], other: readonly number[]): boolean {
-  return one.every((value, at) => value === other[at]);
-}
-
-function boxOf({ position, measured, width, initialHeight, height }: Drawn): Box {
-  return {
-    ...position,
-    width: measured?.width ?? width ?? 0,
-    height: measured?.height ?? height ?? initialHeight ?? 0,
-  };
 }
 
 /** The part of the graph that is shown, a margin around it. */
@@ -99,8 +81,4 @@ function around({ x, y, width, height }: Box, scale: number): Box {
     width: shownWidth,
     height: shownHeight,
   };
-}
-
-function outline({ x, y, width, height }: Box): string {
-  return `M${x},${y}h${width}v${height}h${-width}z`;
 }

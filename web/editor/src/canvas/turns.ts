@@ -1,24 +1,35 @@
-/** Lets what is costly to draw come one after the other: a little in each frame while the view moves. */
+/** Lets what is costly to draw come one after the other: a little in each frame, and less while the view moves. */
 import { flushSync } from "react-dom";
 import { useCanvas } from "./state";
 
-/** Milliseconds that are spent at once, while the view moves and while it rests. */
-const [MOVING, RESTING] = [3, 25];
+/** Milliseconds of a frame that are spent, while the view moves and while it rests. */
+const [MOVING, RESTING] = [1, 8];
+/** Nodes that are drawn whole without waiting, of those that come in one frame. */
+const AT_ONCE = 3;
+
 let isMoving = false;
-const waiting = new Set<() => void>();
+let isAsked = false;
+let drawn = 0;
+/** Drawn in this order: where nodes are, then, once the view rests, what is in them. */
+const boxes = new Set<() => void>();
+const contents = new Set<() => void>();
 const unmeasured = new Map<string, (ids: string[]) => void>();
+let whenDone: () => void = () => {};
 
 export function whileMoving(moves: boolean): void {
   isMoving = moves;
+  if (!moves) soon();
 }
 
-/** How many come at once in a frame, without waiting. */
-const AT_ONCE = 3;
-let drawn = 0;
+/** Calls `done` once nothing waits. */
+export function afterTurns(done: () => void): void {
+  whenDone = done;
+  soon();
+}
 
-/** Whether there is time for one more in this frame; none passes those that wait. */
+/** Whether there is time to draw one more whole in this frame; none passes those that wait. */
 export function hasTime(): boolean {
-  if (waiting.size > 0 || drawn >= AT_ONCE) return false;
+  if (isMoving || boxes.size + contents.size > 0 || drawn >= AT_ONCE) return false;
   if (drawn === 0)
     requestAnimationFrame(() => {
       drawn = 0;
@@ -27,39 +38,58 @@ export function hasTime(): boolean {
   return true;
 }
 
-/** Calls `draw` when it is its turn, unless what this returns is called before. */
+/** Calls `draw`, which is light, when it is its turn, while the view moves too. */
+export function boxInTurn(draw: () => void): void {
+  boxes.add(draw);
+  soon();
+}
+
+/** Calls `draw` when it is its turn and the view rests, unless what this returns is called before. */
 export function inTurn(draw: () => void): () => void {
-  if (waiting.size === 0) soon();
-  waiting.add(draw);
-  return () => void waiting.delete(draw);
-}
-
-function soon(): void {
-  if (isMoving) requestAnimationFrame(next);
-  else setTimeout(next);
-}
-
-function next(): void {
-  const until = performance.now() + (isMoving ? MOVING : RESTING);
-  for (const draw of waiting) {
-    waiting.delete(draw);
-    flushSync(draw);
-    if (performance.now() >= until) break;
-  }
-  if (waiting.size > 0) soon();
-  else measureAll();
+  contents.add(draw);
+  soon();
+  return () => void contents.delete(draw);
 }
 
 /** Has the ends of a node's links measured, once all have been drawn whose turn it is. */
 export function measureEnds(id: string, measure: (ids: string[]) => void): void {
-  if (unmeasured.size === 0) requestAnimationFrame(measureAll);
   unmeasured.set(id, measure);
+  soon();
+}
+
+/** Begins with the frame after this one, which has work already. */
+function soon(): void {
+  if (isAsked) return;
+  isAsked = true;
+  requestAnimationFrame(() => requestAnimationFrame(next));
+}
+
+function goOn(): void {
+  isAsked = true;
+  requestAnimationFrame(next);
+}
+
+function next(): void {
+  isAsked = false;
+  const until = performance.now() + (isMoving ? MOVING : RESTING);
+  if (isMoving && useCanvas.getState().far) return; // all of them stand behind already
+  for (const waiting of isMoving ? [boxes] : [boxes, contents]) {
+    for (const draw of waiting) {
+      waiting.delete(draw);
+      flushSync(draw);
+      if (performance.now() >= until) return goOn();
+    }
+  }
+  if (isMoving) return; // it begins anew when the view rests
+  if (boxes.size + contents.size > 0) return goOn();
+  measureAll();
+  whenDone();
+  whenDone = () => {};
 }
 
 function measureAll(): void {
   const [measure] = unmeasured.values();
-  if (waiting.size > 0 || measure === undefined) return;
-  if (isMoving) return void requestAnimationFrame(measureAll); // which would hold the view up
+  if (measure === undefined) return;
   const ids = new Set(unmeasured.keys());
   unmeasured.clear();
   measure([...ids]); // in the next frame

@@ -1,10 +1,12 @@
 /** Moves nodes and groups: while they are dragged only what is drawn, then the document, once. */
-import { type SetStateAction, useCallback, useRef } from "react";
-import { moveNodes } from "../../document/commands";
+import { type NodeChange, useStoreApi } from "@xyflow/react";
+import { useCallback, useRef } from "react";
+import { moveNodes, type Place } from "../../document/commands";
 import { moveGroup, resizeGroup, within } from "../../document/groups";
 import { type Doc, groupsOf } from "../../document/model";
 import { moveReroutes } from "../../document/reroutes";
 import { type Drawn, placeOf } from "../layout";
+import type { WireEdge } from "../Wire";
 import { useAligning } from "./useAligning";
 import { insertedInto, useInserting } from "./useInserting";
 
@@ -16,30 +18,62 @@ interface Carried {
 
 type DragEvent = Pick<MouseEvent | TouchEvent, "ctrlKey" | "metaKey">;
 
-export function useMoving(
-  graph: Doc,
-  change: (label: string, edit: (graph: Doc) => Doc) => void,
-  setNodes: (next: SetStateAction<Drawn[]>) => void,
-) {
+export function useMoving(graph: Doc, change: (label: string, edit: (graph: Doc) => Doc) => void) {
+  const store = useStoreApi<Drawn, WireEdge>();
   const carried = useRef<Carried | null>(null);
   const { seek, taken } = useInserting(graph);
   const { aligned, setFree, settled } = useAligning();
 
   const onNodeDragStart = useCallback(
     (event: DragEvent, node: Drawn, dragged: Drawn[]) => {
+      store.getState().domNode?.classList.add("carrying");
       setFree(event.ctrlKey || event.metaKey);
       const group = node.type === "frame" ? groupsOf(graph)[node.data.number] : undefined;
       const alone = dragged.length === 1 && group !== undefined;
       const inside = new Set(alone ? within(graph, group).map(({ id }) => id) : []);
       if (inside.size === 0) return;
-      setNodes((all) => {
-        const members = all.filter(({ id }) => inside.has(id));
-        const places = new Map(members.map(({ id, position }) => [id, position]));
-        carried.current = { ...node.position, places };
-        return all;
-      });
+      const members = store.getState().nodes.filter(({ id }) => inside.has(id));
+      const places = new Map(members.map(({ id, position }) => [id, position]));
+      carried.current = { ...node.position, places };
     },
-    [graph, setFree, setNodes],
+    [graph, setFree, store],
+  );
+
+  /** Draws nodes elsewhere; what is known of their places stays as it is. */
+  const draw = useCallback(
+    (places: ReadonlyMap<string, Place>) => {
+      const { nodeLookup, nodes } = store.getState();
+      for (const [id, position] of places) {
+        const node = nodeLookup.get(id);
+        if (node === undefined) continue;
+        const { x, y } = node.internals.positionAbsolute;
+        const positionAbsolute = {
+          x: x + position.x - node.position.x,
+          y: y + position.y - node.position.y,
+        };
+        nodeLookup.set(id, {
+          ...node,
+          position,
+          internals: { ...node.internals, positionAbsolute },
+        });
+      }
+      store.setState({ nodes: [...nodes] });
+    },
+    [store],
+  );
+
+  /** Draws what is dragged where it is; false where there is more to do, or it was dropped. */
+  const carry = useCallback(
+    (changes: readonly NodeChange<Drawn>[]): boolean => {
+      const places = new Map<string, Place>();
+      for (const one of changes) {
+        if (one.type !== "position" || one.dragging !== true || !one.position) return false;
+        places.set(one.id, one.position);
+      }
+      draw(places);
+      return true;
+    },
+    [draw],
   );
 
   const onNodeDrag = useCallback(
@@ -49,19 +83,19 @@ export function useMoving(
       const started = carried.current;
       if (started === null) return;
       const [right, down] = [node.position.x - started.x, node.position.y - started.y];
-      setNodes((all) =>
-        all.map((one) => {
-          const from = started.places.get(one.id);
-          return from ? { ...one, position: { x: from.x + right, y: from.y + down } } : one;
-        }),
+      draw(
+        new Map(
+          [...started.places].map(([id, { x, y }]) => [id, { x: x + right, y: y + down }] as const),
+        ),
       );
     },
-    [seek, setFree, setNodes],
+    [draw, seek, setFree],
   );
 
   const onNodeDragStop = useCallback(
     (_: unknown, node: Drawn, dragged: Drawn[]) => {
       carried.current = null;
+      store.getState().domNode?.classList.remove("carrying");
       const { x: right, y: down } = settled();
       const moved = dragged.map((one) => {
         const { x, y } = one.position;
@@ -88,10 +122,10 @@ export function useMoving(
         ),
       );
     },
-    [change, settled, taken],
+    [change, settled, store, taken],
   );
 
-  return { aligned, dragging: { onNodeDragStart, onNodeDrag, onNodeDragStop } };
+  return { aligned, carry, dragging: { onNodeDragStart, onNodeDrag, onNodeDragStop } };
 }
 
 /** Moves a frame alone, where its nodes were dragged along by hand. */

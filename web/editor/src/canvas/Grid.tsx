@@ -1,0 +1,26 @@
+/** Draws dots behind the graph, by which can be seen how the view moves; from afar none. */
+import { useCallback, useRef } from "react";
+import { useFollowing } from "./following";
+
+const GAP = 24;
+/** The zoom below which dots would be a haze. */
+const LEAST = 0.3;
+
+export function Grid() {
+  const pattern = useRef<SVGPatternElement>(null);
+  const follow = useCallback(({ x, y, zoom }: { x: number; y: number; zoom: number }) => {
+    const element = pattern.current;
+    const isShown = zoom >= LEAST;
+    if (isShown) element?.setAttribute("patternTransform", `translate(${x} ${y}) scale(${zoom})`);
+    element?.ownerSVGElement?.style.setProperty("display", isShown ? "" : "none");
+  }, []);
+  useFollowing(follow);
+  return (
+    <svg className="grid" aria-hidden="true">
+      <pattern ref={pattern} id="dots" width={GAP} height={GAP} patternUnits="userSpaceOnUse">
+        <circle cx={GAP / 2} cy={GAP / 2} r={0.5} />
+      </pattern>
+      <rect width="100%" height="100%" fill="url(#dots)" />
+    </svg>
+  );
+}

@@ -1,0 +1,10 @@
+/** Draws something that moves with the graph. React Flow's own looks its place up whenever anything changes. */
+import { useStore } from "@xyflow/react";
+import { type ReactNode, useMemo } from "react";
+import { createPortal } from "react-dom";
+
+export function Layer({ children }: { readonly children: ReactNode }) {
+  const flow = useStore(({ domNode }) => domNode);
+  const place = useMemo(() => flow?.querySelector(".react-flow__viewport-portal"), [flow]);
+  return place ? createPortal(children, place) : null;
+}

@@ -1,0 +1,123 @@
+/**
+ * Moves the view. While somebody pans or zooms, what goes along is moved by hand in each frame, and React Flow, with all that
+ * listens to it, hears of it now and then, and where the view rests. Who asks it where the view is has it at once.
+ */
+import { useStoreApi, type Viewport } from "@xyflow/react";
+import { useCallback, useEffect, useRef, useState } from "react";
+import { entering, admit } from "./admitting";
+import type { Drawn } from "./layout";
+import { useCanvas } from "./state";
+import { afterTurns, whileMoving } from "./turns";
+import type { WireEdge } from "./Wire";
+
+/** Milliseconds after which React Flow hears of a view that is panned, and of one that is held. */
+const [OFTEN, HELD] = [800, 120];
+/** Pixels that a view is dragged before the pointer touches nothing else: less is a click. */
+const CLICK = 4;
+/** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
+export const FAR = 0.4;
+
+const START: Viewport = { x: 0, y: 0, zoom: 1 };
+type Follower = (view: Viewport) => void;
+const followers = new Set<Follower>();
+
+/** Calls `follow` in each frame in which the view moves, and once before. */
+export function useFollowing(follow: Follower): void {
+  const store = useStoreApi();
+  useEffect(() => {
+    const [x, y, zoom] = store.getState().transform;
+    follow({ x, y, zoom });
+    followers.add(follow);
+    return () => void followers.delete(follow);
+  }, [follow, store]);
+}
+
+/** What React Flow is given so that this moves the view. `name`: under which its place is kept. */
+export function useView(name: string) {
+  const store = useStoreApi<Drawn, WireEdge>();
+  const [known] = useState(() => useCanvas.getState().views[name]);
+  const viewport = known ?? START;
+  const began = useRef<Viewport | null>(null);
+  const told = useRef({ at: 0, view: viewport });
+  const holding = useRef(0);
+
+  const tell = useCallback(() => {
+    const state = store.getState();
+    const [x, y, zoom] = state.transform;
+    const { x: toldX, y: toldY, zoom: toldZoom } = told.current.view;
+    if (x === toldX && y === toldY && zoom === toldZoom) return;
+    const view = { x, y, zoom };
+    const coming = useCanvas.getState().large ? entering(state, told.current.view, view) : [];
+    told.current = { at: performance.now(), view };
+    store.setState({ transform: [x, y, zoom] });
+    admit(store, coming);
+  }, [store]);
+
+  const rest = useCallback(() => {
+    clearTimeout(holding.current);
+    const { domNode } = store.getState();
+    whileMoving(false);
+    tell();
+    domNode?.classList.remove("dragged");
+    afterTurns(() => domNode?.classList.remove("moving"));
+  }, [store, tell]);
+
+  const onMoveStart = useCallback(
+    (_: unknown, view: Viewport) => {
+      began.current = view;
+      told.current.at = performance.now();
+      whileMoving(true);
+      holding.current = window.setTimeout(rest, HELD);
+    },
+    [rest],
+  );
+
+  const onViewportChange = useCallback(
+    (view: Viewport) => {
+      const state = store.getState();
+      state.transform = [view.x, view.y, view.zoom];
+      followers.forEach((follow) => follow(view));
+      if (began.current === null) return rest();
+      const { x, y, zoom } = began.current;
+      const isZoomed = view.zoom !== zoom;
+      const isDragged = state.paneDragging && Math.hypot(view.x - x, view.y - y) > CLICK;
+      whileMoving(true);
+      if (isDragged || isZoomed) {
+        state.domNode?.classList.add("moving");
+        state.domNode?.classList.toggle("dragged", isDragged);
+      }
+      clearTimeout(holding.current);
+      holding.current = window.setTimeout(rest, HELD);
+      const isFar = useCanvas.getState().far;
+      if (!isFar && !isZoomed && performance.now() - told.current.at > OFTEN) tell();
+    },
+    [rest, store, tell],
+  );
+
+  const onMoveEnd = useCallback(
+    (_: unknown, view: Viewport) => {
+      began.current = null;
+      rest();
+      useCanvas.setState(({ views }) => ({ views: { ...views, [name]: view } }));
+    },
+    [name, rest],
+  );
+
+  const layer = useCallback<Follower>(
+    ({ x, y, zoom }) => {
+      const element = store.getState().domNode?.querySelector<HTMLElement>(".react-flow__viewport");
+      if (element) element.style.transform = `translate(${x}px,${y}px) scale(${zoom})`;
+    },
+    [store],
+  );
+  useFollowing(layer);
+  useEffect(() => () => clearTimeout(holding.current), []);
+  return {
+    isKnown: known !== undefined,
+    viewport,
+    defaultViewport: viewport,
+    onMoveStart,
+    onViewportChange,
+    onMoveEnd,
+  };
+}
