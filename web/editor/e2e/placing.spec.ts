@@ -178,3 +178,26 @@ test("P1.20 bookmarks lead back to places, also in subgraphs, and survive saving
   await page.keyboard.press("3");
   await expect(page.getByRole("alert")).toContainText("there is no bookmark 3");
 });
+
+test("P0.09 a drag that is broken off puts back what it moved, and others can be chosen", async ({
+  page,
+}) => {
+  await openFile(page, "added.json", JSON.stringify(ADDED));
+  await expect(node(page, "4")).toBeVisible();
+  const title = node(page, "1").locator(".card-title .name");
+  const before = await title.boundingBox();
+  const { x, y } = before ?? { x: 0, y: 0 };
+  await page.mouse.move(x + 4, y + 4);
+  await page.mouse.down();
+  await page.mouse.move(x + 60, y + 40, { steps: 6 });
+  await page.keyboard.press("Delete");
+  await expect(node(page, "1")).toHaveCount(0);
+  await page.mouse.move(x + 90, y + 60, { steps: 3 });
+  await page.mouse.up();
+  await node(page, "2").locator(".card-title .name").click();
+  await expect(node(page, "2")).toHaveClass(/selected/);
+  await page.keyboard.press("Control+z");
+  await expect(node(page, "1")).toBeVisible();
+  expect(await downloaded(page)).toEqual(ADDED);
+  expect(await title.boundingBox()).toEqual(before);
+});

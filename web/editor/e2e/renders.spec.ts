@@ -178,3 +178,47 @@ async function lengthen(page: Page): Promise<void> {
   await steps.fill("40");
   await steps.press("Enter");
 }
+
+test("P0.01 of a large graph that moves there are boxes; it is drawn whole where it rests, whatever came between", async ({
+  page,
+}) => {
+  await openLarge(page);
+  const flow = page.locator(".canvas .react-flow");
+  const boxes = page.locator(".places");
+  const whole = async () => {
+    await expect(flow).not.toHaveClass(/moving/);
+    await expect(page.locator(".card.outlined")).toHaveCount(0);
+  };
+  const pan = async () => {
+    await page.mouse.move(960, 900);
+    await page.mouse.down({ button: "middle" });
+    await page.mouse.move(960, 300, { steps: 8 });
+  };
+
+  await expect(boxes).toBeHidden();
+  const before = await mounted(page);
+  await pan();
+  await expect(boxes).toBeVisible();
+  await page.mouse.up({ button: "middle" });
+  await whole();
+  await expect(boxes).toBeHidden();
+  const after = await mounted(page);
+  expect([...after].filter((one) => !before.has(one)).length).toBeGreaterThan(10);
+
+  await test.step("another tab comes to the front in the middle of it", async () => {
+    await pan();
+    const tabs = page.locator(".tabs .tab").locator("button:first-of-type");
+    await tabs.first().evaluate((tab: HTMLElement) => tab.click());
+    await page.mouse.up({ button: "middle" });
+    await tabs.last().click();
+    await whole();
+  });
+
+  await test.step("a wheel that has just turned", async () => {
+    await page.mouse.wheel(0, 60);
+    await pan();
+    await expect(boxes).toBeVisible();
+    await page.mouse.up({ button: "middle" });
+    await whole();
+  });
+});

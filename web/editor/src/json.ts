@@ -15,8 +15,14 @@ function numberOf(text: string): number | bigint {
   return WHOLE.test(text) && !Number.isSafeInteger(value) ? BigInt(text) : value;
 }
 
+/** Of two fields of one name the last holds, as in the browser's own. */
+const EXACT = {
+  parseNumber: numberOf,
+  onDuplicateKey: ({ newValue }: { readonly newValue: unknown }) => newValue,
+};
+
 export function parseJson(text: string): Json {
-  return (LONG.test(text) ? parse(text, undefined, numberOf) : JSON.parse(text)) as Json;
+  return (LONG.test(text) ? parse(text, undefined, EXACT) : JSON.parse(text)) as Json;
 }
 
 export function printJson(value: Json, indent?: number): string {

@@ -101,7 +101,7 @@ function Flow({
   );
   const { ask, onPointerMove, onContextMenu } = useOffering(setNodes, setLinks, drawn);
   const connecting = useConnecting(graph, change, ask);
-  const { aligned, carry, dragging } = useMoving(graph, change);
+  const { aligned, carry, dragging } = useMoving(graph, nodes, change);
 
   const onNodesChange = useCallback(
     (changes: NodeChange<Drawn>[]) => {

@@ -24,9 +24,10 @@ export function useOutline(id: string): { readonly outlined: boolean; readonly f
     return undefined;
   }, [far, whole]);
   useEffect(() => {
-    if (was.current && !outlined) measureEnds(id, measure);
-    was.current = outlined;
-  }, [outlined, id, measure]);
+    // from afar ends are computed, of those too that had no turn to become outlines
+    if (was.current && !outlined && !far) measureEnds(id, measure);
+    was.current = outlined || far;
+  }, [outlined, far, id, measure]);
   return { outlined, far };
 }
 

@@ -1,5 +1,5 @@
 /** Has the nodes of a large graph that come into view mounted a few at a time. Until then they are hidden. */
-import type { InternalNode, ReactFlowState, useStoreApi, Viewport } from "@xyflow/react";
+import type { InternalNode, ReactFlowState, useStoreApi } from "@xyflow/react";
 import type { Box } from "../document/aligning";
 import type { Drawn } from "./layout";
 import { overlap } from "./lines";
@@ -9,16 +9,30 @@ import type { WireEdge } from "./Wire";
 /** Nodes that come at once. */
 const AT_ONCE = 4;
 
+/** Those that wait for their turn. */
+const waiting = new Set<string>();
+
 type State = ReactFlowState<Drawn, WireEdge>;
 type Store = ReturnType<typeof useStoreApi<Drawn, WireEdge>>;
 
-/** Hides the nodes that are in a view and were not in another; returns them. */
-export function entering(state: State, before: Viewport, now: Viewport): readonly string[] {
-  const [was, is] = [seen(state, before), seen(state, now)];
+/** Hides the nodes that are in view and not mounted; returns them. */
+export function entering(state: State): readonly string[] {
+  const mounted = new Set<string | undefined>(
+    [...(state.domNode?.querySelectorAll<HTMLElement>(".react-flow__node") ?? [])].map(
+      ({ dataset }) => dataset.id,
+    ),
+  );
+  const [x, y, zoom] = state.transform;
+  const view = {
+    x: -x / zoom,
+    y: -y / zoom,
+    width: state.width / zoom,
+    height: state.height / zoom,
+  };
   const found: string[] = [];
   for (const [id, node] of state.nodeLookup) {
-    const box = boxOf(node);
-    if (!overlap(box, is) || (overlap(box, was) && !node.hidden)) continue;
+    const isThere = mounted.has(id) || waiting.has(id) || node.dragging;
+    if (isThere || !overlap(boxOf(node), view)) continue;
     node.hidden = true;
     found.push(id);
   }
@@ -27,20 +41,18 @@ export function entering(state: State, before: Viewport, now: Viewport): readonl
 
 /** Has nodes mounted when it is their turn. */
 export function admit(store: Store, ids: readonly string[]): void {
+  for (const id of ids) waiting.add(id);
   for (let first = 0; first < ids.length; first += AT_ONCE) {
     boxInTurn(() => {
       const { nodeLookup } = store.getState();
       for (const id of ids.slice(first, first + AT_ONCE)) {
+        waiting.delete(id);
         const node = nodeLookup.get(id);
         if (node !== undefined) node.hidden = false;
       }
       store.setState({});
     });
   }
-}
-
-function seen({ width, height }: State, { x, y, zoom }: Viewport): Box {
-  return { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
 }
 
 function boxOf(node: InternalNode<Drawn>): Box {

@@ -44,11 +44,10 @@ export function useView(name: string) {
   const tell = useCallback(() => {
     const state = store.getState();
     const [x, y, zoom] = state.transform;
-    const { x: toldX, y: toldY, zoom: toldZoom } = told.current.view;
-    if (x === toldX && y === toldY && zoom === toldZoom) return;
-    const view = { x, y, zoom };
-    const coming = useCanvas.getState().large ? entering(state, told.current.view, view) : [];
-    told.current = { at: performance.now(), view };
+    const { view } = told.current;
+    if (x === view.x && y === view.y && zoom === view.zoom) return;
+    told.current = { at: performance.now(), view: { x, y, zoom } };
+    const coming = useCanvas.getState().large ? entering(state) : [];
     store.setState({ transform: [x, y, zoom] });
     admit(store, coming);
   }, [store]);
@@ -62,14 +61,21 @@ export function useView(name: string) {
     afterTurns(() => domNode?.classList.remove("moving"));
   }, [store, tell]);
 
+  const hold = useCallback(() => {
+    whileMoving(true);
+    clearTimeout(holding.current);
+    holding.current = window.setTimeout(rest, HELD);
+  }, [rest]);
+
   const onMoveStart = useCallback(
     (_: unknown, view: Viewport) => {
       began.current = view;
       told.current.at = performance.now();
-      whileMoving(true);
-      holding.current = window.setTimeout(rest, HELD);
+      hold();
+      // before React Flow hears of the button, and mounts at once what has come into view
+      window.addEventListener("pointerup", tell, { capture: true, once: true });
     },
-    [rest],
+    [hold, tell],
   );
 
   const onViewportChange = useCallback(
@@ -77,21 +83,20 @@ export function useView(name: string) {
       const state = store.getState();
       state.transform = [view.x, view.y, view.zoom];
       followers.forEach((follow) => follow(view));
-      if (began.current === null) return rest();
+      began.current ??= view; // one that ended late has ended this one as well
       const { x, y, zoom } = began.current;
       const isZoomed = view.zoom !== zoom;
-      const isDragged = state.paneDragging && Math.hypot(view.x - x, view.y - y) > CLICK;
-      whileMoving(true);
-      if (isDragged || isZoomed) {
+      const isMoved = isZoomed || Math.hypot(view.x - x, view.y - y) > CLICK;
+      if (isMoved) {
         state.domNode?.classList.add("moving");
-        state.domNode?.classList.toggle("dragged", isDragged);
+        state.domNode?.classList.toggle("dragged", state.paneDragging && !isZoomed);
       }
-      clearTimeout(holding.current);
-      holding.current = window.setTimeout(rest, HELD);
-      const isFar = useCanvas.getState().far;
-      if (!isFar && !isZoomed && performance.now() - told.current.at > OFTEN) tell();
+      hold();
+      const isSoon = performance.now() - told.current.at < OFTEN;
+      const isWaiting = useCanvas.getState().far || isZoomed || isSoon;
+      if (!isWaiting || state.connection.inProgress) tell();
     },
-    [rest, store, tell],
+    [hold, store, tell],
   );
 
   const onMoveEnd = useCallback(
@@ -111,7 +116,14 @@ export function useView(name: string) {
     [store],
   );
   useFollowing(layer);
-  useEffect(() => () => clearTimeout(holding.current), []);
+  useEffect(
+    () => () => {
+      clearTimeout(holding.current);
+      window.removeEventListener("pointerup", tell, true);
+      whileMoving(false);
+    },
+    [tell],
+  );
   return {
     isKnown: known !== undefined,
     viewport,

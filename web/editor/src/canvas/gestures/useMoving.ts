@@ -1,16 +1,16 @@
 /** Moves nodes and groups: while they are dragged only what is drawn, then the document, once. */
-import { type NodeChange, useStoreApi } from "@xyflow/react";
 import { useCallback, useRef } from "react";
-import { moveNodes, type Place } from "../../document/commands";
+import { moveNodes } from "../../document/commands";
 import { moveGroup, resizeGroup, within } from "../../document/groups";
 import { type Doc, groupsOf } from "../../document/model";
 import { moveReroutes } from "../../document/reroutes";
 import { type Drawn, placeOf } from "../layout";
-import type { WireEdge } from "../Wire";
 import { useAligning } from "./useAligning";
+import { useCarrying } from "./useCarrying";
 import { insertedInto, useInserting } from "./useInserting";
 
-interface Carried {
+/** Where a group that is dragged stood, and what stands in it. */
+interface Started {
   readonly x: number;
   readonly y: number;
   readonly places: ReadonlyMap<string, { readonly x: number; readonly y: number }>;
@@ -18,75 +18,45 @@ interface Carried {
 
 type DragEvent = Pick<MouseEvent | TouchEvent, "ctrlKey" | "metaKey">;
 
-export function useMoving(graph: Doc, change: (label: string, edit: (graph: Doc) => Doc) => void) {
-  const store = useStoreApi<Drawn, WireEdge>();
-  const carried = useRef<Carried | null>(null);
+export function useMoving(
+  graph: Doc,
+  nodes: readonly Drawn[],
+  change: (label: string, edit: (graph: Doc) => Doc) => void,
+) {
+  const started = useRef<Started | null>(null);
   const { seek, taken } = useInserting(graph);
   const { aligned, setFree, settled } = useAligning();
+  const left = useCallback(() => {
+    started.current = null;
+    settled();
+    taken();
+  }, [settled, taken]);
+  const { begin, draw, carry, end } = useCarrying(nodes, left);
 
   const onNodeDragStart = useCallback(
     (event: DragEvent, node: Drawn, dragged: Drawn[]) => {
-      store.getState().domNode?.classList.add("carrying");
+      begin();
       setFree(event.ctrlKey || event.metaKey);
       const group = node.type === "frame" ? groupsOf(graph)[node.data.number] : undefined;
       const alone = dragged.length === 1 && group !== undefined;
       const inside = new Set(alone ? within(graph, group).map(({ id }) => id) : []);
       if (inside.size === 0) return;
-      const members = store.getState().nodes.filter(({ id }) => inside.has(id));
+      const members = nodes.filter(({ id }) => inside.has(id));
       const places = new Map(members.map(({ id, position }) => [id, position]));
-      carried.current = { ...node.position, places };
+      started.current = { ...node.position, places };
     },
-    [graph, setFree, store],
-  );
-
-  /** Draws nodes elsewhere; what is known of their places stays as it is. */
-  const draw = useCallback(
-    (places: ReadonlyMap<string, Place>) => {
-      const { nodeLookup, nodes } = store.getState();
-      for (const [id, position] of places) {
-        const node = nodeLookup.get(id);
-        if (node === undefined) continue;
-        const { x, y } = node.internals.positionAbsolute;
-        const positionAbsolute = {
-          x: x + position.x - node.position.x,
-          y: y + position.y - node.position.y,
-        };
-        nodeLookup.set(id, {
-          ...node,
-          position,
-          internals: { ...node.internals, positionAbsolute },
-        });
-      }
-      store.setState({ nodes: [...nodes] });
-    },
-    [store],
-  );
-
-  /** Draws what is dragged where it is; false where there is more to do, or it was dropped. */
-  const carry = useCallback(
-    (changes: readonly NodeChange<Drawn>[]): boolean => {
-      const places = new Map<string, Place>();
-      for (const one of changes) {
-        if (one.type !== "position" || one.dragging !== true || !one.position) return false;
-        places.set(one.id, one.position);
-      }
-      draw(places);
-      return true;
-    },
-    [draw],
+    [begin, graph, nodes, setFree],
   );
 
   const onNodeDrag = useCallback(
     (event: DragEvent, node: Drawn, dragged: Drawn[]) => {
       setFree(event.ctrlKey || event.metaKey);
       if (dragged.length === 1) seek(node);
-      const started = carried.current;
-      if (started === null) return;
-      const [right, down] = [node.position.x - started.x, node.position.y - started.y];
+      if (started.current === null) return;
+      const { x: fromX, y: fromY, places } = started.current;
+      const [right, down] = [node.position.x - fromX, node.position.y - fromY];
       draw(
-        new Map(
-          [...started.places].map(([id, { x, y }]) => [id, { x: x + right, y: y + down }] as const),
-        ),
+        new Map([...places].map(([id, { x, y }]) => [id, { x: x + right, y: y + down }] as const)),
       );
     },
     [draw, seek, setFree],
@@ -94,8 +64,8 @@ export function useMoving(graph: Doc, change: (label: string, edit: (graph: Doc)
 
   const onNodeDragStop = useCallback(
     (_: unknown, node: Drawn, dragged: Drawn[]) => {
-      carried.current = null;
-      store.getState().domNode?.classList.remove("carrying");
+      started.current = null;
+      end();
       const { x: right, y: down } = settled();
       const moved = dragged.map((one) => {
         const { x, y } = one.position;
@@ -122,7 +92,7 @@ export function useMoving(graph: Doc, change: (label: string, edit: (graph: Doc)
         ),
       );
     },
-    [change, settled, store, taken],
+    [change, end, settled, taken],
   );
 
   return { aligned, carry, dragging: { onNodeDragStart, onNodeDrag, onNodeDragStop } };
