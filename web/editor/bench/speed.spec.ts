@@ -88,7 +88,7 @@ test("a graph of 1,000 nodes", async ({ page, browser, request }) => {
   work["one node"] = await worked(browser, page, () => pan(page));
   const opening = await open(page, "large.json", document, "2");
   await page.getByRole("button", { name: "Show all" }).click();
-  await page.waitForTimeout(500); // the view has moved
+  await page.waitForTimeout(3_000); // the view has moved, and what was opened is checked and planned
   await drawn(page);
   for (const [name, gesture] of Object.entries({ pan, zoom })) {
     work[`${name} all`] = await worked(browser, page, () => gesture(page));

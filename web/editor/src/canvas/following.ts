@@ -1,6 +1,6 @@
 /**
  * Moves the view. While somebody pans or zooms, what goes along is moved by hand in each frame, and React Flow, with all that
- * listens to it, hears of it now and then, and where the view rests. Who asks it where the view is has it at once.
+ * listens to it, hears of it where the view rests, or moves slowly. Who asks it where the view is has it at once.
  */
 import { useStoreApi, type Viewport } from "@xyflow/react";
 import { useCallback, useEffect, useRef, useState } from "react";
@@ -10,8 +10,10 @@ import { useCanvas } from "./state";
 import { afterTurns, whileMoving } from "./turns";
 import type { WireEdge } from "./Wire";
 
-/** Milliseconds after which React Flow hears of a view that is panned, and of one that is held. */
-const [OFTEN, HELD] = [800, 120];
+/** Milliseconds after which React Flow hears of a view that is panned slowly, and of one that is held. */
+const [OFTEN, HELD] = [200, 120];
+/** Pixels a millisecond: who pans faster does not read. */
+const SLOW = 0.4;
 /** Pixels that a view is dragged before the pointer touches nothing else: less is a click. */
 const CLICK = 4;
 /** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
@@ -39,6 +41,7 @@ export function useView(name: string) {
   const viewport = known ?? START;
   const began = useRef<Viewport | null>(null);
   const told = useRef({ at: 0, view: viewport });
+  const last = useRef({ at: 0, view: viewport });
   const holding = useRef(0);
 
   const tell = useCallback(() => {
@@ -92,9 +95,13 @@ export function useView(name: string) {
         state.domNode?.classList.toggle("dragged", state.paneDragging && !isZoomed);
       }
       hold();
-      const isSoon = performance.now() - told.current.at < OFTEN;
-      const isWaiting = useCanvas.getState().far || isZoomed || isSoon;
-      if (!isWaiting || state.connection.inProgress) tell();
+      const now = performance.now();
+      const { at, view: before } = last.current;
+      last.current = { at: now, view };
+      const way = Math.hypot(view.x - before.x, view.y - before.y);
+      const isSlow = way < SLOW * (now - at) && now - told.current.at > OFTEN;
+      const isRead = isSlow && !isZoomed && !useCanvas.getState().far;
+      if (isRead || state.connection.inProgress) tell();
     },
     [hold, store, tell],
   );
