@@ -25,7 +25,7 @@ import { FarLinks } from "./FarLinks";
 import { fitting, LEAST_ZOOM } from "./fit";
 import { Group } from "./Group";
 import { Guides } from "./Guides";
-import { FAR, useView } from "./following";
+import { useView } from "./following";
 import { Grid } from "./Grid";
 import { computed, type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Menu } from "./Menu";
@@ -46,6 +46,8 @@ const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
 const NO_EDGES: WireEdge[] = [];
 const MANY = 150;
+/** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
+const FAR = 0.4;
 /** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 

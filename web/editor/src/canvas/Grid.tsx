@@ -1,4 +1,5 @@
 /** Draws dots behind the graph, by which can be seen how the view moves; from afar none. */
+import type { Viewport } from "@xyflow/react";
 import { useCallback, useRef } from "react";
 import { useFollowing } from "./following";
 
@@ -8,7 +9,7 @@ const LEAST = 0.3;
 
 export function Grid() {
   const pattern = useRef<SVGPatternElement>(null);
-  const follow = useCallback(({ x, y, zoom }: { x: number; y: number; zoom: number }) => {
+  const follow = useCallback(({ x, y, zoom }: Viewport) => {
     const element = pattern.current;
     const isShown = zoom >= LEAST;
     if (isShown) element?.setAttribute("patternTransform", `translate(${x} ${y}) scale(${zoom})`);

@@ -3,7 +3,7 @@ import { Panel, useReactFlow, useStore, useStoreApi, type Viewport } from "@xyfl
 import { type PointerEvent, useCallback, useEffect, useRef } from "react";
 import { type Box, boundsOf } from "../document/aligning";
 import { useFollowing } from "./following";
-import { outline, type Outlines } from "./outlines";
+import { outline, type Outlines, viewOf } from "./outlines";
 
 const [WIDTH, HEIGHT] = [200, 150];
 const MARGIN = 5;
@@ -21,7 +21,7 @@ export function Overview({ outlines }: { readonly outlines: Outlines }) {
   const scale = useRef(1);
   const follow = useCallback(
     ({ x, y, zoom }: Viewport) => {
-      const view = { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
+      const view = viewOf({ transform: [x, y, zoom], width, height });
       const both = boundsOf([all, view]);
       scale.current = Math.max(both.width / WIDTH, both.height / HEIGHT, 1e-6);
       const shown = around(both, scale.current);

@@ -1,8 +1,8 @@
 /** Has the nodes of a large graph that come into view mounted a few at a time. Until then they are hidden. */
-import type { InternalNode, ReactFlowState, useStoreApi } from "@xyflow/react";
-import type { Box } from "../document/aligning";
+import type { ReactFlowState, useStoreApi } from "@xyflow/react";
 import type { Drawn } from "./layout";
 import { overlap } from "./lines";
+import { boxOf, viewOf } from "./outlines";
 import { boxInTurn } from "./turns";
 import type { WireEdge } from "./Wire";
 
@@ -22,13 +22,7 @@ export function entering(state: State): readonly string[] {
       ({ dataset }) => dataset.id,
     ),
   );
-  const [x, y, zoom] = state.transform;
-  const view = {
-    x: -x / zoom,
-    y: -y / zoom,
-    width: state.width / zoom,
-    height: state.height / zoom,
-  };
+  const view = viewOf(state);
   const found: string[] = [];
   for (const [id, node] of state.nodeLookup) {
     const isThere = mounted.has(id) || waiting.has(id) || node.dragging;
@@ -53,13 +47,4 @@ export function admit(store: Store, ids: readonly string[]): void {
       store.setState({});
     });
   }
-}
-
-function boxOf(node: InternalNode<Drawn>): Box {
-  const { measured, internals, width = 0, initialHeight = 0, height = initialHeight } = node;
-  return {
-    ...internals.positionAbsolute,
-    width: measured.width ?? width,
-    height: measured.height ?? height,
-  };
 }

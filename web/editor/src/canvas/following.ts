@@ -16,8 +16,6 @@ const [OFTEN, HELD] = [200, 120];
 const SLOW = 0.4;
 /** Pixels that a view is dragged before the pointer touches nothing else: less is a click. */
 const CLICK = 4;
-/** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
-export const FAR = 0.4;
 
 const START: Viewport = { x: 0, y: 0, zoom: 1 };
 type Follower = (view: Viewport) => void;

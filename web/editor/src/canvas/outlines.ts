@@ -1,4 +1,5 @@
-/** Where the nodes of a graph are, as paths. */
+/** Where the nodes of a graph are, as boxes and as paths, and what of them is in view. */
+import type { Node, ReactFlowState } from "@xyflow/react";
 import { type Box, boundsOf } from "../document/aligning";
 import type { Drawn } from "./layout";
 
@@ -23,10 +24,21 @@ export function outline({ x, y, width, height }: Box): string {
   return `M${x},${y}h${width}v${height}h${-width}z`;
 }
 
-function boxOf({ position, measured, width, initialHeight, height }: Drawn): Box {
+type Placed = Pick<Node, "position" | "measured" | "width" | "initialHeight" | "height">;
+
+export function boxOf({ position, measured, width, initialHeight, height }: Placed): Box {
   return {
     ...position,
     width: measured?.width ?? width ?? 0,
     height: measured?.height ?? height ?? initialHeight ?? 0,
   };
+}
+
+/** What of the graph is in view. */
+export function viewOf({
+  transform: [x, y, zoom],
+  width,
+  height,
+}: Pick<ReactFlowState, "transform" | "width" | "height">): Box {
+  return { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
 }

@@ -5,16 +5,13 @@ import { alignment, type Box, boundsOf } from "../../document/aligning";
 import type { Place } from "../../document/commands";
 import type { Drawn } from "../layout";
 import { overlap } from "../lines";
+import { boxOf, viewOf } from "../outlines";
 import type { WireEdge } from "../Wire";
 import { useCanvas } from "../state";
 
 /** Pixels of the screen within which nodes come in line. */
 const REACH = 6;
 const NOWHERE: Place = { x: 0, y: 0 };
-
-function boxOf({ position, width, measured }: Drawn): Box {
-  return { ...position, width: measured?.width ?? width ?? 0, height: measured?.height ?? 0 };
-}
 
 export function useAligning() {
   const flow = useReactFlow<Drawn, WireEdge>();
@@ -26,9 +23,7 @@ export function useAligning() {
   /** The boxes in view of all nodes but those that are dragged. */
   const around = useCallback(
     (dragged: ReadonlySet<string>): readonly Box[] => {
-      const { transform, width, height } = store.getState();
-      const [x, y, zoom] = transform;
-      const view = { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
+      const view = viewOf(store.getState());
       return flow
         .getNodes()
         .filter(({ id, type }) => type === "card" && !dragged.has(id))
