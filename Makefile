@@ -9,7 +9,7 @@ LAYERS := nodes executor kernels web workflows
 # Tests start hundreds of processes; without caches of byte code each of them compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint types bytecode check editor check-editor check-editor-here docs clean
+.PHONY: setup run test lint types bytecode check packages editor check-editor editor-sources editor-sources-here editor-in-browser docs clean
 
 setup: $(VENV)/.installed
 
@@ -23,10 +23,12 @@ $(VENV)/.installed: pyproject.toml
 run: setup
 	$(BIN)/katz run workflows/controlnet_lora.json --output output
 
-test: setup lint
-	$(MAKE) --no-print-directory --jobs 2 types bytecode
+test:
+	$(MAKE) --no-print-directory --jobs 2 setup packages
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory --jobs 3 --output-sync=target types bytecode editor-sources
 	$(MAKE) --no-print-directory check
-	$(MAKE) --no-print-directory check-editor
+	$(MAKE) --no-print-directory editor-in-browser
 
 lint:
 	$(BIN)/ruff check .
@@ -57,26 +59,35 @@ $(EDITOR)/node_modules/.installed: $(EDITOR)/package-lock.json
 	cd $(EDITOR) && npm ci --silent --no-audit --no-fund
 	touch $@
 
+# npm's packages come while pip's are installed; what goes wrong is told by `editor-sources`.
+packages:
+	@if node -e '$(NEW_ENOUGH)' 2> /dev/null; \
+	then $(MAKE) --no-print-directory $(EDITOR)/node_modules/.installed > /dev/null 2>&1 || true; fi
+
+check-editor: editor-sources editor-in-browser
+
 # What is committed of the editor must be what its sources give. Without a recent Node, or a registry to
 # fetch its packages from, a line says that it is not checked.
-check-editor:
+editor-sources:
 	@if ! node -e '$(NEW_ENOUGH)' 2> /dev/null; \
 	then echo "no Node of version 20.19 or newer: the editor is not checked"; \
 	elif $(MAKE) --no-print-directory $(EDITOR)/node_modules/.installed; \
-	then $(MAKE) --no-print-directory check-editor-here; \
+	then $(MAKE) --no-print-directory editor-sources-here; \
 	elif npm ping --silent > /dev/null 2>&1; \
 	then exit 1; \
 	else echo "npm's registry does not answer: the editor is not checked"; fi
 
-check-editor-here: $(EDITOR)/node_modules/.installed
+editor-sources-here: setup $(EDITOR)/node_modules/.installed
 	mkdir -p build && $(BIN)/katz schema > build/schema.json
 	cd $(EDITOR) && npm run --silent messages < ../../build/schema.json | diff - src/server/generated/messages.ts
 	cd $(EDITOR) && npm run --silent lint && npm run --silent types && npm run --silent units && npm run --silent ids
 	cd $(EDITOR) && npm run --silent build -- --outDir ../../build/editor --emptyOutDir --logLevel warn
 	diff -r build/editor web/dist
-	@if command -v chromium chromium-headless-shell > /dev/null; \
-	then cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=2 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; \
-	else echo "no chromium: the editor is not tried in a browser"; fi
+
+editor-in-browser: setup
+	@if ! test -f $(EDITOR)/node_modules/.installed || ! command -v chromium chromium-headless-shell > /dev/null; \
+	then echo "no packages of npm, or no chromium: the editor is not tried in a browser"; \
+	else cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=2 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; fi
 
 # Writes what docs/ shows of plans and benches anew.
 docs: setup

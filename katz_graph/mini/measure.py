@@ -10,17 +10,25 @@ from pathlib import Path
 import numpy as np
 import torch
 from diffusers import (
+    AutoencoderKL,
     ControlNetModel,
+    FlowMatchEulerDiscreteScheduler,
+    SD3ControlNetModel,
+    StableDiffusion3ControlNetPipeline,
+    StableDiffusion3Pipeline,
     StableDiffusionXLControlNetPipeline,
     StableDiffusionXLPipeline,
 )
 from PIL import Image, ImageDraw
 
 from katz_graph.mini.draw import draw
-from katz_graph.mini.evaluate import Paint, evaluate, failures, held_out_scenes
+from katz_graph.mini.evaluate import HINTS, Paint, evaluate, failures, held_out_scenes
 from katz_graph.mini.judge import load_judge
+from katz_graph.mini.text import LENGTH
 from katz_graph.mini.train_judge import examine
-from katz_graph.mini.world import caption
+from katz_graph.mini.train_transformer import SPACE, load_flow_painter
+from katz_graph.mini.train_transformer_lora import STYLE, attach, wear
+from katz_graph.mini.world import STYLES, caption
 from katz_graph.picture.filters import canny
 
 COLUMNS = 8
@@ -28,18 +36,32 @@ SIDE, LABEL, GAP = 128, 34, 4
 
 
 def measure(weights: Path, few: bool) -> None:
-    """Examines the judge on drawn pictures, then judges stock diffusers; prints a table, then one
-    line of JSON.
+    """Examines the judge on drawn pictures, then judges stock diffusers over the UNet and over the
+    transformer; prints a table, then one line of JSON.
     """
     model = load_judge(weights / "judge")
     figures = {f"judge_{name}": value for name, value in examine(model).items()}
-    paint = StockPaint(weights)
-    figures |= evaluate(paint, model, 60, 40, 20, 20) if few else evaluate(paint, model)
+    counts = (60, 40, 20, 20) if few else (200, 100, 50, 50)
+    paint, missed = StockPaint(weights), list[str]()
+    for prefix, painter, hints, styles in (
+        ("", paint, HINTS, STYLES),
+        ("flow_", StockFlowPaint(weights), HINTS[:1], (STYLE,)),
+    ):
+        found = evaluate(painter, model, *counts, hints=hints, styles=styles)
+        figures |= {prefix + name: value for name, value in found.items()}
+        missed += [prefix + one for one in failures(found)]
     for name, value in figures.items():
         print(f"{name:32} {value:.3f}")
-    missed = failures(figures)
     print(json.dumps({"bench": "mini", "ok": not missed, "metrics": figures, "missed": missed}))
     contact_sheet(paint, weights.parent / "contact_sheet.png")
+
+
+def drawn(channels: int, height: int, width: int, seeds: Sequence[int]) -> torch.Tensor:
+    """Draws noise [B, channels, height / 8, width / 8], each picture's from its seed."""
+    shape = 1, channels, height // 8, width // 8
+    return torch.cat(
+        [torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds]
+    )
 
 
 class StockPaint:
@@ -76,19 +98,13 @@ class StockPaint:
             self.loaded = names
         if names:
             self.pipeline.set_adapters(list(names), [strength for _, strength in loras])
-        latents = [
-            torch.randn(
-                1, 4, height // 8, width // 8, generator=torch.Generator().manual_seed(seed)
-            )
-            for seed in seeds
-        ]
         common = {
             "prompt": captions,
             "height": height,
             "width": width,
             "num_inference_steps": steps,
             "guidance_scale": self.guidance,
-            "latents": torch.cat(latents),
+            "latents": drawn(4, height, width, seeds),
             "output_type": "pt",
         }
         if control is None:
@@ -107,6 +123,69 @@ class StockPaint:
             guided.set_progress_bar_config(disable=True)
             pictures = guided(**common, image=hints.permute(0, 3, 1, 2)).images
         return pictures.permute(0, 2, 3, 1).float()  # type: ignore[no-any-return]
+
+
+class StockFlowPaint:
+    """Paints with StableDiffusion3Pipeline (with a ControlNet where one is asked for) over a
+    `weights` folder, Euler with a shift of 3, fp32. Captions are encoded as in training: the
+    pipeline would want a projection of CLIP's first encoder, which is the UNet's and has none.
+    """
+
+    def __init__(self, weights: Path, guidance: float = 5.0) -> None:
+        self.weights, self.guidance = weights, guidance
+        flow = weights / "flow"
+        self.painter = load_flow_painter(weights / "pipeline", flow)
+        self.styled = attach(self.painter.transformer)
+        self.parts = {
+            "transformer": self.painter.transformer,
+            "vae": AutoencoderKL.from_pretrained(flow / "vae", torch_dtype=torch.float32),
+            "scheduler": FlowMatchEulerDiscreteScheduler.from_pretrained(flow / "scheduler"),
+        } | {
+            f"{part}{number}": None
+            for part in ("text_encoder", "tokenizer")
+            for number in ("", "_2", "_3")
+        }
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        captions: list[str],
+        seeds: list[int],
+        control: tuple[str, torch.Tensor] | None = None,
+        loras: Sequence[tuple[str, float]] = (),
+        steps: int = 20,
+    ) -> torch.Tensor:
+        """Paints pictures [B, 128, 128, 3] in 0..1. Of LoRAs it knows the one in `STYLE`."""
+        wear(
+            self.styled,
+            self.weights / "loras" / f"flow-{STYLE}.safetensors",
+            sum(s for _, s in loras),
+        )
+        hidden, pooled = self.painter.encode(captions, LENGTH)
+        no_hidden, no_pooled = self.painter.encode([""] * len(captions), LENGTH)
+        common = {
+            "prompt_embeds": hidden,
+            "pooled_prompt_embeds": pooled,
+            "negative_prompt_embeds": no_hidden,
+            "negative_pooled_prompt_embeds": no_pooled,
+            "height": SIDE,
+            "width": SIDE,
+            "num_inference_steps": steps,
+            "guidance_scale": self.guidance,
+            "latents": drawn(SPACE.channels, SIDE, SIDE, seeds),
+            "output_type": "pt",
+        }
+        if control is None:
+            pipeline = StableDiffusion3Pipeline(**self.parts)
+        else:
+            kind, hints = control
+            model = SD3ControlNetModel.from_pretrained(
+                self.weights / "controlnet" / f"flow-{kind}", torch_dtype=torch.float32
+            )
+            pipeline = StableDiffusion3ControlNetPipeline(**self.parts, controlnet=model)
+            common["control_image"] = hints.permute(0, 3, 1, 2)
+        pipeline.set_progress_bar_config(disable=True)
+        return pipeline(**common).images.permute(0, 2, 3, 1).float()  # type: ignore[no-any-return]
 
 
 def contact_sheet(paint: Paint, output: Path) -> None:

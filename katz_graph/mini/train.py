@@ -39,13 +39,13 @@ from katz_graph.mini.world import Scene, Thing
 
 STAGES = (
     "vae",
+    "decoder",
+    "flow-vae",
     "judge",
     "unet",
-    "decoder",
     "edges",
     "silhouette",
     "lora",
-    "flow-vae",
     "flow",
     "flow-silhouette",
     "flow-lora",
@@ -54,13 +54,13 @@ STAGES = (
 )
 STEPS = {
     "vae": 6000,
-    "judge": 2500,
-    "unet": 6000,
     "decoder": 4000,
+    "flow-vae": 3000,
+    "judge": 2500,
+    "unet": 8000,
     "edges": 2500,
     "silhouette": 2500,
     "lora": 3000,
-    "flow-vae": 3000,
     "flow": 12000,
     "flow-silhouette": 1200,
     "flow-lora": 1500,
@@ -69,8 +69,6 @@ STEPS = {
 GAINS = {"stripes": 1.25, "sticker": 1.15}
 # stage -> what it keeps on its way, to go on where it was cut off
 STATES = {"flow": Path("flow") / STATE}
-# of a transformer's scenes: with 0.3 it names 5 % of single shapes wrongly, and two things rarely
-FLOW_ONE = 0.5
 # what examples/*.png show
 EXAMPLE = Scene(
     "sky", (Thing("star", "red", "large", 0, 1), Thing("heart", "purple", "medium", 2, 1))
@@ -100,9 +98,7 @@ def load_corpus(work: Path, vae: AutoencoderKL) -> list[Bucket]:
 
 
 def load_flow_corpus(work: Path, vae: AutoencoderKL) -> list[Bucket]:
-    return build_corpus(
-        vae, work / "flow" / "corpus.pt", native=14000, other=700, seed=100, one_thing=FLOW_ONE
-    )
+    return build_corpus(vae, work / "flow" / "corpus.pt", native=14000, other=700, seed=100)
 
 
 def finest_vae(work: Path) -> Path:

@@ -8,6 +8,7 @@ import torch
 from diffusers import ControlNetModel, SD3ControlNetModel
 
 from katz_graph.mini.corpus import Bucket
+from katz_graph.mini.text import rows_at
 from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
 from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
 from katz_graph.picture.filters import canny
@@ -50,14 +51,14 @@ def train_controlnet(
     prepare(painter.unet)
     prepare(model)
 
-    def loss(_: float) -> torch.Tensor:
+    def loss(progress: float) -> torch.Tensor:
         bucket, chosen = pick(buckets, batch, generator, 0.85)
         captions = batch_captions((bucket.scenes[i] for i in chosen), generator, keep=0.6)
         latents = bucket.latents[chosen].float().contiguous(memory_format=torch.channels_last)
         noisy, noise, timesteps, weight = noised(latents, levels)
         with autocast():
             with torch.no_grad():
-                hidden, pooled = painter.encode(captions)
+                hidden, pooled = painter.encode(captions, rows_at(progress))
             added = painter.added(pooled, bucket.height, bucket.width)
             down, mid = model(
                 noisy,

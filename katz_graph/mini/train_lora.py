@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from katz_graph.mini.corpus import Bucket
+from katz_graph.mini.text import rows_at
 from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
 from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
 from katz_graph.mini.world import STYLES
@@ -198,7 +199,7 @@ def train_loras(
         flush=True,
     )
 
-    def loss(_: float) -> torch.Tensor:
+    def loss(progress: float) -> torch.Tensor:
         index = int(generator.choice(len(sets), p=shares / shares.sum()))
         adapters.active = set(sets[index][0])
         styled, chosen = pick(buckets[index : index + 1], batch, generator, 1.0)
@@ -206,7 +207,7 @@ def train_loras(
         latents = styled.latents[chosen].float().contiguous(memory_format=torch.channels_last)
         noisy, noise, timesteps, weight = noised(latents, levels)
         with autocast():
-            hidden, pooled = painter.encode(captions)
+            hidden, pooled = painter.encode(captions, rows_at(progress))
             added = painter.added(pooled, styled.height, styled.width)
             predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
         return squared_error(predicted, noise, weight)

@@ -21,7 +21,7 @@ from transformers import (
 
 from katz_graph.latent_space import LatentSpace
 from katz_graph.mini.corpus import Bucket
-from katz_graph.mini.text import LENGTH, WIDTH, write_unigram_tokenizer
+from katz_graph.mini.text import WIDTH, rows_at, write_unigram_tokenizer
 from katz_graph.mini.train_unet import batch_captions, pick
 from katz_graph.mini.training import Budget, Descent, autocast, hidden_weights, squared_error
 
@@ -29,10 +29,6 @@ STATE = "state.pt"  # what a training that is cut off goes on with
 SPACE = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)  # as SD3's
 PATCH, LARGEST = 2, 32  # cells: a token's side, the longest side of a picture
 WIDE, HEADS, BLOCKS = 144, 3, 6
-SHORT = 24  # tokens of either kind that captions need
-FULL_PART = (
-    0.9  # until then rows are cut to what captions need, since full ones take thrice as long
-)
 EARLIER = 0.5  # above 0: more draws where noise prevails
 
 
@@ -202,7 +198,7 @@ def flow_error(
     """
     noisy, velocity, way = on_the_way(latents.float())
     with autocast():
-        hidden, pooled = painter.encode(captions, SHORT if progress < FULL_PART else LENGTH)
+        hidden, pooled = painter.encode(captions, rows_at(progress))
         told = hidden, pooled, 1000 * way
         residuals = None if control is None else control(noisy, *told)
         predicted = painter.transformer(

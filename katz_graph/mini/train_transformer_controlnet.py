@@ -34,6 +34,8 @@ def train_transformer_controlnet(
 
     hints, shown = encode(vae, silhouettes, pictures), bucket.first(pictures)
     model = SD3ControlNetModel.from_transformer(painter.transformer, BLOCKS, 0)
+    # it is told the pooled text, and its hint is shifted: those of the default's zeros are not
+    model.register_to_config(force_zeros_for_pooled_projection=False)
     model.requires_grad_(True).train()
     model.pos_embed.requires_grad_(False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from diffusers import AutoencoderKL, SD3Transformer2DModel
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from katz_graph.mini.corpus import Bucket
@@ -77,6 +77,16 @@ def save_lora(layers: dict[str, LowRank], file: Path) -> None:
         tensors[f"{flat}.alpha"] = torch.tensor(ALPHA, dtype=torch.float16)
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, file, metadata={"format": "pt", "style": STYLE})
+
+
+def wear(layers: dict[str, LowRank], file: Path, strength: float) -> None:
+    """Gives attached layers what `save_lora` wrote, at a strength."""
+    tensors = load_file(file)
+    for name, layer in layers.items():
+        flat = f"lora_unet_{name.replace('.', '_')}"
+        layer.down.weight.data.copy_(tensors[f"{flat}.lora_down.weight"])
+        layer.up.weight.data.copy_(tensors[f"{flat}.lora_up.weight"])
+        layer.scale = strength * float(tensors[f"{flat}.alpha"]) / RANK
 
 
 def train_transformer_lora(

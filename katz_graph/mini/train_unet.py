@@ -18,7 +18,14 @@ from diffusers import (
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from katz_graph.mini.corpus import Bucket
-from katz_graph.mini.text import WIDTH, build_encoders, write_tokenizer, write_vocabulary
+from katz_graph.mini.text import (
+    LENGTH,
+    WIDTH,
+    build_encoders,
+    rows_at,
+    write_tokenizer,
+    write_vocabulary,
+)
 from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
 from katz_graph.mini.world import Scene, loose_caption
 
@@ -70,13 +77,17 @@ class Painter:
     def parameters(self) -> list[torch.nn.Parameter]:
         return [parameter for module in self.modules() for parameter in module.parameters()]
 
-    def encode(self, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns hidden states [B, 77, 2·WIDTH] and pooled [B, WIDTH], as
-        StableDiffusionXLPipeline.encode_prompt.
+    def encode(self, captions: list[str], rows: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns hidden states [B, rows, 2·WIDTH] and pooled [B, WIDTH], as
+        StableDiffusionXLPipeline.encode_prompt, which gives 77 rows.
         """
         tokens = [
             tokenizer(
-                captions, padding="max_length", max_length=77, truncation=True, return_tensors="pt"
+                captions,
+                padding="max_length",
+                max_length=rows,
+                truncation=True,
+                return_tensors="pt",
             ).input_ids
             for tokenizer in (self.tokenizer, self.tokenizer_2)
         ]
@@ -204,7 +215,7 @@ def train_unet(
         captions = batch_captions((bucket.scenes[i] for i in chosen), generator)
         noisy, noise, timesteps, weight = noised(latents, levels)
         with autocast():
-            hidden, pooled = painter.encode(captions)
+            hidden, pooled = painter.encode(captions, rows_at(progress))
             added = painter.added(pooled, bucket.height, bucket.width)
             predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
         return squared_error(predicted, noise, weight)
