@@ -5,7 +5,7 @@ somebody pans, zooms and drags. Needs a clone with Node and Chromium, as `make c
 The browser's trace gives the work. Beside it stands what of it the processor spent, without what it
 waited for on a busy machine, and the work of a frame with one node in view, which is the browser's
 own. The last gesture is a control: a page that is made to compute 30 ms at every movement has to be
-told from ours.
+told from ours. Figures are told on stderr as soon as they are there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
@@ -36,14 +37,17 @@ def run() -> BenchResult:
         )
     with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
         figures = _measured(folder, server.port)
-    work: dict[str, dict[str, float]] = figures["work"]
+    usable, opening = figures.pop("usable"), figures.pop("opening")
+    work: dict[str, dict[str, float]] = figures
     control, floor = work.pop(CONTROL), work.pop(FLOOR)
     metrics: dict[str, Any] = {
-        "usable_seconds": figures["usable"],
-        "opening_seconds": figures["opening"],
+        "usable_seconds": usable,
+        "opening_seconds": opening,
         "frame_p95_most": max(one["p95"] for one in work.values()),
         "frame_p99_most": max(one["p99"] for one in work.values()),
         "task_most": max(one["longestTask"] for one in work.values()),
+        "processor_p95_most": max(one["processor95"] for one in work.values()),
+        "processor_p99_most": max(one["processor99"] for one in work.values()),
         "control_p95": control["p95"],
         "floor_p95": floor["p95"],
         "gestures": work,
@@ -57,7 +61,7 @@ def run() -> BenchResult:
         "control_p95": f"> {P95_BOUND}",
     }
     ok = (
-        max(figures["usable"], figures["opening"]) <= OPEN_BOUND
+        max(usable, opening) <= OPEN_BOUND
         and metrics["frame_p95_most"] <= P95_BOUND
         and metrics["frame_p99_most"] <= P99_BOUND
         and metrics["task_most"] <= TASK_BOUND
@@ -65,9 +69,9 @@ def run() -> BenchResult:
     )
     columns = (
         *("gesture", "frames", "p50 ms", "p95 ms", "p99 ms"),
-        *("of the processor, p95 ms", "longest task ms"),
+        *("of the processor, p95 ms", "p99 ms", "longest task ms"),
     )
-    names = ("frames", "p50", "p95", "p99", "processor95", "longestTask")
+    names = ("frames", "p50", "p95", "p99", "processor95", "processor99", "longestTask")
     rows = [
         [gesture, *(one[name] for name in names)]
         for gesture, one in {FLOOR: floor, **work, CONTROL: control}.items()
@@ -77,15 +81,22 @@ def run() -> BenchResult:
 
 def _measured(folder: Path, port: int) -> dict[str, Any]:
     """Runs the measurement in a browser; returns what it printed."""
-    done = subprocess.run(
+    found: dict[str, Any] = {}
+    others: list[str] = []
+    with subprocess.Popen(
         ["npx", "playwright", "test", "--config", "bench/bench.config.ts"],
         cwd=folder,
         env={**os.environ, "KATZ_PORT": str(port)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-    )
-    line = next((one for one in done.stdout.splitlines() if one.startswith(TOLD)), None)
-    if done.returncode or line is None:
-        raise RunError(f"the browser did not measure: {done.stdout.strip()[-600:]}")
-    found: dict[str, Any] = json.loads(line.removeprefix(TOLD))
+    ) as browser:
+        for line in browser.stdout or ():
+            if line.startswith(TOLD):
+                told = json.loads(line.removeprefix(TOLD))
+                print(json.dumps(told), file=sys.stderr, flush=True)
+                found |= told
+            else:
+                others.append(line)
+    if browser.returncode or CONTROL not in found:
+        raise RunError(f"the browser did not measure: {''.join(others).strip()[-600:]}")
     return found

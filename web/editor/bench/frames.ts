@@ -22,8 +22,8 @@ interface Traced {
 }
 
 /**
- * Milliseconds of work: of each frame, and of the longest tasks. `processor95`: what of the work of a frame the processor
- * spent on it, without what it waited for on a busy machine.
+ * Milliseconds of work: of each frame, and of the longest tasks. `processor95` and `processor99`: what of the work of a
+ * frame the processor spent on it, without what it waited for on a busy machine.
  */
 export interface Work {
   readonly frames: number;
@@ -31,6 +31,7 @@ export interface Work {
   readonly p95: number;
   readonly p99: number;
   readonly processor95: number;
+  readonly processor99: number;
   readonly longestTask: number;
 }
 
@@ -65,6 +66,7 @@ function workOf(events: readonly Traced[]): Work {
     p95: quantile(work, 0.95),
     p99: quantile(work, 0.99),
     processor95: quantile(processor, 0.95),
+    processor99: quantile(processor, 0.99),
     longestTask: Math.max(...own.map((task) => (task.dur ?? 0) / 1000)),
   };
 }
