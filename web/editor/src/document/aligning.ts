@@ -130,11 +130,11 @@ function shiftOf(box: Box, others: readonly Box[], axis: Axis, reach: number): n
   let best = 0;
   let least = reach;
   for (const other of others)
-    for (const [own, goal] of pairs(box, other, axis)) {
-      if (Math.abs(goal - own) > least) continue;
+    eachPair(box, other, axis, (own, goal) => {
+      if (Math.abs(goal - own) > least) return;
       least = Math.abs(goal - own);
       best = goal - own;
-    }
+    });
   return best;
 }
 
@@ -144,8 +144,8 @@ function guidesOf(box: Box, others: readonly Box[], axis: Axis): readonly Guide[
   const size = SIZE[across];
   const found = new Map<number, Guide>();
   for (const other of others)
-    for (const [own, goal] of pairs(box, other, axis)) {
-      if (Math.abs(own - goal) > SAME) continue;
+    eachPair(box, other, axis, (own, goal) => {
+      if (Math.abs(own - goal) > SAME) return;
       const known = found.get(own) ?? { from: box[across], to: box[across] + box[size] };
       found.set(own, {
         axis,
@@ -153,25 +153,28 @@ function guidesOf(box: Box, others: readonly Box[], axis: Axis): readonly Guide[
         from: Math.min(known.from, other[across]),
         to: Math.max(known.to, other[across] + other[size]),
       });
-    }
+    });
   return [...found.values()];
 }
 
-/** Lines of two boxes that may come together: edges with edges, the middle with the middle. */
-function pairs(one: Box, other: Box, axis: Axis): readonly (readonly [number, number])[] {
-  const [start, end] = edges(one, axis);
-  const [first, last] = edges(other, axis);
-  return [
-    [start, first],
-    [start, last],
-    [end, first],
-    [end, last],
-    [(start + end) / 2, (first + last) / 2],
-  ];
-}
-
-function edges(box: Box, axis: Axis): readonly [number, number] {
-  return [box[axis], box[axis] + box[SIZE[axis]]];
+/**
+ * Visits lines of two boxes that may come together: edges with edges, the middle with the middle. A drag asks for thousands of
+ * them in each frame, so they are no objects.
+ */
+function eachPair(
+  one: Box,
+  other: Box,
+  axis: Axis,
+  visit: (own: number, goal: number) => void,
+): void {
+  const size = SIZE[axis];
+  const [start, first] = [one[axis], other[axis]];
+  const [end, last] = [start + one[size], first + other[size]];
+  visit(start, first);
+  visit(start, last);
+  visit(end, first);
+  visit(end, last);
+  visit((start + end) / 2, (first + last) / 2);
 }
 
 /** The least box around boxes. */
