@@ -36,8 +36,8 @@ SIDE, LABEL, GAP = 128, 34, 4
 
 
 def measure(weights: Path, few: bool) -> None:
-    """Examines the judge on drawn pictures, then judges stock diffusers over the UNet and over the
-    transformer; prints a table, then one line of JSON.
+    """Examines the judge on drawn pictures, then judges stock diffusers over both families; prints
+    a table, then one line of JSON.
     """
     model = load_judge(weights / "judge")
     figures = {f"judge_{name}": value for name, value in examine(model).items()}
@@ -128,7 +128,7 @@ class StockPaint:
 class StockFlowPaint:
     """Paints with StableDiffusion3Pipeline (with a ControlNet where one is asked for) over a
     `weights` folder, Euler with a shift of 3, fp32. Captions are encoded as in training: the
-    pipeline would want a projection of CLIP's first encoder, which is the UNet's and has none.
+    pipeline would want a projection of CLIP's first encoder, which the other family needs without.
     """
 
     def __init__(self, weights: Path, guidance: float = 5.0) -> None:

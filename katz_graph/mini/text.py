@@ -21,8 +21,8 @@ WIDTH = 96
 LENGTH = 77
 SHORT = 24  # tokens that captions of the world need
 # Over CLIP's width of random token embeddings, of which one update of a high rate is a sixteenth:
-# words that first mean nothing then become alike. After 6,000 updates of a UNet top and bottom were
-# painted alike; with this width, after 1,500 they were not.
+# words that first mean nothing then become alike. After 6,000 updates top and bottom were painted
+# alike; with this width, after 1,500 they were not.
 TOKEN_WIDTH = 10.0
 EXTRA_WORDS = [
     "a", "an", "the", "on", "in", "at", "to", "of", "and", "with", "left", "right", "above",

@@ -48,7 +48,7 @@ WORDS = {  # file -> words that it must spell; first those of somebody else's vo
     "katz_graph/bench/stock.py": {"flux", "sd3"},
     "katz_graph/bench/streaming.py": {"sd3"},
     # what the miniatures are
-    "katz_graph/mini/measure.py": {"controlnetmodel"},
+    "katz_graph/mini/measure.py": {"controlnetmodel", "sd3controlnetmodel"},
     "katz_graph/mini/train.py": {"unet"},
     "katz_graph/mini/train_controlnet.py": {"controlnetmodel", "sd3controlnetmodel", "unet"},
     "katz_graph/mini/train_lora.py": {"unet"},
