@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from katz_graph.cli.command import command
+from katz_graph.cli.interrupts import heeded
 from katz_graph.cli.options import (
     ConvertOptions,
     PlanOptions,
@@ -181,6 +182,11 @@ def main() -> None:
     """Entry point of `katz`: every error is a line, never a traceback."""
     prepare_to_compute()
     expect_imports()
+    with heeded():
+        _run()
+
+
+def _run() -> None:
     try:
         result = app(standalone_mode=False)
         if result == Cancelled.exit_code:  # typer takes Ctrl-C for an exit

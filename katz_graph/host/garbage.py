@@ -23,6 +23,11 @@ def imports_are_done() -> None:
     gc.set_threshold(*USUAL)
 
 
+def imports_are_expected() -> bool:
+    """Returns whether `expect_imports` was called and `imports_are_done` was not."""
+    return gc.get_threshold()[0] == RARELY
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Keeps cycles from being collected, by any thread, inside of the `with` statement."""
