@@ -33,12 +33,13 @@ def heeded() -> Iterator[None]:
     told = sys.unraisablehook
 
     def lost(error: sys.UnraisableHookArgs) -> None:
-        if error.exc_type is not KeyboardInterrupt:
-            return told(error)
-        # not from here, where it would be lost again
-        timer = threading.Timer(AGAIN, _thread.interrupt_main)
-        timer.daemon = True
-        timer.start()
+        if error.exc_type is KeyboardInterrupt:
+            # not from here, where it would be lost again
+            timer = threading.Timer(AGAIN, _thread.interrupt_main)
+            timer.daemon = True
+            timer.start()
+        else:
+            told(error)
 
     sys.unraisablehook = lost
     signal.signal(signal.SIGINT, _interrupted)
