@@ -87,7 +87,7 @@ editor-sources-here: setup $(EDITOR)/node_modules/.installed
 editor-in-browser: setup
 	@if ! test -f $(EDITOR)/node_modules/.installed || ! command -v chromium chromium-headless-shell > /dev/null; \
 	then echo "no packages of npm, or no chromium: the editor is not tried in a browser"; \
-	else cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=2 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; fi
+	else cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=3 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; fi
 
 # Writes what docs/ shows of plans and benches anew.
 docs: setup

@@ -6,6 +6,9 @@ import { node, openTemplate, runToEnd, test } from "./steps";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
+// the longest of all: each screen in each theme
+test.describe.configure({ mode: "parallel" });
+
 /** What axe calls serious or critical. */
 async function found(page: Page): Promise<string[]> {
   await page.evaluate(AXE);

@@ -83,6 +83,7 @@ async function mounted(page: Page): Promise<Set<string>> {
 }
 
 test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", async ({ page }) => {
+  test.slow();
   await page.addInitScript(() => {
     const parts: string[] = [];
     (window as any).parts = parts;
@@ -115,7 +116,8 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     const again = cards(await rendered(page)).filter((part) => there.has(part));
     expect(again).toEqual([]);
     await page.keyboard.press(".");
-    await expect(page.locator(".card.outlined")).toHaveCount(NODES);
+    // on a busy machine each frame draws only a few of them
+    await expect(page.locator(".card.outlined")).toHaveCount(NODES, { timeout: 40_000 });
     await rendered(page);
   });
 
