@@ -134,11 +134,15 @@ class StockFlowPaint:
     def __init__(self, weights: Path, guidance: float = 5.0) -> None:
         self.weights, self.guidance = weights, guidance
         flow = weights / "flow"
+        vae = AutoencoderKL.from_pretrained(flow / "vae", torch_dtype=torch.float32)
+        # the pipeline samples a hint's latents, training and ComfyUI take their mean: no variance
+        vae.encoder.conv_out.weight.data[SPACE.channels :] = 0.0
+        vae.encoder.conv_out.bias.data[SPACE.channels :] = -30.0
         self.painter = load_flow_painter(weights / "pipeline", flow)
         self.styled = attach(self.painter.transformer)
         self.parts = {
             "transformer": self.painter.transformer,
-            "vae": AutoencoderKL.from_pretrained(flow / "vae", torch_dtype=torch.float32),
+            "vae": vae,
             "scheduler": FlowMatchEulerDiscreteScheduler.from_pretrained(flow / "scheduler"),
         } | {
             f"{part}{number}": None
@@ -183,7 +187,7 @@ class StockFlowPaint:
                 self.weights / "controlnet" / f"flow-{kind}", torch_dtype=torch.float32
             )
             pipeline = StableDiffusion3ControlNetPipeline(**self.parts, controlnet=model)
-            common["control_image"] = hints.permute(0, 3, 1, 2)
+            common["control_image"] = 2 * hints.permute(0, 3, 1, 2) - 1  # as tensors go in
         pipeline.set_progress_bar_config(disable=True)
         return pipeline(**common).images.permute(0, 2, 3, 1).float()  # type: ignore[no-any-return]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -13,8 +14,15 @@ from katz_graph.bench.mini import EnginePaint, Miniature, flow_miniature, unet_m
 from katz_graph.bench.requests import local_engine
 from katz_graph.files.folders import MINI
 from katz_graph.mini.draw import draw
-from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_hints
+from katz_graph.mini.evaluate import (
+    held_out_scenes,
+    hints_for,
+    in_styles,
+    painted,
+    with_hints,
+)
 from katz_graph.mini.judge import Judge, load_judge
+from katz_graph.mini.measure import StockFlowPaint
 from katz_graph.mini.stage_log import StageLog
 from katz_graph.mini.train_judge import examine
 from katz_graph.mini.training import Budget, Descent
@@ -103,6 +111,21 @@ def test_a_training_goes_on_where_it_was_cut_off(
         return saved[-1]
 
     assert torch.equal(trained(None), trained(3))
+
+
+@pytest.mark.parametrize("style", [(), (("dusk", 1.0),)], ids=["plain", "styled"])
+def test_what_measures_a_training_paints_what_the_engine_does(
+    style: tuple[tuple[str, float], ...], costs: Path
+) -> None:
+    """By stock pipelines, which share no code with it."""
+    scenes = held_out_scenes(2, 1, 1)
+    control = "silhouette", hints_for(scenes, "silhouette", 0)[1]
+    asked = [caption(scene) for scene in scenes], [3, 4], control, style, 2
+    # the one that diffusers' scheduler has
+    miniature = replace(flow_miniature(), scheduler="normal")
+    with local_engine(cache=costs) as engine:
+        made = EnginePaint(engine, miniature)(*asked)
+    assert (made - StockFlowPaint(MINI)(*asked)).abs().max() < 1e-4
 
 
 def test_a_training_of_all_stages_knows_what_is_done(tmp_path: Path) -> None:
