@@ -113,8 +113,8 @@ test("P0.41 the theme is chosen, and stays in another browser", async ({ page })
   const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const dark = await back();
   await choose("Theme: light");
-  expect(await scheme()).toBe("light");
-  expect(await back()).not.toBe(dark);
+  await expect.poll(scheme).toBe("light");
+  await expect.poll(back).not.toBe(dark);
   await page.reload();
   await expect.poll(scheme).toBe("light");
   await choose("Theme: as the system");
