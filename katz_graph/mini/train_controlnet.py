@@ -1,5 +1,6 @@
 """Trains a miniature ControlNet ("edges" or "silhouette") beside the finished, frozen UNet."""
 
+import copy
 from pathlib import Path
 from typing import Literal
 
@@ -26,9 +27,7 @@ def hints(kind: Hint, bucket: Bucket, chosen: list[int]) -> torch.Tensor:
 
 def save_controlnet(model: ControlNetModel | SD3ControlNetModel, folder: Path) -> None:
     """Saves in fp16; the live model keeps its fp32 weights and is untouched."""
-    copy = type(model).from_config(model.config)
-    copy.load_state_dict(model.state_dict())
-    copy.half().save_pretrained(folder, safe_serialization=True)
+    copy.deepcopy(model).half().save_pretrained(folder, safe_serialization=True)
 
 
 def train_controlnet(
