@@ -26,7 +26,7 @@ run: setup
 test:
 	$(MAKE) --no-print-directory --jobs 2 setup packages
 	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory --jobs 3 --output-sync=target types bytecode editor-sources
+	$(MAKE) --no-print-directory --jobs 3 types bytecode editor-sources
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory editor-in-browser
 
@@ -85,8 +85,10 @@ editor-sources-here: setup $(EDITOR)/node_modules/.installed
 	diff -r build/editor web/dist
 
 editor-in-browser: setup
-	@if ! test -f $(EDITOR)/node_modules/.installed || ! command -v chromium chromium-headless-shell > /dev/null; \
-	then echo "no packages of npm, or no chromium: the editor is not tried in a browser"; \
+	@if ! node -e '$(NEW_ENOUGH)' 2> /dev/null || ! test -f $(EDITOR)/node_modules/.installed; \
+	then echo "no packages for the editor: it is not tried in a browser"; \
+	elif ! command -v chromium chromium-headless-shell > /dev/null; \
+	then echo "no chromium: the editor is not tried in a browser"; \
 	else cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=3 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; fi
 
 # Writes what docs/ shows of plans and benches anew.

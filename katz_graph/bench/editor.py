@@ -88,13 +88,14 @@ def _measured(folder: Path, port: int) -> dict[str, Any]:
         cwd=folder,
         env={**os.environ, "KATZ_PORT": str(port)},
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
     ) as browser:
         for line in browser.stdout or ():
             if line.startswith(TOLD):
-                told = json.loads(line.removeprefix(TOLD))
-                print(json.dumps(told), file=sys.stderr, flush=True)
-                found |= told
+                told = line.removeprefix(TOLD)
+                print(told, end="", file=sys.stderr, flush=True)
+                found |= json.loads(told)
             else:
                 others.append(line)
     if browser.returncode or CONTROL not in found:

@@ -51,9 +51,9 @@ def heeded() -> Iterator[None]:
 
 
 def _interrupted(_: int, frame: FrameType | None) -> None:
-    while imports_are_expected() and frame is not None:
-        if frame.f_code.co_filename == IMPORTS:
-            os.write(2, b"error: cancelled\n")
-            os._exit(Cancelled.exit_code)
+    while frame is not None and frame.f_code.co_filename != IMPORTS:
         frame = frame.f_back
+    if frame is not None and imports_are_expected():
+        os.write(2, b"error: cancelled\n")
+        os._exit(Cancelled.exit_code)
     raise KeyboardInterrupt

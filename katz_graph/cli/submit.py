@@ -33,6 +33,7 @@ from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import Signatures, signatures, unknown_types
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
+from katz_graph.host.garbage import imports_are_done
 from katz_graph.messages import listed, one_line, shorten
 from katz_graph.packs import Registry, load_registry
 from katz_graph.web.events import ClientEvent, EncodedPicture, Ended, PlanMade
@@ -54,6 +55,7 @@ def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
         console.print(escape(note))
     job, client = str(uuid.uuid4()), uuid.uuid4().hex
     watcher = _Watcher(server, job, settings.output, console)
+    imports_are_done()  # an interrupt has something to cancel from here on
     try:
         # Before the job begins, so that nothing of it is missed.
         line = None if options.no_wait else open_line(server, client)

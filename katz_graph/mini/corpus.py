@@ -87,11 +87,7 @@ def random_bucket(height: int, width: int, count: int, seed: int) -> Bucket:
 
 
 def build_corpus(
-    vae: AutoencoderKL,
-    file: Path,
-    native: int,
-    other: int,
-    seed: int,
+    vae: AutoencoderKL, file: Path, native: int, other: int, seed: int
 ) -> list[Bucket]:
     """Returns the native bucket first, then one of each other size; kept in `file`, which is read
     when it is there.

@@ -27,7 +27,7 @@ from katz_graph.mini.judge import load_judge
 from katz_graph.mini.text import LENGTH
 from katz_graph.mini.train_judge import examine
 from katz_graph.mini.train_transformer import SPACE, load_flow_painter
-from katz_graph.mini.train_transformer_lora import STYLE, attach, wear
+from katz_graph.mini.train_transformer_lora import ALPHA, RANK, STYLE, attach, load_lora
 from katz_graph.mini.world import STYLES, caption
 from katz_graph.picture.filters import canny
 
@@ -140,6 +140,7 @@ class StockFlowPaint:
         vae.encoder.conv_out.bias.data[SPACE.channels :] = -30.0
         self.painter = load_flow_painter(weights / "pipeline", flow)
         self.styled = attach(self.painter.transformer)
+        load_lora(self.styled, weights / "loras" / f"flow-{STYLE}.safetensors")
         self.parts = {
             "transformer": self.painter.transformer,
             "vae": vae,
@@ -160,11 +161,8 @@ class StockFlowPaint:
         steps: int = 20,
     ) -> torch.Tensor:
         """Paints pictures [B, 128, 128, 3] in 0..1. Of LoRAs it knows the one in `STYLE`."""
-        wear(
-            self.styled,
-            self.weights / "loras" / f"flow-{STYLE}.safetensors",
-            sum(s for _, s in loras),
-        )
+        for layer in self.styled.values():
+            layer.scale = dict(loras).get(STYLE, 0.0) * ALPHA / RANK
         hidden, pooled = self.painter.encode(captions, LENGTH)
         no_hidden, no_pooled = self.painter.encode([""] * len(captions), LENGTH)
         common = {

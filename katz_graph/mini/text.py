@@ -22,7 +22,7 @@ LENGTH = 77
 SHORT = 24  # tokens that captions of the world need
 # Over CLIP's width of random token embeddings, of which one update of a high rate is a sixteenth:
 # words that first mean nothing then become alike. After 6,000 updates top and bottom were painted
-# alike; with this width, after 1,500 they were not.
+# alike; with this width, and more scenes of one thing, after 1,500 they were not.
 TOKEN_WIDTH = 10.0
 EXTRA_WORDS = [
     "a", "an", "the", "on", "in", "at", "to", "of", "and", "with", "left", "right", "above",
@@ -35,8 +35,8 @@ EXTRA_WORDS = [
 
 
 def rows_at(progress: float) -> int:
-    """Returns how many rows of an encoder a training reads: those that captions need, since all
-    take thrice as long, and at its end all, as pipelines give them.
+    """Returns how many rows of an encoder a training reads: those that captions need, and at its
+    end all, as pipelines give them, though an update then takes up to twice as long.
     """
     return SHORT if progress < 0.9 else LENGTH
 

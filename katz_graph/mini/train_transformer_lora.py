@@ -67,26 +67,27 @@ def _beside(parts: list[nn.Linear]) -> LowRank:
     return layer
 
 
+def _key(name: str, part: str) -> str:
+    return f"lora_unet_{name.replace('.', '_')}.{part}"
+
+
 def save_lora(layers: dict[str, LowRank], file: Path) -> None:
     """Writes the layers in fp16."""
     tensors: dict[str, torch.Tensor] = {}
     for name, layer in layers.items():
-        flat = f"lora_unet_{name.replace('.', '_')}"
-        tensors[f"{flat}.lora_down.weight"] = layer.down.weight.detach().half().contiguous()
-        tensors[f"{flat}.lora_up.weight"] = layer.up.weight.detach().half().contiguous()
-        tensors[f"{flat}.alpha"] = torch.tensor(ALPHA, dtype=torch.float16)
+        tensors[_key(name, "lora_down.weight")] = layer.down.weight.detach().half().contiguous()
+        tensors[_key(name, "lora_up.weight")] = layer.up.weight.detach().half().contiguous()
+        tensors[_key(name, "alpha")] = torch.tensor(ALPHA, dtype=torch.float16)
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, file, metadata={"format": "pt", "style": STYLE})
 
 
-def wear(layers: dict[str, LowRank], file: Path, strength: float) -> None:
-    """Gives attached layers what `save_lora` wrote, at a strength."""
+def load_lora(layers: dict[str, LowRank], file: Path) -> None:
+    """Gives attached layers what `save_lora` wrote."""
     tensors = load_file(file)
     for name, layer in layers.items():
-        flat = f"lora_unet_{name.replace('.', '_')}"
-        layer.down.weight.data.copy_(tensors[f"{flat}.lora_down.weight"])
-        layer.up.weight.data.copy_(tensors[f"{flat}.lora_up.weight"])
-        layer.scale = strength * float(tensors[f"{flat}.alpha"]) / RANK
+        layer.down.weight.data.copy_(tensors[_key(name, "lora_down.weight")])
+        layer.up.weight.data.copy_(tensors[_key(name, "lora_up.weight")])
 
 
 def train_transformer_lora(

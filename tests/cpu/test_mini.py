@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from diffusers import SD3ControlNetModel
+from safetensors.torch import load_file
 
 from katz_graph.bench.mini import EnginePaint, Miniature, flow_miniature, unet_miniature
 from katz_graph.bench.requests import local_engine
@@ -24,7 +26,9 @@ from katz_graph.mini.evaluate import (
 from katz_graph.mini.judge import Judge, load_judge
 from katz_graph.mini.measure import StockFlowPaint
 from katz_graph.mini.stage_log import StageLog
+from katz_graph.mini.train_controlnet import save_controlnet
 from katz_graph.mini.train_judge import examine
+from katz_graph.mini.train_transformer import load_flow_painter
 from katz_graph.mini.training import Budget, Descent
 from katz_graph.mini.world import caption, sample_scene
 from katz_graph.picture.filters import canny
@@ -126,6 +130,18 @@ def test_what_measures_a_training_paints_what_the_engine_does(
     with local_engine(cache=costs) as engine:
         made = EnginePaint(engine, miniature)(*asked)
     assert (made - StockFlowPaint(MINI)(*asked)).abs().max() < 1e-4
+
+
+def test_a_controlnet_that_is_saved_keeps_what_is_set_over_a_default(tmp_path: Path) -> None:
+    transformer = load_flow_painter(MINI / "pipeline", MINI / "flow").transformer
+    model = SD3ControlNetModel.from_transformer(transformer, 1, 0)
+    model.register_to_config(force_zeros_for_pooled_projection=False)
+    save_controlnet(model, tmp_path)
+    saved = SD3ControlNetModel.from_pretrained(tmp_path)
+    assert saved.config.force_zeros_for_pooled_projection is False
+    written = load_file(tmp_path / "diffusion_pytorch_model.safetensors")
+    assert {one.dtype for one in written.values()} == {torch.float16}
+    assert next(model.parameters()).dtype == torch.float32
 
 
 def test_a_training_of_all_stages_knows_what_is_done(tmp_path: Path) -> None:

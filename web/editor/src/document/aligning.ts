@@ -129,12 +129,11 @@ const SAME = 0.01;
 function shiftOf(box: Box, others: readonly Box[], axis: Axis, reach: number): number {
   let best = 0;
   let least = reach;
-  for (const other of others)
-    eachPair(box, other, axis, (own, goal) => {
-      if (Math.abs(goal - own) > least) return;
-      least = Math.abs(goal - own);
-      best = goal - own;
-    });
+  eachPair(box, others, axis, (own, goal) => {
+    if (Math.abs(goal - own) > least) return;
+    least = Math.abs(goal - own);
+    best = goal - own;
+  });
   return best;
 }
 
@@ -143,38 +142,41 @@ function guidesOf(box: Box, others: readonly Box[], axis: Axis): readonly Guide[
   const across = axis === "x" ? "y" : "x";
   const size = SIZE[across];
   const found = new Map<number, Guide>();
-  for (const other of others)
-    eachPair(box, other, axis, (own, goal) => {
-      if (Math.abs(own - goal) > SAME) return;
-      const known = found.get(own) ?? { from: box[across], to: box[across] + box[size] };
-      found.set(own, {
-        axis,
-        at: own,
-        from: Math.min(known.from, other[across]),
-        to: Math.max(known.to, other[across] + other[size]),
-      });
+  eachPair(box, others, axis, (own, goal, other) => {
+    if (Math.abs(own - goal) > SAME) return;
+    const known = found.get(own) ?? { from: box[across], to: box[across] + box[size] };
+    found.set(own, {
+      axis,
+      at: own,
+      from: Math.min(known.from, other[across]),
+      to: Math.max(known.to, other[across] + other[size]),
     });
+  });
   return [...found.values()];
 }
 
 /**
- * Visits lines of two boxes that may come together: edges with edges, the middle with the middle. A drag asks for thousands of
- * them in each frame, so they are no objects.
+ * Visits lines of a box and others that may come together: edges with edges, the middle with the middle. A drag asks for
+ * thousands of them in each frame, so they are no objects.
  */
 function eachPair(
   one: Box,
-  other: Box,
+  others: readonly Box[],
   axis: Axis,
-  visit: (own: number, goal: number) => void,
+  visit: (own: number, goal: number, other: Box) => void,
 ): void {
   const size = SIZE[axis];
-  const [start, first] = [one[axis], other[axis]];
-  const [end, last] = [start + one[size], first + other[size]];
-  visit(start, first);
-  visit(start, last);
-  visit(end, first);
-  visit(end, last);
-  visit((start + end) / 2, (first + last) / 2);
+  const start = one[axis];
+  const end = start + one[size];
+  for (const other of others) {
+    const first = other[axis];
+    const last = first + other[size];
+    visit(start, first, other);
+    visit(start, last, other);
+    visit(end, first, other);
+    visit(end, last, other);
+    visit((start + end) / 2, (first + last) / 2, other);
+  }
 }
 
 /** The least box around boxes. */
