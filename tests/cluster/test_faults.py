@@ -4,6 +4,7 @@ cancelled ends with its picture.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import resource
@@ -40,6 +41,7 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.planning import plan_region
+from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.transport.shared_memory import MemorySegment, SharedMemory
 from katz_graph.executor.worker import main as serving
 from katz_graph.executor.worker.config import WorkerConfig
@@ -229,17 +231,25 @@ class TestThreads:
         [WorkerNetwork(DEVICES), WorkerNetwork(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))],
     )
     def test_two_workers_that_lose_each_other_meet_again(
-        self, engine: DeviceEngine, hosts: list[Host], region: Region, expected: Tensor
+        self,
+        engine: DeviceEngine,
+        hosts: list[Host],
+        region: Region,
+        expected: Tensor,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         program = placed(engine, region, dict(pins(BASE, CONTROL)))
         (control,) = (host for host in hosts if set(host.peers) == {BASE, OTHER})
         context = bare_context(engine)
+        lost = control.peers[BASE]
+        send, sent = lost.send, itertools.count(1)
 
-        def cut(event: Event) -> None:
-            if isinstance(event, Progress) and event.value == 5 and not context.warnings:
-                control.peers[BASE]._connection.shut_down()
+        def cut(address: Address, value: object) -> None:
+            if next(sent) == 3:  # what the request still needs
+                lost._connection.shut_down()
+            send(address, value)
 
-        context.listener = cut
+        monkeypatch.setattr(lost, "send", cut)
         outcome = engine.cluster.run(program, context)
         assert outcome.attempts == 2 and torch.equal(outcome.samples, expected)
         assert len(context.warnings) == 1 and "it begins again" in context.warnings[0]
