@@ -35,25 +35,27 @@ COLUMNS = 8
 SIDE, LABEL, GAP = 128, 34, 4
 
 
-def measure(weights: Path, few: bool) -> None:
-    """Examines the judge on drawn pictures, then judges stock diffusers over both families; prints
-    a table, then one line of JSON.
+def measure(weights: Path, few: bool, transformer_alone: bool = False) -> None:
+    """Examines the judge on drawn pictures, then judges stock diffusers over both families, or the
+    transformer's alone; prints a table, then one line of JSON.
     """
     model = load_judge(weights / "judge")
     figures = {f"judge_{name}": value for name, value in examine(model).items()}
     counts = (60, 40, 20, 20) if few else (200, 100, 50, 50)
-    paint, missed = StockPaint(weights), list[str]()
-    for prefix, painter, hints, styles in (
-        ("", paint, HINTS, STYLES),
-        ("flow_", StockFlowPaint(weights), HINTS[:1], (STYLE,)),
-    ):
+    families: list[tuple[str, Paint, Sequence[str], Sequence[str]]] = [
+        ("flow_", StockFlowPaint(weights), HINTS[:1], (STYLE,))
+    ]
+    if not transformer_alone:
+        families.insert(0, ("", StockPaint(weights), HINTS, STYLES))
+    missed = list[str]()
+    for prefix, painter, hints, styles in families:
         found = evaluate(painter, model, *counts, hints=hints, styles=styles)
         figures |= {prefix + name: value for name, value in found.items()}
         missed += [prefix + one for one in failures(found)]
     for name, value in figures.items():
         print(f"{name:32} {value:.3f}")
     print(json.dumps({"bench": "mini", "ok": not missed, "metrics": figures, "missed": missed}))
-    contact_sheet(paint, weights.parent / "contact_sheet.png")
+    contact_sheet(StockPaint(weights), weights.parent / "contact_sheet.png")
 
 
 def drawn(channels: int, height: int, width: int, seeds: Sequence[int]) -> torch.Tensor:

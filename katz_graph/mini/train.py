@@ -1,6 +1,7 @@
-"""`python -m katz_graph.mini.train STAGE --work FOLDER`: trains the miniature family stage by
-stage. Each stage reads what the ones before it left in the working folder; `all` runs those that
-are not done there in order, and says how long each took; `ship` collects.
+"""`python -m katz_graph.mini.train STAGE --work FOLDER`: trains the miniatures stage by stage. Each
+stage reads what the ones before it left in the working folder; `all` runs those that are not done
+there in order, and says how long each took; `ship` collects. `all --beside-shipped` trains the
+transformer and its parts alone, beside the text encoders that the package carries.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from diffusers import AutoencoderKL
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from katz_graph.files.folders import MINI
 from katz_graph.mini.corpus import Bucket, build_corpus
 from katz_graph.mini.draw import draw
 from katz_graph.mini.measure import measure
@@ -52,6 +54,8 @@ STAGES = (
     "ship",
     "evaluate",
 )
+# what is trained of the transformer, beside the UNet's text encoders
+OF_TRANSFORMER = ("flow-vae", "flow", "flow-silhouette", "flow-lora", "ship", "evaluate")
 STEPS = {
     "vae": 6000,
     "decoder": 4000,
@@ -107,27 +111,47 @@ def finest_vae(work: Path) -> Path:
     return sharpened if sharpened.exists() else work / "vae"
 
 
+def take_shipped(work: Path) -> None:
+    """Puts in the working folder what the package carries, for the transformer's stages to read."""
+    shutil.copytree(MINI, work / "shipped", dirs_exist_ok=True)
+    shutil.copytree(MINI / "pipeline", work / "pipeline", dirs_exist_ok=True)
+    shutil.copytree(MINI / "pipeline" / "vae", work / "vae", dirs_exist_ok=True)
+
+
 def ship(work: Path) -> None:
     """Collects in work/weights what the package carries, in fp16, with example inputs."""
     weights = work / "weights"
     shutil.rmtree(weights, ignore_errors=True)
-    save_pipeline(load_painter(work / "pipeline"), load_vae(finest_vae(work)), weights / "pipeline")
-    for name in ("edges", "silhouette"):
-        shutil.copytree(work / "controlnet" / name, weights / "controlnet" / name)
-    shutil.copytree(work / "loras", weights / "loras")
-    flow = work / "flow"
-    for name in ("transformer", "text_encoder_3", "tokenizer_3", "scheduler"):
-        shutil.copytree(flow / name, weights / "flow" / name)
-    load_vae(flow / "vae").half().save_pretrained(weights / "flow" / "vae")
-    shutil.copytree(flow / "silhouette", weights / "controlnet" / "flow-silhouette")
-    shutil.copy(flow / "lora.safetensors", weights / "loras" / f"flow-{STYLE}.safetensors")
-    for style, gain in GAINS.items():
-        strengthen(weights / "loras" / f"{style}.safetensors", gain)
-    shutil.copytree(work / "judge", weights / "judge")
+    if (work / "shipped").exists():
+        shutil.copytree(work / "shipped", weights)
+    else:
+        ship_unet(work, weights)
+    ship_transformer(work / "flow", weights)
     for file in weights.rglob("config.json"):  # diffusers notes there where a model was loaded from
         settings = json.loads(file.read_text("utf-8"))
         if settings.pop("_name_or_path", None) is not None:
             file.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+    size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
+    print(f"shipped {size / 1e6:.1f} MB in {weights}")
+
+
+def ship_transformer(flow: Path, weights: Path) -> None:
+    for name in ("transformer", "text_encoder_3", "tokenizer_3", "scheduler"):
+        shutil.copytree(flow / name, weights / "flow" / name, dirs_exist_ok=True)
+    load_vae(flow / "vae").half().save_pretrained(weights / "flow" / "vae")
+    guided = weights / "controlnet" / "flow-silhouette"
+    shutil.copytree(flow / "silhouette", guided, dirs_exist_ok=True)
+    shutil.copy(flow / "lora.safetensors", weights / "loras" / f"flow-{STYLE}.safetensors")
+
+
+def ship_unet(work: Path, weights: Path) -> None:
+    save_pipeline(load_painter(work / "pipeline"), load_vae(finest_vae(work)), weights / "pipeline")
+    for name in ("edges", "silhouette"):
+        shutil.copytree(work / "controlnet" / name, weights / "controlnet" / name)
+    shutil.copytree(work / "loras", weights / "loras")
+    for style, gain in GAINS.items():
+        strengthen(weights / "loras" / f"{style}.safetensors", gain)
+    shutil.copytree(work / "judge", weights / "judge")
     (weights / "examples").mkdir()
     drawing = draw(EXAMPLE, 128, 128, 0)
     Image.fromarray(drawing.picture).save(weights / "examples" / "edges_source.png", optimize=True)
@@ -138,8 +162,6 @@ def ship(work: Path) -> None:
     Image.fromarray(np.dstack([drawing.picture, alpha])).save(
         weights / "examples" / "mask.png", optimize=True
     )
-    size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
-    print(f"shipped {size / 1e6:.1f} MB in {weights}")
 
 
 def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bool) -> None:
@@ -193,7 +215,7 @@ def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bo
     elif stage == "ship":
         ship(work)
     else:
-        measure(work / "weights", few)
+        measure(work / "weights", few, transformer_alone=(work / "shipped").exists())
 
 
 def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, resume: bool) -> None:
@@ -240,14 +262,28 @@ def main() -> None:
         help="unet, edges, silhouette, lora: train for a budget more from what is there; flow: "
         "go on where it was cut off, up to the budget",
     )
+    parser.add_argument(
+        "--beside-shipped",
+        action="store_true",
+        help="all: train the transformer's parts alone, beside the package's text encoders",
+    )
     arguments = parser.parse_args()
+    if arguments.beside_shipped and arguments.stage != "all":
+        parser.error("--beside-shipped is of the stage all")
     # eight picture sizes overflow the usual 1,024
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "20000")
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     arguments.work.mkdir(parents=True, exist_ok=True)
     log, together = StageLog(arguments.work, STAGES), arguments.stage == "all"
-    for stage in STAGES if together else (arguments.stage,):
+    if arguments.beside_shipped:
+        if (arguments.work / "pipeline").exists() and not (arguments.work / "shipped").exists():
+            parser.error("--beside-shipped wants a folder without a UNet of its own")
+        take_shipped(arguments.work)
+    elif together:
+        shutil.rmtree(arguments.work / "shipped", ignore_errors=True)
+    every = OF_TRANSFORMER if arguments.beside_shipped else STAGES
+    for stage in every if together else (arguments.stage,):
         steps = None if arguments.minutes else arguments.steps or STEPS.get(stage)
         asked: dict[str, Any] = {"updates": steps, "minutes": arguments.minutes}
         asked |= {"few": arguments.few} if stage == "evaluate" else {"seed": arguments.seed}

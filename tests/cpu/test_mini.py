@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from katz_graph.mini.evaluate import (
 from katz_graph.mini.judge import Judge, load_judge
 from katz_graph.mini.measure import StockFlowPaint
 from katz_graph.mini.stage_log import StageLog
+from katz_graph.mini.train import load_vae, ship, take_shipped
 from katz_graph.mini.train_controlnet import save_controlnet
 from katz_graph.mini.train_judge import examine
 from katz_graph.mini.train_transformer import load_flow_painter
@@ -162,6 +164,26 @@ def test_a_training_of_all_stages_knows_what_is_done(tmp_path: Path) -> None:
     again = StageLog(tmp_path, stages)
     assert [stage for stage in stages if again.done(stage, asked)] == ["vae"]
     assert not again.cut_off("decoder", asked)
+
+
+def test_a_transformer_trained_beside_what_is_shipped_is_shipped_with_it(tmp_path: Path) -> None:
+    """With the package's own parts in place of trained ones, what is collected is the package's."""
+    flow = tmp_path / "flow"
+    take_shipped(tmp_path)
+    for name in ("transformer", "text_encoder_3", "tokenizer_3", "scheduler"):
+        shutil.copytree(MINI / "flow" / name, flow / name)
+    load_vae(MINI / "flow" / "vae").save_pretrained(flow / "vae")
+    shutil.copytree(MINI / "controlnet" / "flow-silhouette", flow / "silhouette")
+    shutil.copy(MINI / "loras" / "flow-dusk.safetensors", flow / "lora.safetensors")
+    ship(tmp_path)
+    collected = tmp_path / "weights"
+    files = {path.relative_to(MINI) for path in MINI.rglob("*") if path.is_file()}
+    assert {path.relative_to(collected) for path in collected.rglob("*") if path.is_file()} == files
+    for name in files:
+        if name.suffix == ".safetensors":
+            made, given = load_file(collected / name), load_file(MINI / name)
+            assert made.keys() == given.keys()
+            assert all(torch.equal(made[key], given[key]) for key in given), name
 
 
 def test_the_judge_is_right_about_drawn_pictures(judge: Judge) -> None:
