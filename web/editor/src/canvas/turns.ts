@@ -15,10 +15,22 @@ const boxes = new Set<() => void>();
 const contents = new Set<() => void>();
 const unmeasured = new Map<string, (ids: string[]) => void>();
 let whenDone: () => void = () => {};
+const waiting = new Set<() => void>();
 
 export function whileMoving(moves: boolean): void {
   isMoving = moves;
-  if (!moves) soon();
+  if (moves) return;
+  soon();
+  for (const go of waiting) go();
+  waiting.clear();
+}
+
+/** Waits until the view rests. */
+export function atRest(): Promise<void> {
+  return new Promise((go) => {
+    if (isMoving) waiting.add(go);
+    else go();
+  });
 }
 
 /** Calls `done` once nothing waits. */

@@ -45,14 +45,19 @@ export interface Template {
   readonly picture: string;
 }
 
-export async function asked(path: string, init?: RequestInit): Promise<Json> {
+export async function asked(path: string, init?: Asking): Promise<Json> {
   return (await answered(path, init)).answer;
+}
+
+/** A question; an answer that has come is not read before `ready`. */
+interface Asking extends RequestInit {
+  readonly ready?: () => Promise<void>;
 }
 
 /** Asks for JSON; with the headers that came with it. */
 export async function answered(
   path: string,
-  init?: RequestInit,
+  { ready, ...init }: Asking = {},
 ): Promise<{ readonly answer: Json; readonly headers: Headers }> {
   let response: Response;
   try {
@@ -60,6 +65,7 @@ export async function answered(
   } catch {
     throw new Refused("the server does not answer", 0);
   }
+  await ready?.();
   const text = await response.text();
   let answer: Json = null;
   try {
@@ -90,7 +96,7 @@ export async function giveToken(token: string): Promise<void> {
   await asked("./", { method: "POST", headers: { Authorization: `Bearer ${token.trim()}` } });
 }
 
-export function posted(path: string, body: Json, more: RequestInit = {}): Promise<Json> {
+export function posted(path: string, body: Json, more: Asking = {}): Promise<Json> {
   return asked(path, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -145,12 +151,12 @@ export type Instead = {
 export async function plan(
   document: Doc,
   asker: string,
-  signal?: AbortSignal,
   instead: Instead = {},
+  more: Asking = {},
 ): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
   const asked = { prompt: document, client_id: asker } satisfies messages.PlanBody;
   const planned = told<messages.PlannedWorkflow>(
-    await posted("katz/plan", { ...asked, ...instead }, signal && { signal }),
+    await posted("katz/plan", { ...asked, ...instead }, more),
   );
   return { plans: listOf(planned.plans), notes: textsOf(planned.notes) };
 }

@@ -1,4 +1,5 @@
 /** Plans documents while they are edited, and finds the plan that stands over a document. */
+import { atRest } from "../canvas/turns";
 import { type Doc, nodesOf } from "../document/model";
 import type { Job } from "../jobs/job";
 import { isObject, type Json, type JsonObject, listOf } from "../json";
@@ -72,7 +73,8 @@ export function watchPlans(): () => void {
     if (!old) return;
     const { signal } = (asking = new AbortController());
     try {
-      const { plans, notes } = await askForPlan(doc, ASKER, signal);
+      // of a large graph it is megabytes
+      const { plans, notes } = await askForPlan(doc, ASKER, {}, { signal, ready: atRest });
       const made = { work, plans: plans.map(planOf), notes, old: false, trials: [], shown: null };
       update(session, { planned: made });
     } catch (error) {

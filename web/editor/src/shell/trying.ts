@@ -45,7 +45,7 @@ export function secondsOf(plans: readonly Plan[]): number {
 export async function tryPlan({ id, planned }: Session, choices: Choices): Promise<void> {
   const found = useDocuments.getState().sessions.find((session) => session.id === id);
   if (found === undefined || planned === null) return;
-  const { plans, notes } = await askForPlan(docOf(found), ASKER, undefined, insteadOf(choices));
+  const { plans, notes } = await askForPlan(docOf(found), ASKER, insteadOf(choices));
   const made = { choices, plans: plans.map(planOf), notes };
   change(id, (now) => {
     if (now.work !== planned.work) return now;
