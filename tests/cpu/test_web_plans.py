@@ -114,6 +114,28 @@ def test_a_plan_is_that_of_the_devices_and_is_kept_until_they_change(registry: R
     assert engine.planned == ["5", "5", "5"]
 
 
+def test_all_plans_of_a_request_are_kept_for_the_next(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "KEPT", 1)
+    engine = Engine()
+    made = plans_of(engine, registry)
+    asked = question(registry)
+    graph: dict[str, Any] = dict(asked.prompt)
+    for name, before in (("again", "5"), ("last", "again")):
+        inputs = {**graph["5"]["inputs"], "latent_image": [before, 0], "denoise": 0.5}
+        graph[name] = {"class_type": "KSampler", "inputs": inputs}
+    (decoder,) = (name for name, call in graph.items() if call["class_type"] == "VAEDecode")
+    graph[decoder]["inputs"]["samples"] = ["last", 0]
+    assert len(made.enter(replace(asked, prompt=graph))().plans) == 3
+    graph["again"]["inputs"]["steps"] = 7
+    assert len(made.enter(replace(asked, prompt=graph))().plans) == 3
+    assert engine.planned == ["5", "again", "last", "again"]
+    made.enter(question(registry))()
+    made.enter(replace(asked, prompt=graph))()  # only one was kept meanwhile
+    assert engine.planned[4:] == ["again", "last"]
+
+
 def test_a_plan_is_made_for_what_might_be(registry: Registry) -> None:
     engine = Engine()
     made = plans_of(engine, registry)

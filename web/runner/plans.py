@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 from katz_graph.checks.validate import downstream, upstream
 from katz_graph.errors import Cancelled, KatzError
@@ -32,7 +31,7 @@ from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
 from katz_graph.web.runner_client.messages import MakePlan
 
 SECONDS = 10.0  # after which no further node of a graph runs for its plan
-KEPT = 64  # plans
+KEPT = 64  # plans, or as many as the last request has
 WAITING = 16  # requests
 NICENESS = 15
 
@@ -60,7 +59,10 @@ class Plans:
         """Takes a request in, in place of the client's earlier one. Returns what answers it, to be
         called in `thread`.
         """
-        request = _Request(self._context(PlanChanges.read(question.changes)))
+        compiled = partial(self._compiled, PlanChanges.read(question.changes))
+        engine = PlanningEngine(self._engine.device, compiled)
+        context = RunContext(engine, self._folders, self._folders.output, types=self._registry)
+        request = _Request(engine, context)
         key = object() if question.client is None else question.client
         with self._lock:
             if (before := self._requests.get(key)) is not None:
@@ -76,20 +78,16 @@ class Plans:
                 return self._planned(question, request)
             finally:
                 late.cancel()
+                self._forget(len(request.programs))
                 with self._lock:
                     if self._requests.get(key) is request:
                         del self._requests[key]
 
         return answer
 
-    def _context(self, changes: PlanChanges) -> RunContext:
-        engine = PlanningEngine(self._engine.device, partial(self._compiled, changes))
-        return RunContext(engine, self._folders, self._folders.output, types=self._registry)
-
     def _planned(self, question: MakePlan, request: _Request) -> PlannedGraph:
         graph, context = from_api(question.prompt), request.context
         wanted, notes = self._wanted(graph, question.targets, question.packs)
-        engine: Any = context.engine
         try:
             if wanted:
                 with writing_nothing(context):
@@ -101,7 +99,7 @@ class Plans:
             notes.append(str(error))
         if request.refusal:
             return PlannedGraph(refusal=request.refusal)
-        return PlannedGraph(tuple(map(as_json, engine.programs)), (*context.warnings, *notes))
+        return PlannedGraph(tuple(map(as_json, request.programs)), (*context.warnings, *notes))
 
     def _wanted(
         self, graph: Graph, targets: Collection[str], packs: bool
@@ -146,16 +144,19 @@ class Plans:
             program = self._engine.plan(region, changes=changes)
             self._kept[key] = measured, program
         self._kept.move_to_end(key)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
         return program
+
+    def _forget(self, wanted: int) -> None:
+        """Forgets the oldest plans. One that was given up finds those that it had, asked again."""
+        while len(self._kept) > max(KEPT, wanted):
+            self._kept.popitem(last=False)
 
 
 class _Request:
     """One request; any thread may give it up."""
 
-    def __init__(self, context: RunContext) -> None:
-        self.context = context
+    def __init__(self, engine: PlanningEngine, context: RunContext) -> None:
+        self.programs, self.context = engine.programs, context
         self.refusal: PlanRefusal = ""
 
     def give_up(self, why: PlanRefusal) -> None:
