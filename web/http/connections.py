@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Any, cast
@@ -75,6 +76,13 @@ def url(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Tells if it is one: uvicorn takes a websocket that was refused with an answer for one that
+    had none, and strangers could fill the log with that.
+    """
+    return record.getMessage() != "ASGI callable returned without completing handshake."
+
+
 class HttpServer(uvicorn.Server):
     """Serves HTTP and websockets for an application. Leaves signals to others. Takes `connections`
     at once; one more is not answered.
@@ -97,6 +105,7 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=int(FAREWELL),
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_is_fault)
         self._ending = asyncio.Event()
 
     def end(self) -> None:
