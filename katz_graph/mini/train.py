@@ -54,7 +54,7 @@ STAGES = (
     "ship",
     "evaluate",
 )
-# what is trained of the transformer, beside the UNet's text encoders
+# the transformer and its parts, beside text encoders that are there
 OF_TRANSFORMER = ("flow-vae", "flow", "flow-silhouette", "flow-lora", "ship", "evaluate")
 STEPS = {
     "vae": 6000,
