@@ -155,7 +155,7 @@ class Plans:
 class _Request:
     """One request; any thread may give it up."""
 
-    def __init__(self, engine: PlanningEngine, context: RunContext) -> None:
+    def __init__(self, engine: PlanningEngine[Program], context: RunContext) -> None:
         self.programs, self.context = engine.programs, context
         self.refusal: PlanRefusal = ""
 
