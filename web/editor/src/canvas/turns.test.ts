@@ -1,6 +1,6 @@
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import { plan } from "../server/client";
-import { atRest, whileMoving } from "./turns";
+import { atRest, readInTurns, whileMoving } from "./turns";
 
 beforeAll(() => void vi.stubGlobal("requestAnimationFrame", () => 0));
 afterEach(() => whileMoving(false));
@@ -16,4 +16,20 @@ test("an answer is read once the view rests", async () => {
   whileMoving(false);
   expect((await planned).plans).toHaveLength(1);
   await atRest();
+});
+
+test("much is read in slices between which the page can answer, and none while the view moves", async () => {
+  const busy = (milliseconds: number) => {
+    const until = performance.now() + milliseconds;
+    while (performance.now() < until);
+    return milliseconds;
+  };
+  const read = vi.fn(busy);
+  const all = readInTurns(new Array(10).fill(3), read);
+  expect(read.mock.calls.length).toBeLessThan(5);
+  whileMoving(true);
+  await new Promise((later) => setTimeout(later, 20));
+  expect(read.mock.calls.length).toBeLessThan(5);
+  whileMoving(false);
+  expect(await all).toEqual(new Array(10).fill(3));
 });

@@ -39,6 +39,24 @@ export function afterTurns(done: () => void): void {
   soon();
 }
 
+/** Reads one after the other, a little at a time, and nothing while the view moves. */
+export async function readInTurns<Told, Read>(
+  all: readonly Told[],
+  read: (one: Told) => Read,
+): Promise<readonly Read[]> {
+  const found: Read[] = [];
+  let until = performance.now() + RESTING;
+  for (const one of all) {
+    if (performance.now() >= until) {
+      await new Promise((later) => setTimeout(later));
+      await atRest();
+      until = performance.now() + RESTING;
+    }
+    found.push(read(one));
+  }
+  return found;
+}
+
 /** Whether there is time to draw one more whole in this frame; none passes those that wait. */
 export function hasTime(): boolean {
   if (isMoving || boxes.size + contents.size > 0 || drawn >= AT_ONCE) return false;

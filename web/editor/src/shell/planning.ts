@@ -1,5 +1,5 @@
 /** Plans documents while they are edited, and finds the plan that stands over a document. */
-import { atRest } from "../canvas/turns";
+import { atRest, readInTurns } from "../canvas/turns";
 import { type Doc, nodesOf } from "../document/model";
 import type { Job } from "../jobs/job";
 import { isObject, type Json, type JsonObject, listOf } from "../json";
@@ -74,9 +74,10 @@ export function watchPlans(): () => void {
     const { signal } = (asking = new AbortController());
     try {
       // of a large graph it is megabytes
-      const { plans, notes } = await askForPlan(doc, ASKER, {}, { signal, ready: atRest });
-      const made = { work, plans: plans.map(planOf), notes, old: false, trials: [], shown: null };
-      update(session, { planned: made });
+      const { plans: told, notes } = await askForPlan(doc, ASKER, {}, { signal, ready: atRest });
+      const plans = await readInTurns(told, planOf);
+      if (signal.aborted) return;
+      update(session, { planned: { work, plans, notes, old: false, trials: [], shown: null } });
     } catch (error) {
       const busy = error instanceof Refused && error.status === UNAVAILABLE && !signal.aborted;
       if (busy) timer = setTimeout(() => void ask(session, doc), AGAIN);
