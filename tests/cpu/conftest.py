@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from foreign_packs import forgetting_shims
+from pack_workshop import Workshop
 from transformers_made import EACH
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.random_models import Kind, make_pipeline
+from katz_graph.bench.requests import local_engine
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,3 +46,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
     for kind, place in made.items():
         make_pipeline(place, kind, 1)
     return made
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, model_folder: Path, costs: Path) -> Iterator[Workshop]:
+    with forgetting_shims(), local_engine(batching=False, cache=costs) as engine:
+        yield Workshop(tmp_path, model_folder, engine)
+
+
+@pytest.fixture
+def counted(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """Counts encodings of text outside of sampling."""
+    encode: Callable[..., Any] = workshop.engine.encode_text
+
+    def counting(*arguments: Any) -> Any:
+        workshop.encoded += 1
+        return encode(*arguments)
+
+    monkeypatch.setattr(workshop.engine, "encode_text", counting)
+    return workshop
