@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 from PIL import Image, PngImagePlugin
-from web_server import GRAPH, Served, serving
+from web_server import GRAPH, Served, run
 
 from katz_graph.formats.read import SHIPPED
 from katz_graph.web.options import Limits
@@ -30,16 +28,6 @@ EDITORS: dict[str, Any] = {
     "version": 0.4,
 }
 TEMPLATES = find_spec("comfyui_workflow_templates_json")
-
-
-def run(
-    folder: Path, scenario: Callable[[Served], Awaitable[None]], limits: Limits | None = None
-) -> None:
-    async def main() -> None:
-        async with serving(folder, limits) as server:
-            await scenario(server)
-
-    asyncio.run(main())
 
 
 def picture(**texts: Any) -> bytes:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from web_files import picture
-from web_server import Served, serving
+from web_server import Served, run
 
 from katz_graph.web.files.listing import newest
 from katz_graph.web.files.thumbnails import Thumbnails
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.routes import files as files_route
-
-
-def run(folder: Path, scenario: Callable[[Served], Awaitable[None]]) -> None:
-    async def within() -> None:
-        async with serving(folder) as server:
-            await scenario(server)
-
-    asyncio.run(within())
 
 
 def write(folder: Path, name: str, content: bytes, at: float | None = None) -> None:

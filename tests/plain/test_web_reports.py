@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_web_job_store import add_finished, with_store
-from web_server import Served, serving
+from web_server import Served, run
 
 from katz_graph.events import NodeDone, NodeStarted, Span, Timeline, Warned
 from katz_graph.web.events import JobError, JobEvent, PlanMade
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.live.channel import SEGMENTS
-
-
-def run(folder: Path, scenario: Callable[[Served], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        async with serving(folder) as server:
-            return await scenario(server)
-
-    return asyncio.run(main())
 
 
 async def tell(server: Served, job: str, spans: int = 1) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from katz_graph.web.events import ClientEvent, Ended, JobEvent, Started, Wrote
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention
-from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.jobs.store import FILE, JobStore
 from katz_graph.web.options import Limits
 
 
@@ -153,3 +154,20 @@ async def serving(
     finally:
         await jobs.close()
         await store.close()
+
+
+def run(data: Path, use: Callable[[Service], Coroutine[Any, Any, None]], **given: Any) -> None:
+    async def main() -> None:
+        async with serving(data, **given) as service:
+            await asyncio.wait_for(use(service), 20)
+
+    asyncio.run(main())
+
+
+async def submit(service: Service, *ids: str, **given: Any) -> list[Job]:
+    return [await service.jobs.submit(submission(id, **given)) for id in ids]
+
+
+def on_disk(data: Path) -> dict[str, str]:
+    with contextlib.closing(sqlite3.connect(data / FILE)) as connection:
+        return dict(connection.execute("select id, status from jobs"))

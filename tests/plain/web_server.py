@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -206,3 +206,18 @@ async def serving(
     finally:
         await state.jobs.close()
         await store.close()
+
+
+def run(
+    folder: Path,
+    scenario: Callable[[Served], Awaitable[Any]],
+    limits: Limits | None = None,
+    **options: Any,
+) -> Any:
+    """Plays a scenario with a server, and returns what it gives."""
+
+    async def main() -> Any:
+        async with serving(folder, limits, **options) as server:
+            return await scenario(server)
+
+    return asyncio.run(main())

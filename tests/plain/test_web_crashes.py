@@ -1,0 +1,401 @@
+"""What becomes of jobs when runners die, servers are killed, and results cannot be kept. The runner is a
+fake that does what a test says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from web_jobs import FakeRunner, Service, graph, job, on_disk, run, serving, submission, submit
+
+from katz_graph.errors import KatzError, RunError
+from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent
+from katz_graph.web.jobs.admission import Refused
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.records import StoredFile
+from katz_graph.web.jobs.store import FILE, JobStore, open_folder
+from katz_graph.web.options import MB
+
+
+def test_the_first_crash_puts_a_job_back_and_the_second_one_sets_it_aside(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await submit(service, "bad", "good", "next")
+        await service.until(lambda: service.runner.names == ["bad", "good"])
+        left = service.output / "half.png"
+        service.runner.write("bad", left)
+        service.jobs.lost(["bad", "good"], "signal 11")
+        await service.until(lambda: service.runner.names[2:] == ["bad"])
+        assert not left.exists(), "nothing of the attempt is left"
+        assert service.running() == ["bad"] and service.pending() == ["good", "next"], (
+            "a suspect runs alone"
+        )
+        left.touch()
+        service.runner.write("bad", left)
+        service.jobs.lost(["bad"], "signal 11")
+        await service.all_ended("bad")
+        await service.until(lambda: service.runner.names[3:] == ["good"])
+        service.runner.end("good")
+        await service.until(lambda: service.runner.names[4:] == ["next"])
+        service.runner.end("next")
+        await service.all_ended("good", "next")
+        assert await service.statuses() == {
+            "bad": "failed",
+            "good": "completed",
+            "next": "completed",
+        }
+        bad = await service.jobs.job("bad")
+        assert (
+            bad is not None
+            and bad.crashes == 2
+            and bad.result is not None
+            and bad.result.error is not None
+        )
+        assert bad.result.error.kind == "WorkerLost"
+        assert (
+            bad.result.error.message
+            == "set aside: what ran it died 2 times under it, the last time: signal 11"
+        )
+        assert not left.exists()
+
+    run(tmp_path, use, jobs_at_once=2)
+
+
+def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_path: Path) -> None:
+    gone = JobError("DeviceGone", "device cuda:1: its worker died 5 times")
+
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        for attempt in (1, 2):
+            await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
+            service.jobs.heard(JobEvent("a", Ended("failed", time.time(), gone)))
+        await service.all_ended("a")
+        kept = await service.jobs.job("a")
+        assert (
+            kept is not None
+            and kept.crashes == 2
+            and kept.result is not None
+            and kept.result.error is not None
+        )
+        assert (
+            kept.result.error.message
+            == f"set aside: what ran it died 2 times under it, the last time: {gone.message}"
+        )
+
+    run(tmp_path, use)
+
+
+def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_aside(
+    tmp_path: Path,
+) -> None:
+    class Silent(FakeRunner):
+        def tell(self, job_id: str, event: ClientEvent) -> None: ...
+
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        for attempt in (1, 2):
+            await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
+            service.jobs.lost(["a"], "killed")
+        await service.all_ended("a")
+        assert await service.statuses() == {"a": "failed"}
+
+    run(tmp_path, use, runner=Silent())
+
+
+def test_a_job_that_no_runner_had_taken_is_not_blamed(tmp_path: Path) -> None:
+    class Dying(FakeRunner):
+        async def run(self, job: Job) -> None:
+            self.taken.append(job)
+            if len(self.taken) < 5:
+                raise KatzError("there is none")
+            self.end(job.id)
+
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        await service.all_ended("a")
+        kept = await service.jobs.job("a")
+        assert kept is not None and (kept.status, kept.crashes) == ("completed", 0)
+
+    run(tmp_path, use, runner=Dying())
+
+
+def test_a_runner_that_takes_nothing_leaves_jobs_waiting(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        await asyncio.sleep(0.05)
+        assert service.pending() == ["a"]
+        service.runner.refuses = None
+        await service.until(lambda: service.running() == ["a"])
+
+    run(tmp_path, use, runner=FakeRunner(refuses=KatzError("the runner is down")))
+
+    async def broken(service: Service) -> None:
+        await service.all_ended("a")
+        await submit(service, "b")
+        await service.all_ended("b")
+        kept = await service.jobs.job("b")
+        assert kept is not None and kept.result is not None and kept.result.error is not None
+        assert kept.result.error.message == "the job could not be handed to the runner: odd"
+
+    run(tmp_path, broken, runner=FakeRunner(refuses=TypeError("odd")))
+
+
+def test_a_job_that_is_cancelled_when_its_runner_dies_does_not_come_back(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        service.runner.obedient = False
+        await submit(service, "a")
+        await service.until(lambda: service.running() == ["a"])
+        assert await service.jobs.cancel(["a"]) == {"a": True}
+        service.jobs.lost(["a"], "killed")
+        await service.all_ended("a")
+        assert await service.statuses() == {"a": "cancelled"}
+
+    run(tmp_path, use)
+
+
+def test_a_job_that_is_cancelled_when_its_server_is_killed_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    async def before(service: Service) -> None:
+        service.runner.obedient = False
+        await submit(service, "a", "b")
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.write("a", service.output / "half.png")
+        assert await service.jobs.cancel(["a"]) == {"a": True}
+        assert on_disk(tmp_path)["a"] == "cancelled"
+        assert await service.jobs.finished() == 0, (
+            "it is still being stopped: the last of the history is another one"
+        )
+
+    async def after(service: Service) -> None:
+        await service.all_ended("a")
+        assert await service.statuses() == {"a": "cancelled"}
+        assert service.runner.names == ["b"] and not (service.output / "half.png").exists()
+
+    run(tmp_path, before)
+    run(tmp_path, after)
+
+
+def test_a_killed_servers_jobs_are_taken_up_once(tmp_path: Path) -> None:
+    async def before(service: Service) -> None:
+        await submit(service, "done", "broken off", "waits")
+        await service.until(lambda: service.running() == ["done"])
+        service.runner.write("done", service.output / "done.png")
+        service.runner.end(
+            "done", outputs={"1": {"images": [{"filename": "done.png", "type": "output"}]}}
+        )
+        await service.until(lambda: service.running() == ["broken off"])
+        service.runner.write("broken off", service.output / "half.png")
+        service.runner.write("broken off", service.temp / "look.png", "temp")
+
+    run(tmp_path, before)
+    assert on_disk(tmp_path) == {
+        "done": "completed",
+        "broken off": "in_progress",
+        "waits": "pending",
+    }
+
+    async def after(service: Service) -> None:
+        assert (
+            not (service.output / "half.png").exists() and not (service.temp / "look.png").exists()
+        )
+        assert (service.output / "done.png").exists()
+        await service.until(lambda: service.runner.names == ["broken off"])
+        assert service.jobs.running[0].crashes == 0 and service.pending() == ["waits"]
+        service.runner.end("broken off")
+        await service.until(lambda: service.running() == ["waits"])
+        service.runner.end("waits")
+        await service.all_ended("waits")
+        done = await service.jobs.history()
+        assert [(job.id, job.status) for job in done] == [
+            ("done", "completed"),
+            ("broken off", "completed"),
+            ("waits", "completed"),
+        ]
+        assert (
+            done[0].result is not None
+            and done[0].result.outputs["1"]["images"][0]["filename"] == "done.png"
+        )
+
+    run(tmp_path, after)
+
+
+def test_results_wait_for_a_full_disk_and_nothing_is_started_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("katz_graph.web.jobs.dispatch.AGAIN", 0.05)
+    opened = open_folder(tmp_path)
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b", "c")
+        await service.until(lambda: service.running() == ["a"])
+        await service.jobs.listed()  # all is on disk
+        (pages,) = opened.writing.execute("pragma page_count").fetchone()
+        opened.writing.execute(f"pragma max_page_count = {pages}")
+        service.runner.end("a", outputs={"1": {"text": ["x" * 100_000]}})
+        await service.until(lambda: service.runner.names == ["a", "b"])
+        await asyncio.sleep(0.1)
+        service.runner.end("b", outputs={"1": {"text": ["x" * 100_000]}})
+        await asyncio.sleep(0.1)
+        assert (
+            service.runner.names == ["a", "b"]
+            and service.running() == ["a", "b"]
+            and service.pending() == ["c"]
+        )
+        with pytest.raises(Refused, match="the disk is full") as refused:
+            await service.jobs.submit(submission("d", prompt=graph(text="x" * 100_000)))
+        assert refused.value.status == 503 and refused.value.retry_after is not None
+        opened.writing.execute("pragma max_page_count = 100000")
+        await service.all_ended("a", "b")
+        await service.until(lambda: service.running() == ["c"])
+        assert await service.statuses() == {"a": "completed", "b": "completed"}
+
+    run(tmp_path, use, store=JobStore(opened))
+
+
+def test_a_result_that_cannot_be_written_as_json_fails_the_job(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.end("a", outputs={"1": {"text": [object()]}})
+        await service.all_ended("a")
+        kept = await service.jobs.job("a")
+        assert kept is not None and kept.result is not None and kept.result.error is not None
+        assert kept.status == "failed" and "cannot be kept" in kept.result.error.message
+
+    run(tmp_path, use)
+
+
+def test_a_result_that_is_too_large_fails_its_job_and_others_go_on(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        for name in "ab":
+            await submit(service, name)
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.end("a", outputs={str(node): {"text": ["x" * MB]} for node in range(65)})
+        await service.until(lambda: service.running() == ["b"])
+        kept = await service.jobs.job("a")
+        assert kept is not None and kept.result is not None and kept.result.error is not None
+        assert (
+            kept.status == "failed" and "cannot be kept: it has 68,1" in kept.result.error.message
+        )
+
+    run(tmp_path, use)
+
+
+@pytest.mark.parametrize(("faults", "status"), [(1, "failed"), (2, "in_progress")])
+def test_a_fault_of_ours_holds_up_no_other_job(
+    faults: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result that cannot be kept fails its job; one of which not even that can be kept is left to
+    the next start.
+    """
+    finish, left = JobStore.finish, [TypeError("a fault of ours")] * faults
+
+    async def faulty(store: JobStore, job: Job, temporary: Any) -> bool:
+        if left:
+            raise left.pop()
+        return await finish(store, job, temporary)
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b")
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.end("a")
+        await service.until(lambda: service.running() == ["b"])
+        service.runner.end("b")
+        await service.all_ended("b")
+
+    monkeypatch.setattr(JobStore, "finish", faulty)
+    run(tmp_path, use)
+    assert on_disk(tmp_path) == {"a": status, "b": "completed"}
+
+
+def test_a_move_that_cannot_be_written_down_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(store: JobStore, jobs: Any) -> None:
+        raise RunError("the disk is full")
+
+    async def use(service: Service) -> None:
+        await service.jobs.pause()
+        await submit(service, "a", "b", "c")
+        for move in ({"front": True}, {"before": "a"}, {"number": -3.0}):
+            with pytest.raises(RunError, match="the disk is full"):
+                await service.jobs.move("c", **move)
+        assert service.pending() == ["a", "b", "c"]
+
+    monkeypatch.setattr(JobStore, "place", full)
+    run(tmp_path, use)
+
+
+def test_a_start_deletes_what_a_waiting_job_left(tmp_path: Path) -> None:
+    """An attempt's first words on disk may be its files."""
+    store, left = JobStore.open(tmp_path), tmp_path / "output" / "half.png"
+    left.parent.mkdir()
+    left.touch()
+
+    async def before() -> None:
+        await store.add(job("a"))
+        await store.wrote("a", [StoredFile("output", "half.png")])
+        await store.close()
+
+    asyncio.run(before())
+
+    async def after(service: Service) -> None:
+        assert not left.exists() and await service.store.files("a") == []
+
+    run(tmp_path, after)
+
+
+def test_files_are_in_somebodys_care_at_every_moment(tmp_path: Path) -> None:
+    """The runner deletes what it was not told to keep when it loses the server: before it is told,
+    the store knows the files; the result comes after that, so that a kill in between never leaves a
+    result without files.
+    """
+    seen: list[tuple[dict[str, str], list[Any]]] = []
+
+    class Watching(FakeRunner):
+        def kept(self, job_id: str) -> None:
+            with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
+                seen.append(
+                    (
+                        on_disk(tmp_path),
+                        connection.execute("select place, path from files").fetchall(),
+                    )
+                )
+
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.write("a", service.output / "a.png")
+        service.runner.write("a", service.temp / "a.png", "temp")
+        service.runner.end("a")
+        await service.all_ended("a")
+        assert seen == [({"a": "in_progress"}, [("output", "a.png"), ("temp", "a.png")])]
+        assert on_disk(tmp_path) == {"a": "completed"}
+
+    run(tmp_path, use, runner=Watching())
+
+
+def test_a_listener_that_fails_does_not_stop_the_jobs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, runner=FakeRunner(seconds=0.0)) as service:
+
+            def broken(job: Job, event: Any) -> None:
+                raise RuntimeError("a bug elsewhere")
+
+            service.jobs._dispatcher._publish = broken
+            await submit(service, "a", "b")
+            await service.until(lambda: service.runner.safe == ["a", "b"])
+
+    asyncio.run(main())
+
+
+def test_a_store_that_was_damaged_stops_the_start_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"rubbish" * 1000)
+    with pytest.raises(RunError, match="damaged"):
+        run(tmp_path, lambda service: service.jobs.forget_all())
