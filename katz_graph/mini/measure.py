@@ -46,7 +46,9 @@ def measure(weights: Path, few: bool, transformer_alone: bool = False) -> None:
         ("flow_", StockFlowPaint(weights), HINTS[:1], (STYLE,))
     ]
     if not transformer_alone:
-        families.insert(0, ("", StockPaint(weights), HINTS, STYLES))
+        paint = StockPaint(weights)
+        families.insert(0, ("", paint, HINTS, STYLES))
+        contact_sheet(paint, weights.parent / "contact_sheet.png")
     missed = list[str]()
     for prefix, painter, hints, styles in families:
         found = evaluate(painter, model, *counts, hints=hints, styles=styles)
@@ -55,7 +57,6 @@ def measure(weights: Path, few: bool, transformer_alone: bool = False) -> None:
     for name, value in figures.items():
         print(f"{name:32} {value:.3f}")
     print(json.dumps({"bench": "mini", "ok": not missed, "metrics": figures, "missed": missed}))
-    contact_sheet(StockPaint(weights), weights.parent / "contact_sheet.png")
 
 
 def drawn(channels: int, height: int, width: int, seeds: Sequence[int]) -> torch.Tensor:

@@ -113,7 +113,8 @@ def finest_vae(work: Path) -> Path:
 
 def take_shipped(work: Path) -> None:
     """Puts in the working folder what the package carries, for the transformer's stages to read."""
-    shutil.copytree(MINI, work / "shipped", dirs_exist_ok=True)
+    others = shutil.ignore_patterns("flow*")
+    shutil.copytree(MINI, work / "shipped", ignore=others, dirs_exist_ok=True)
     shutil.copytree(MINI / "pipeline", work / "pipeline", dirs_exist_ok=True)
     shutil.copytree(MINI / "pipeline" / "vae", work / "vae", dirs_exist_ok=True)
 
@@ -137,10 +138,9 @@ def ship(work: Path) -> None:
 
 def ship_transformer(flow: Path, weights: Path) -> None:
     for name in ("transformer", "text_encoder_3", "tokenizer_3", "scheduler"):
-        shutil.copytree(flow / name, weights / "flow" / name, dirs_exist_ok=True)
+        shutil.copytree(flow / name, weights / "flow" / name)
     load_vae(flow / "vae").half().save_pretrained(weights / "flow" / "vae")
-    guided = weights / "controlnet" / "flow-silhouette"
-    shutil.copytree(flow / "silhouette", guided, dirs_exist_ok=True)
+    shutil.copytree(flow / "silhouette", weights / "controlnet" / "flow-silhouette")
     shutil.copy(flow / "lora.safetensors", weights / "loras" / f"flow-{STYLE}.safetensors")
 
 
@@ -275,13 +275,14 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     arguments.work.mkdir(parents=True, exist_ok=True)
+    is_beside = (arguments.work / "shipped").exists()
     log, together = StageLog(arguments.work, STAGES), arguments.stage == "all"
     if arguments.beside_shipped:
-        if (arguments.work / "pipeline").exists() and not (arguments.work / "shipped").exists():
-            parser.error("--beside-shipped wants a folder without a UNet of its own")
+        if any(arguments.work.iterdir()) and not is_beside:
+            parser.error(f"--beside-shipped: {arguments.work} holds another training")
         take_shipped(arguments.work)
-    elif together:
-        shutil.rmtree(arguments.work / "shipped", ignore_errors=True)
+    elif is_beside and arguments.stage not in OF_TRANSFORMER:
+        parser.error(f"{arguments.work} was begun with --beside-shipped: give it again")
     every = OF_TRANSFORMER if arguments.beside_shipped else STAGES
     for stage in every if together else (arguments.stage,):
         steps = None if arguments.minutes else arguments.steps or STEPS.get(stage)

@@ -131,6 +131,10 @@ def test_all_plans_of_a_request_are_kept_for_the_next(
     graph["again"]["inputs"]["steps"] = 7
     assert len(made.enter(replace(asked, prompt=graph))().plans) == 3
     assert engine.planned == ["5", "again", "last", "again"]
+    given_up = made.enter(replace(asked, prompt=graph, client="one"))
+    newer = made.enter(replace(asked, prompt=graph, client="one"))
+    assert given_up().refusal == "replaced" and len(newer().plans) == 3
+    assert len(engine.planned) == 4  # the one that was given up had none, and cost none
     made.enter(question(registry))()
     made.enter(replace(asked, prompt=graph))()  # only one was kept meanwhile
     assert engine.planned[4:] == ["again", "last"]

@@ -77,8 +77,8 @@ def url(host: str, port: int) -> str:
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
-    """Tells if it is one: uvicorn takes a websocket that was refused with an answer for one that
-    had none, and strangers could fill the log with that.
+    """Tells if a line of uvicorn's log is one. It takes a websocket that was refused with an answer
+    for one that had none, and strangers could fill the log with that; ours all have one.
     """
     return record.getMessage() != "ASGI callable returned without completing handshake."
 

@@ -31,7 +31,7 @@ from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
 from katz_graph.web.runner_client.messages import MakePlan
 
 SECONDS = 10.0  # after which no further node of a graph runs for its plan
-KEPT = 64  # plans, or as many as the last request has
+KEPT = 64  # plans, or as many as the last request that was answered has
 WAITING = 16  # requests
 NICENESS = 15
 
@@ -47,6 +47,7 @@ class Plans:
         self._requests: dict[object, _Request] = {}
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[object, Program]] = OrderedDict()
+        self._wanted_at_once = 0
 
     def close(self) -> None:
         """Gives up all requests."""
@@ -78,7 +79,7 @@ class Plans:
                 return self._planned(question, request)
             finally:
                 late.cancel()
-                self._forget(len(request.programs))
+                self._forget(request)
                 with self._lock:
                     if self._requests.get(key) is request:
                         del self._requests[key]
@@ -146,9 +147,11 @@ class Plans:
         self._kept.move_to_end(key)
         return program
 
-    def _forget(self, wanted: int) -> None:
+    def _forget(self, request: _Request) -> None:
         """Forgets the oldest plans. One that was given up finds those that it had, asked again."""
-        while len(self._kept) > max(KEPT, wanted):
+        made = len(request.programs)
+        self._wanted_at_once = max(made, self._wanted_at_once if request.refusal else 0)
+        while len(self._kept) > max(KEPT, self._wanted_at_once):
             self._kept.popitem(last=False)
 
 

@@ -45,14 +45,14 @@ export async function readInTurns<Told, Read>(
   read: (one: Told) => Read,
 ): Promise<readonly Read[]> {
   const found: Read[] = [];
-  let until = performance.now() + RESTING;
-  for (const one of all) {
-    if (performance.now() >= until) {
-      await new Promise((later) => setTimeout(later));
-      await atRest();
-      until = performance.now() + RESTING;
+  while (found.length < all.length) {
+    await new Promise((later) => setTimeout(later));
+    await atRest();
+    const until = performance.now() + RESTING;
+    for (const one of all.slice(found.length)) {
+      found.push(read(one));
+      if (performance.now() >= until) break;
     }
-    found.push(read(one));
   }
   return found;
 }

@@ -67,6 +67,7 @@ export async function answered(
   }
   await ready?.();
   const text = await response.text();
+  await ready?.(); // of a long answer both take their time
   let answer: Json = null;
   try {
     answer = text === "" ? null : parseJson(text);

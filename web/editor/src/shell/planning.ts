@@ -80,7 +80,7 @@ export function watchPlans(): () => void {
       update(session, { planned: { work, plans, notes, old: false, trials: [], shown: null } });
     } catch (error) {
       const busy = error instanceof Refused && error.status === UNAVAILABLE && !signal.aborted;
-      if (busy) timer = setTimeout(() => void ask(session, doc), AGAIN);
+      if (busy && doc === seen) timer = setTimeout(() => void ask(session, doc), AGAIN);
     }
   };
   const look = () => {
