@@ -47,7 +47,7 @@ class Plans:
         self._requests: dict[object, _Request] = {}
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[object, Program]] = OrderedDict()
-        self._wanted_at_once = 0
+        self._reached = 0  # plans, by the last request that was answered, or one given up since
 
     def close(self) -> None:
         """Gives up all requests."""
@@ -150,8 +150,8 @@ class Plans:
     def _forget(self, request: _Request) -> None:
         """Forgets the oldest plans. One that was given up finds those that it had, asked again."""
         made = len(request.programs)
-        self._wanted_at_once = max(made, self._wanted_at_once if request.refusal else 0)
-        while len(self._kept) > max(KEPT, self._wanted_at_once):
+        self._reached = max(made, self._reached if request.refusal else 0)
+        while len(self._kept) > max(KEPT, self._reached):
             self._kept.popitem(last=False)
 
 
