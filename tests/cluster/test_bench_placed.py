@@ -17,6 +17,7 @@ from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink
+from katz_graph.planner.queries import commonest_variant
 
 TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 
@@ -99,13 +100,19 @@ def test_the_streaming_bench_gives_the_same_picture_and_compares_both_placements
         )
     assert metrics["difference"] == 0 and metrics["ideal_speedup"] > 0
     assert set(metrics["stages"]) == {*streaming.NETWORK, *streaming.CONTROLNET}
-    # six blocks and their ends one after the other, over no less than the four of the transformer
+    # six blocks and their ends one after the other, over no less than the transformer's own, each
+    # at the faster of its two measurements, for a toy's may be the wrong way round
     alone = sum(
         seconds for times in streaming.by_stage([local]).values() for seconds in times["alone"]
     )
-    busy_or_not = streaming.by_stage([placed])
-    network = sum(min(map(min, busy_or_not[stage].values())) for stage in streaming.NETWORK)
-    assert 0 < streaming.ideal_speedup(local, placed) <= alone / network
+    number = commonest_variant(placed)
+    assert number is not None
+    network = sum(
+        min(streaming.seconds(placed, op.id, busy) for busy in (False, True))
+        for op in placed.variants[number].operations
+        if op.stage in streaming.NETWORK
+    )
+    assert 0 < streaming.ideal_speedup(local, placed) <= (1 + 1e-9) * alone / network
     assert metrics["share_of_ideal"] == pytest.approx(metrics["speedup"] / metrics["ideal_speedup"])
     with engine(BASE, CONTROL) as apart:
         slow = streaming.behind_slow_link(apart, region, rates.append, runs=1).metrics
