@@ -1,7 +1,7 @@
-"""`katz bench alternate`: runs two checkpoints and a refiner in a server with memory for one model:
-same bytes, flat memory.
+"""`katz bench alternate`: runs two checkpoints and one that finishes in a server with memory
+for one model: same bytes, flat memory.
 
-Each picture is begun by one of the checkpoints in turn and finished by the refiner. The reference
+Each picture is begun by one of the two in turn and finished by the third. The reference
 is a server without a budget.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from katz_graph.bench.random_models import MEASURED, make_pipeline
+from katz_graph.bench.random_models import make_pipeline, playing, usual_kind
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, resident, serving
 from katz_graph.models.loading.identity import count_values
@@ -25,7 +25,7 @@ GROWTH_BOUND = 0.02
 SLACK = 1.01  # of the largest checkpoint's weights
 TOGETHER = 5  # jobs in the queue at once
 LONGEST = 600.0  # seconds that those may take
-BASES, REFINER = ("first", "second"), "refiner"
+BASES, FINISHING = ("first", "second"), "finishing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,15 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
-    """Writes two pipelines in the shape of SDXL and one in that of its refiner; returns the bytes
-    of each one's weights.
+    """Writes two pipelines and one that finishes what they have begun; returns the bytes of each
+    one's weights.
     """
+    (kind,) = playing("finishing")
     for number, name in enumerate(BASES):
-        make_pipeline(folder / name, MEASURED, seed=number, channels=channels)
-    make_pipeline(folder / REFINER, REFINER, seed=len(BASES), channels=channels)
+        make_pipeline(folder / name, usual_kind(), seed=number, channels=channels)
+    make_pipeline(folder / FINISHING, kind, seed=len(BASES), channels=channels)
     sizes = []
-    for name in (*BASES, REFINER):
+    for name in (*BASES, FINISHING):
         model, clip, vae = pipeline_recipes(folder / name)
         sizes.append(
             4
@@ -108,7 +109,7 @@ def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
 
 
 def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
-    """Gives the first three quarters of the steps to a checkpoint, the rest to the refiner."""
+    """Gives the first three quarters of the steps to a checkpoint, the rest to the third."""
     change = scale.steps * 3 // 4
     shared = {
         "noise_seed": seed,
@@ -131,7 +132,7 @@ def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
     }
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": base}},
-        "2": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": REFINER}},
+        "2": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": FINISHING}},
         "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a star"}},
         "4": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["2", 1], "text": "a star"}},
         "5": {

@@ -13,22 +13,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Literal, Self
 
 import torch
-from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import Tensor
 
 from katz_graph.bench.placed import Models, Scale
+from katz_graph.bench.random_models import kinds, usual_kind
 from katz_graph.executor.worker.host import AWAKE
-from katz_graph.ir.values import Features, Residuals, Step, TextEncoding
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
-from katz_graph.models.families.unet import blocks as unet
-from katz_graph.models.families.unet import control_blocks as controlnet
-from katz_graph.models.families.unet.attention import cross_attention_keys_values
-from katz_graph.models.families.unet.embedding import added_embedding
+from katz_graph.ir.values import Residuals
 
 Part = Literal["branch", "controlnet"]
 
@@ -37,7 +31,7 @@ class Bare:
     """Runs one process here, and one beside it. `controls` of 0 or 1 ControlNets."""
 
     def __init__(self, models: Models, scale: Scale, controls: int) -> None:
-        self._half, self._scale, self._controls = _Half(models, scale), scale, controls
+        self._half, self._scale, self._controls = _half(models, scale), scale, controls
         here, there = socket.socketpair()
         with there:
             command = [sys.executable, "-m", "katz_graph.bench.bare", str(there.fileno())]
@@ -84,66 +78,16 @@ class Bare:
         ]
 
 
-class _Half:
-    """Holds the modules of one process."""
-
-    def __init__(self, models: Models, scale: Scale) -> None:
-        torch.set_num_threads(1)
-        with torch.inference_mode():
-            self._unet = UNet2DConditionModel.from_pretrained(models.pipeline / "unet")
-            self._controlnet = ControlNetModel.from_pretrained(models.controls[0])
-            side = DEFAULT_LATENT_SPACE.pixels(scale.side)
-            width = self._unet.config.cross_attention_dim
-            pooled = self._unet.config.projection_class_embeddings_input_dim
-            pooled -= 6 * self._unet.config.addition_time_embed_dim
-            sizes = torch.tensor([[side, side, 0, 0, side, side, 6.0]])
-            self._text = TextEncoding(torch.randn(1, 77, width), torch.randn(1, pooled), sizes)
-            self._kept = {
-                module: (
-                    cross_attention_keys_values(module, self._text.hidden),
-                    added_embedding(module, self._text),
-                )
-                for module in (self._unet, self._controlnet)
-            }
-            self._reference = controlnet.embed_reference(
-                self._controlnet, torch.rand(1, 3, side, side)
-            )
-
-    def branch(self, latent: Tensor, controls: int) -> Tensor:
-        residuals = [self.control(latent)] if controls else []
-        return self.decode(self.encode(latent), residuals)
-
-    def encode(self, latent: Tensor) -> Features:
-        kept, added = self._kept[self._unet]
-        features = unet.encode(self._unet, _step(latent), self._text, kept, added=added)
-        return unet.mid(self._unet, features, self._text, kept)
-
-    def decode(self, middle: Features, residuals: Sequence[Residuals]) -> Tensor:
-        _, raw = unet.decode(
-            self._unet, middle, self._text, self._kept[self._unet][0], residuals=residuals
-        )
-        assert raw is not None  # all blocks were asked for
-        return raw
-
-    def control(self, latent: Tensor) -> Residuals:
-        return controlnet.control(
-            self._controlnet,
-            _step(latent),
-            self._text,
-            self._reference,
-            torch.full((len(latent),), 0.8),
-            *self._kept[self._controlnet],
-        )
-
-
-def _step(latent: Tensor) -> Step:
-    return Step.of(latent, latent, 1.0, 500.0)
+def _half(models: Models, scale: Scale) -> Any:
+    """Loads the modules of one process."""
+    torch.set_num_threads(1)
+    return kinds()[usual_kind()].by_hand(models.pipeline, models.controls[0], scale.side)
 
 
 def _serve(end: Connection) -> None:
     """Runs the other process until nobody asks any more."""
     models, scale, controls = end.recv()
-    half = _Half(models, scale)
+    half = _half(models, scale)
     with torch.inference_mode():
         while (asked := _asked(end)) is not None:
             part, latent = asked

@@ -36,7 +36,7 @@ BENCHES = {
     "editor": "the browser editor with 1,000 nodes: opening, and work a frame in gestures",
     "overload": "a server that is asked for more than it can do: refusals, memory, goodput",
     "crash": "jobs in the queue of a server that is killed again and again",
-    "alternate": "two checkpoints and a refiner in a server whose budget of memory "
+    "alternate": "two checkpoints and one that finishes in a server whose budget of memory "
     "holds one of them",
     "lora": "what patching and restoring weights costs against a memory copy and against PEFT",
     "loading": "LoRAs that are fetched from a slow store while the first steps run",

@@ -30,7 +30,7 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import mini_models
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import MEASURED, make_lora, make_pipeline
+from katz_graph.bench.random_models import make_lora, make_pipeline, usual_kind
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
@@ -129,10 +129,10 @@ def run(scale: Scale | None = None, workers: Sequence[int] = (1, 2)) -> BenchRes
 
 
 def _settings(folder: Path, scale: Scale, workers: Sequence[int]) -> Iterator[Setting]:
-    make_pipeline(folder / "pipeline", MEASURED, seed=1, channels=scale.channels)
+    make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
     own = tuple(folder / f"own-{number}.safetensors" for number in range(2))
     for number, path in enumerate(own):
-        make_lora(path, MEASURED, RANK, RANK, "kohya", 20 + number, False, scale.channels)
+        make_lora(path, usual_kind(), RANK, RANK, "kohya", 20 + number, False, scale.channels)
     mini = mini_models()
     for number, loras in itertools.product(workers, (1, 2)):
         words = f"{number}_worker{'s' * (number > 1)}_{loras}_lora{'s' * (loras > 1)}"
@@ -174,7 +174,6 @@ def _region(setting: Setting, scale: Scale, loras: Sequence[Any]) -> Region:
         Case(
             setting.name,
             setting.pipeline,
-            True,
             "euler",
             scale.steps,
             latent=torch.zeros(1, 4, setting.side, setting.side),

@@ -18,7 +18,7 @@ import torch
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import MEASURED, make_lora, make_pipeline
+from katz_graph.bench.random_models import kinds, make_lora, make_pipeline, usual_kind
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.weights.adapters import AdapterStore
 from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
@@ -61,7 +61,7 @@ def run(scale: Scale | None = None) -> BenchResult:
     scale = scale or Scale(runs=15)
     with tempfile.TemporaryDirectory() as name, quiet(), torch.inference_mode():
         folder = Path(name)
-        make_pipeline(folder / "pipeline", MEASURED, seed=1, channels=scale.channels)
+        make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
         found = {
             (rank, torch.float32): _costs(
                 folder, scale, rank, torch.float32, with_peft=rank == RANK
@@ -110,7 +110,7 @@ def _costs(
 ) -> Costs:
     paths = [folder / f"{rank}-{number}.safetensors" for number in range(2)]
     for number, path in enumerate(paths):
-        make_lora(path, MEASURED, rank, rank, "peft", 20 + number, False, scale.channels)
+        make_lora(path, usual_kind(), rank, rank, "peft", 20 + number, False, scale.channels)
     files = [file_identity(path) for path in paths]
     recipe = pipeline_recipes(folder / "pipeline")[0]
     module = ModelStore().network(recipe.network, "cpu", dtype)
@@ -147,22 +147,26 @@ class _Peft:
     """Does what diffusers does with PEFT: loads a LoRA, fuses it, takes it out again."""
 
     def __init__(self, folder: Path, path: Path, dtype: torch.dtype) -> None:
-        from diffusers import UNet2DConditionModel
+        from diffusers import AutoModel
 
-        self._unet: Any = UNet2DConditionModel.from_pretrained(
-            folder / "pipeline" / "unet", torch_dtype=dtype
+        self._part = kinds()[usual_kind()].part
+        self._network: Any = AutoModel.from_pretrained(
+            str(folder / "pipeline" / self._part), torch_dtype=dtype
         )
         self._path = path
         self.once()
 
     def once(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
-            self._unet.load_lora_adapter(
-                self._path.parent, weight_name=self._path.name, prefix="unet", adapter_name="one"
+            self._network.load_lora_adapter(
+                self._path.parent,
+                weight_name=self._path.name,
+                prefix=self._part,
+                adapter_name="one",
             )
-            self._unet.fuse_lora(lora_scale=0.8)
-            self._unet.unfuse_lora()
-            self._unet.unload_lora()
+            self._network.fuse_lora(lora_scale=0.8)
+            self._network.unfuse_lora()
+            self._network.unload_lora()
 
 
 def _copied(target: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tensor]) -> None:
@@ -171,7 +175,7 @@ def _copied(target: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tenso
 
 
 def _use(sets: WeightSets, loras: tuple[Lora, ...]) -> float:
-    return _seconds(lambda: sets.use(loras, "unet"))
+    return _seconds(lambda: sets.use(loras, kinds()[usual_kind()].part))
 
 
 def _seconds(action: Callable[[], object]) -> float:

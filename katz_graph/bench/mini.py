@@ -69,12 +69,13 @@ class Miniature:
     texts: bool = True
 
 
-def unet_miniature() -> Miniature:
+def noise_miniature() -> Miniature:
+    """Returns those whose network predicts noise."""
     return Miniature(*pipeline_recipes(MINI / "pipeline"), "normal", 4.0, HINTS, STYLES)
 
 
 def flow_miniature() -> Miniature:
-    """Returns the transformer's, with CLIP's encoders of the UNet's."""
+    """Returns the transformer's, with CLIP's encoders of the other's."""
     flow, pipeline = MINI / "flow", MINI / "pipeline"
     encoders = pipeline / "text_encoder", pipeline / "text_encoder_2", flow / "text_encoder_3"
     ((family, texts),) = text_sets(len(encoders)).values()
@@ -98,7 +99,7 @@ class EnginePaint:
 
     def __init__(self, engine: Engine, miniature: Miniature | None = None) -> None:
         self.engine, self.measured = engine, RunStats()
-        self.miniature = miniature or unet_miniature()
+        self.miniature = miniature or noise_miniature()
 
     def __call__(
         self,
@@ -170,7 +171,7 @@ def run() -> BenchResult:
     with quiet(), local_engine(threads=os.cpu_count()) as engine:
         judge = load_judge(MINI / "judge")
         examined = {f"judge_{name}": value for name, value in examine(judge).items()}
-        for mini in unet_miniature(), flow_miniature():
+        for mini in noise_miniature(), flow_miniature():
             paint = EnginePaint(engine, mini)
             figures = evaluate(paint, judge, hints=mini.hints, styles=mini.styles)
             missed += failures(figures)

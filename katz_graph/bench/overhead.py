@@ -31,6 +31,7 @@ from katz_graph.executor.graph.run import run_graph
 from katz_graph.files.folders import MINI, Folders
 from katz_graph.files.images import load_image
 from katz_graph.formats.api import from_api
+from katz_graph.models.family import family_of
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 
 RUNS, STARTS, STEPS = 9, 5, 20
@@ -151,24 +152,27 @@ def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
     model, clip, vae = pipeline_recipes(MINI / "pipeline")
     control = controlnet_recipe(MINI / "controlnet" / "silhouette")
     store, device, dtype = engine.models.store, engine.models.device, engine.models.dtype
-    unet, control_net = store.network(model.network, device, dtype), engine.models.module(control)
+    network, control_net = (
+        store.network(model.network, device, dtype),
+        engine.models.module(control),
+    )
     pipeline = StableDiffusionXLControlNetPipeline(
         vae=store.vae(vae.vae, device, dtype),
         text_encoder=store.text_encoder(clip.encoders[0].encoder, device, dtype),
         text_encoder_2=store.text_encoder(clip.encoders[1].encoder, device, dtype),
         tokenizer=store.tokenizer(clip.encoders[0]),
         tokenizer_2=store.tokenizer(clip.encoders[1]),
-        unet=unet,
+        **{family_of(model.network).network.part: network},
         controlnet=control_net,
         scheduler=EulerDiscreteScheduler.from_pretrained(MINI / "pipeline" / "scheduler"),
         force_zeros_for_empty_prompt=False,
     )
     pipeline.set_progress_bar_config(disable=True)
     image = load_image(_silhouette())[0].movedim(-1, 1)
-    kept = {id(module): dict(module.attn_processors) for module in (unet, control_net)}
+    kept = {id(module): dict(module.attn_processors) for module in (network, control_net)}
 
     def once() -> object:
-        for module in (unet, control_net):
+        for module in (network, control_net):
             module.set_attn_processor(AttnProcessor2_0())
         try:
             picture = pipeline(
@@ -181,7 +185,7 @@ def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
                 guidance_scale=4.0,
             ).images[0]
         finally:
-            for module in (unet, control_net):
+            for module in (network, control_net):
                 module.set_attn_processor(dict(kept[id(module)]))
         picture.save(folder / "theirs.png", compress_level=4)
         return picture

@@ -32,6 +32,7 @@ from katz_graph.bench.random_models import (
     make_controlnet,
     make_lora,
     make_pipeline,
+    playing,
 )
 from katz_graph.bench.requests import (
     bare_context,
@@ -88,7 +89,6 @@ class Models:
 
     name: str
     pipeline: Path
-    xl: bool
     controls: tuple[Path, ...]
     loras: tuple[Path, ...]
 
@@ -109,16 +109,15 @@ def random_models(folder: Path, family: Kind, layers: int = 2) -> Models:
         second = {"rank": 8, "alpha": 8.0, "naming": "peft", "seed": 21, "text_encoder": True}
         for path, made in zip(loras, (first, second), strict=True):
             make_lora(path, family, **made, layers=layers)
-    return Models(family, folder / family, family == "sdxl", controls, loras)
+    return Models(family, folder / family, controls, loras)
 
 
 def mini_models() -> Models:
-    """Returns the miniature UNet, with what was trained for it."""
+    """Returns the miniature that predicts noise, with what was trained for it."""
     controls = tuple(MINI / "controlnet" / name for name in ("edges", "silhouette"))
     return Models(
         "mini",
         MINI / "pipeline",
-        True,
         (*controls, *controls)[:3],
         tuple(MINI / "loras" / f"{name}.safetensors" for name in ("dusk", "sticker")),
     )
@@ -149,7 +148,6 @@ def cases(models: Models) -> Iterator[Case]:
         yield Case(
             name=f"{models.name}, {controls} ControlNets, {loras} LoRAs, {kind}",
             pipeline=models.pipeline,
-            xl=models.xl,
             sampler=sampler,
             steps=EXTRAPOLATING_STEPS if sampler == "dpmpp_2m" else 5,
             image=image,
@@ -187,7 +185,7 @@ def engines_modules(case: Case, engine: DeviceEngine, region: Region) -> tuple[A
     models = engine.models
     _, clip, _ = pipeline_recipes(case.pipeline)
     pipeline = reference.load(replace(case, loras=()))
-    pipeline.unet = models.patch(region.begin.inputs["model"])
+    setattr(pipeline, reference.part(pipeline), models.patch(region.begin.inputs["model"]))
     for encoder, name in zip(clip.encoders, ("text_encoder", "text_encoder_2"), strict=False):
         setattr(
             pipeline, name, models.store.text_encoder(encoder.encoder, models.device, models.dtype)
@@ -261,11 +259,8 @@ def run() -> BenchResult:
     torch.set_num_threads(1)
     rows: list[list[Any]] = []
     with quiet(), library_products(), tempfile.TemporaryDirectory() as folder:
-        families = [
-            random_models(Path(folder), "sd1"),
-            random_models(Path(folder), "sdxl"),
-            mini_models(),
-        ]
+        drawn = [random_models(Path(folder), kind) for kind in playing("drawn")]
+        families = [*drawn, mini_models()]
         for models in families:
             rows += _plain_rows(models)
             rows += _pipeline_rows(models)

@@ -14,15 +14,10 @@ from typing import Any
 
 import numpy
 import torch
-from diffusers import (
-    ControlNetModel,
-    StableDiffusionControlNetPipeline,
-    StableDiffusionPipeline,
-    StableDiffusionXLControlNetPipeline,
-    StableDiffusionXLPipeline,
-)
+from diffusers import AutoModel, AutoPipelineForText2Image
 from torch import Tensor
 
+from katz_graph.models.family import families
 from katz_graph.recipe import FileIdentity
 
 Denoiser = Callable[[Tensor, float], Tensor]
@@ -44,7 +39,6 @@ class Case:
 
     name: str
     pipeline: Path
-    xl: bool
     sampler: str
     steps: int
     denoise: float = 1.0
@@ -92,17 +86,17 @@ def load_with_controls(case: Case) -> Any:
     if not case.controls:
         return load(case)
     plain = load(case)
-    modules = [ControlNetModel.from_pretrained(control.folder) for control in case.controls]
-    kind = StableDiffusionXLControlNetPipeline if case.xl else StableDiffusionControlNetPipeline
-    pipeline = kind(**plain.components, controlnet=modules)
+    modules = [AutoModel.from_pretrained(str(control.folder)) for control in case.controls]
+    pipeline = AutoPipelineForText2Image.from_pipe(plain, controlnet=modules)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
 
 def load(case: Case) -> Any:
     """Loads the stock pipeline with its LoRAs fused into the weights."""
-    kind = StableDiffusionXLPipeline if case.xl else StableDiffusionPipeline
-    pipeline = kind.from_pretrained(case.pipeline, dtype=torch.float32, local_files_only=True)
+    pipeline = AutoPipelineForText2Image.from_pretrained(
+        case.pipeline, dtype=torch.float32, local_files_only=True
+    )
     names = []
     for number, (path, _) in enumerate(case.loras):
         assert isinstance(path, Path)  # a pipeline fetches nothing
@@ -112,17 +106,29 @@ def load(case: Case) -> Any:
         pipeline.set_adapters(names, [strength for _, strength in case.loras])
         # `fuse_lora` multiplies by each adapter's own scale, which set_adapters has set to its
         # strength
-        components = ["unet", "text_encoder"] + (["text_encoder_2"] if case.xl else [])
+        encoders = [name for name in ("text_encoder", "text_encoder_2") if _has(pipeline, name)]
+        components = [part(pipeline), *encoders]
         pipeline.fuse_lora(components=components, adapter_names=names)
         pipeline.unload_lora_weights()
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
 
+def part(pipeline: Any) -> str:
+    """Names the part of a pipeline that is its network."""
+    names = {family.network.part for family in families()}
+    (name,) = (name for name in names if _has(pipeline, name))
+    return name
+
+
+def _has(pipeline: Any, name: str) -> bool:
+    return getattr(pipeline, name, None) is not None
+
+
 def encode(pipeline: Any, case: Case) -> tuple[list[Tensor], list[dict[str, Tensor] | None]]:
     """Encodes text and added conditions of [negative, positive], for every picture of the batch."""
     batch, _, height, width = case.latent.shape
-    if not case.xl:
+    if not _has(pipeline, "text_encoder_2"):
         positive, negative = pipeline.encode_prompt(case.prompt, "cpu", 1, True, case.negative)
         return [negative.repeat(batch, 1, 1), positive.repeat(batch, 1, 1)], [None, None]
     positive, negative, pooled, negative_pooled = pipeline.encode_prompt(
@@ -146,15 +152,16 @@ def sample(
     pipeline: Any = None,
     control_nets: Sequence[Any] | None = None,
 ) -> Tensor:
-    """Computes the final latent, unscaled, by a plain loop over `forward` of UNet and ControlNets:
-    those given, or loaded here.
+    """Computes the final latent, unscaled, by a plain loop over `forward` of network and
+    ControlNets: those given, or loaded here.
     """
     pipeline = pipeline or load(case)
     table = Table(pipeline.scheduler)
     texts, added = encode(pipeline, case)
     modules = control_nets or [
-        ControlNetModel.from_pretrained(control.folder) for control in case.controls
+        AutoModel.from_pretrained(str(control.folder)) for control in case.controls
     ]
+    network = getattr(pipeline, part(pipeline))
     controls = list(zip(modules, case.controls, strict=True))
     image = case.image.movedim(-1, 1).repeat(len(case.latent), 1, 1, 1)
 
@@ -182,7 +189,7 @@ def sample(
                 else [a + b for a, b in zip(down, residuals, strict=True)]
             )
             middle = last if middle is None else middle + last
-        output = pipeline.unet(
+        output = network(
             scaled,
             timestep,
             text,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import MEASURED, make_controlnet, make_pipeline
+from katz_graph.bench.random_models import kinds, make_controlnet, make_pipeline, usual_kind
 from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.engine import DeviceEngine
@@ -27,7 +27,7 @@ from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.stages import stage
 from katz_graph.planner.queries import commonest_variant
 
-NETWORK = ("unet_encoder", "unet_mid", "unet_decoder")
+NETWORK: tuple[str, ...] = kinds()[usual_kind()].stages
 PROFILED = 6  # steps, of which the first does not count
 COLUMNS = ("seconds", "predicted", "median", "least", "most")
 
@@ -56,10 +56,10 @@ class Models:
 
     @classmethod
     def make(cls, folder: Path, scale: Scale, controls: int = 1) -> Models:
-        make_pipeline(folder / "pipeline", MEASURED, seed=1, channels=scale.channels)
+        make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
         paths = tuple(folder / f"control{number}" for number in range(controls))
         for number, path in enumerate(paths):
-            make_controlnet(path, MEASURED, seed=2 + number, channels=scale.channels)
+            make_controlnet(path, usual_kind(), seed=2 + number, channels=scale.channels)
         return cls(folder / "pipeline", paths)
 
     def profiled(self, scale: Scale, guidance: float, controls: int = 1) -> Region:
@@ -72,7 +72,6 @@ class Models:
         case = Case(
             name=f"seed {seed}",
             pipeline=self.pipeline,
-            xl=True,
             sampler="euler",
             steps=scale.steps,
             guidance=guidance,

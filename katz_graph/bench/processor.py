@@ -1,6 +1,6 @@
 """`katz bench processor`: a call of a network as workers compute it on a processor against the same
-call of diffusers' own module, on one thread, in turn: the miniature UNet and random ones of 31 and
-70 M values. Where torch's BLAS library lags (`kernels.products`) layers go to oneDNN; elsewhere
+call of diffusers' own module, on one thread, in turn: the miniature network and random ones of 31
+and 70 M values. Where torch's BLAS library lags (`kernels.products`) layers go to oneDNN; elsewhere
 they may not be slower.
 """
 
@@ -14,12 +14,12 @@ from statistics import median
 from typing import Any
 
 import torch
-from diffusers import UNet2DConditionModel
+from diffusers import AutoModel
 from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import mini_models
-from katz_graph.bench.random_models import MEASURED, make_pipeline
+from katz_graph.bench.random_models import kinds, make_pipeline, usual_kind
 from katz_graph.bench.result import BenchResult
 from katz_graph.kernels import products
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -44,7 +44,9 @@ def run(runs: Mapping[str, int] | None = None) -> BenchResult:
         for what, pairs in (runs or RUNS).items():
             folder = mini_models().pipeline
             if what in SIZES:
-                make_pipeline(folder := Path(name) / what, MEASURED, seed=1, channels=SIZES[what])
+                make_pipeline(
+                    folder := Path(name) / what, usual_kind(), seed=1, channels=SIZES[what]
+                )
             times, error = compared(folder, SIDE[what], pairs)
             key, least = what.replace(" ", ""), LEAST[what] if products.BY_ONEDNN else NOT_SLOWER
             metrics |= {f"{key}_times": times, f"{key}_error": error}
@@ -59,7 +61,7 @@ def compared(folder: Path, side: int, pairs: int) -> tuple[float, float]:
     """Returns how many times as fast as diffusers' module ours is, and its greatest difference in
     parts of the range.
     """
-    stock = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").eval()
+    stock = AutoModel.from_pretrained(str(folder), subfolder=kinds()[usual_kind()].part).eval()
     model, _, _ = pipeline_recipes(folder)
     ours = ModelStore().network(model.network, "cpu", torch.float32)
     given = _given(stock.config, side)
@@ -86,7 +88,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _given(config: Any, side: int) -> dict[str, Any]:
-    """Draws what a UNet reads for both branches of guidance."""
+    """Draws what a network reads for both branches of guidance."""
     generator = torch.Generator().manual_seed(0)
     given: dict[str, Any] = {
         "sample": torch.randn(2, config.in_channels, side, side, generator=generator),

@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 
 import torch
 
-from katz_graph.bench.random_models import Kind, make_controlnet, make_lora, make_pipeline
+from katz_graph.bench.random_models import Kind, make_controlnet, make_lora, make_pipeline, playing
 from katz_graph.files.images import png
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 
 pixels = DEFAULT_LATENT_SPACE.pixels
 
-CHECKPOINTS: dict[str, tuple[Kind, int]] = {  # family, input channels beside the latent's
-    "sd1": ("sd1", 0),
-    "sdxl": ("sdxl", 0),
-    "sd1-inpainting": ("sd1", 5),
-    "sdxl-inpainting": ("sdxl", 5),
-    "sd1-editing": ("sd1", 4),
-}
 LIKELY = (4, 4, 2, 1, 1)  # how often each comes up
 CONTROLS = ("edges", "poses", "shuffle")  # the last averages its residuals over the picture
 LORAS = {"style": False, "words": True}  # whether it has a part for text encoders
@@ -50,13 +44,26 @@ SAMPLER = "sampler"  # the node whose latent counts
 PICTURE, PICTURE_SIDE = "picture.png", 160
 
 
+@cache
+def checkpoints() -> dict[str, tuple[Kind, int]]:
+    """Returns each one's kind and its input channels beside the latent's, by name: plain ones,
+    those that repaint, one that edits.
+    """
+    kinds = playing("drawn")
+    return (
+        {kind: (kind, 0) for kind in kinds}
+        | {f"{kind}-inpainting": (kind, 5) for kind in kinds}
+        | {f"{kinds[0]}-editing": (kinds[0], 4)}
+    )
+
+
 def make_models(folder: Path) -> None:
     """Writes what the workflows load, in `models` and `input` of this folder."""
     seeds = iter(range(1000))
     models = folder / "models"
-    for name, (family, extra) in CHECKPOINTS.items():
+    for name, (family, extra) in checkpoints().items():
         make_pipeline(models / "checkpoints" / name, family, next(seeds), extra=extra)
-    for family in ("sd1", "sdxl"):
+    for family in playing("drawn"):
         for name in CONTROLS:
             make_controlnet(models / "controlnet" / f"{family}-{name}", family, next(seeds))
         config = models / "controlnet" / f"{family}-{CONTROLS[-1]}" / "config.json"
@@ -108,9 +115,9 @@ class _Pen:
         chance = self.chance
         self.plain = self._perhaps(0.2)
         self.checkpoint = (
-            chance.choice(["sd1", "sdxl"])
+            chance.choice(playing("drawn"))
             if self.plain
-            else chance.choices(list(CHECKPOINTS), LIKELY)[0]
+            else chance.choices(list(checkpoints()), LIKELY)[0]
         )
         self.width = chance.randint(8, 22)
         self.height = chance.randint(8, 22)
@@ -141,7 +148,7 @@ class _Pen:
 
     @property
     def family(self) -> Kind:
-        return CHECKPOINTS[self.checkpoint][0]
+        return checkpoints()[self.checkpoint][0]
 
     def _add(self, kind: str, **inputs: object) -> str:
         name = str(len(self.nodes) + 1)
@@ -289,7 +296,7 @@ class _Pen:
         """Draws the conditionings with what the model is shown, the latent to start from, and how
         much it is changed.
         """
-        extra = CHECKPOINTS[self.checkpoint][1]
+        extra = checkpoints()[self.checkpoint][1]
         if extra and self._perhaps(0.8):
             seen = {
                 "positive": positive,

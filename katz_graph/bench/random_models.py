@@ -9,12 +9,14 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from katz_graph.models.families import FAMILIES
 
+if TYPE_CHECKING:
+    from katz_graph.models.families.shared.random_parts import Role
+
 Kind = str
-MEASURED: Kind = "sdxl"  # the kind that benches measure unless they say otherwise
 
 
 @cache
@@ -23,6 +25,17 @@ def kinds() -> Mapping[Kind, Any]:
     names = [f"katz_graph.models.families.{family}.random_models" for family in FAMILIES]
     modules = [import_module(name) for name in names if find_spec(name) is not None]
     return {kind: made for module in modules for kind, made in module.KINDS.items()}
+
+
+def playing(role: Role) -> tuple[Kind, ...]:
+    """Names the kinds that benches take for something."""
+    return tuple(kind for kind, made in kinds().items() if role in made.roles)
+
+
+def usual_kind() -> Kind:
+    """Names the kind that benches measure unless they say otherwise."""
+    (kind,) = playing("usual")
+    return kind
 
 
 def make_pipeline(folder: str | Path, kind: Kind, seed: int, *sizes: Any, **changed: Any) -> None:

@@ -21,7 +21,7 @@ from katz_graph.bench.conditions import library_products, quiet
 from katz_graph.bench.parity import Models, mini_models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import MEASURED, make_pipeline
+from katz_graph.bench.random_models import make_pipeline, usual_kind
 from katz_graph.bench.requests import local_engine, sample, sampler_region
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, Recorder
@@ -40,7 +40,7 @@ def run(scale: Scale | None = None, switches: int = SWITCHES) -> BenchResult:
     mini = mini_models()
     with tempfile.TemporaryDirectory() as name, quiet(), library_products():
         larger = Path(name) / "pipeline"
-        make_pipeline(larger, MEASURED, seed=1, channels=scale.channels)
+        make_pipeline(larger, usual_kind(), seed=1, channels=scale.channels)
         metrics = _switched(mini, switches)
         latent = torch.zeros(1, 4, scale.side, scale.side)
         control = ControlCase(mini.controls[0], 0.8, 0.0, 1.0)
@@ -62,7 +62,7 @@ def run(scale: Scale | None = None, switches: int = SWITCHES) -> BenchResult:
 
 
 def _case(models: Models) -> Case:
-    return Case("recorded", models.pipeline, models.xl, "euler", STEPS)
+    return Case("recorded", models.pipeline, "euler", STEPS)
 
 
 def _switched(models: Models, switches: int) -> dict[str, Any]:

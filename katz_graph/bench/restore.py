@@ -125,7 +125,6 @@ def _drawn(models: Models, failing: Sequence[Path], ending: str, chance: random.
     case = Case(
         "restore",
         models.pipeline,
-        models.xl,
         "euler",
         STEPS,
         controls=(ControlCase(models.controls[0], 0.8, 0.0, 1.0),),

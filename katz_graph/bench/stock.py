@@ -16,12 +16,17 @@ from typing import Any
 import torch
 
 from katz_graph.bench.parity import BOUND, difference
-from katz_graph.bench.random_models import Kind, make_controlnet, make_pipeline
+from katz_graph.bench.random_models import (
+    Kind,
+    kinds,
+    make_controlnet,
+    make_pipeline,
+    playing,
+)
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import medians
 from katz_graph.bench.stock_pipelines import Asked, region, stock
 
-KINDS: tuple[Kind, ...] = ("sd3", "flux")
 RATIO_BOUND = 1.02
 STRENGTH, GUIDANCE, SEED = 0.8, 3.5, 7
 
@@ -40,12 +45,8 @@ class Size:
 
     def make(self, folder: Path, kind: Kind) -> None:
         """Writes a pipeline and its ControlNet."""
-        sizes: dict[str, Any] = {"attention_head_dim": 64, "num_attention_heads": self.heads}
-        if kind == "flux":
-            sizes["axes_dims_rope"] = [16, 24, 24]
-        else:
-            sizes |= {"caption_projection_dim": 64 * self.heads, "pos_embed_max_size": self.side}
-            sizes["qk_norm"] = "rms_norm"  # without, random weights amplify rounding
+        made = kinds()[kind]
+        sizes = {**made.wide(self.heads, self.side), **made.steady}
         make_pipeline(folder / kind, kind, 1, self.blocks, True, **sizes)
         make_controlnet(folder / kind / "controlnet", kind, 2, self.blocks // 2, **sizes)
 
@@ -55,7 +56,7 @@ def measure(size: Size | None = None) -> dict[str, Any]:
     size = size or Size()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, local_engine() as engine:
-        for kind, controlled in product(KINDS, (False, True)):
+        for kind, controlled in product(playing("timed"), (False, True)):
             folder = Path(name) / kind
             if not folder.exists():
                 size.make(Path(name), kind)
@@ -89,7 +90,7 @@ def _asked(folder: Path, kind: Kind, size: Size, controlled: bool) -> Asked:
 
 def bounds() -> dict[str, str]:
     """Returns what `measure` is held to."""
-    titles = [f"{kind}{end}" for kind, end in product(KINDS, ("", "_controlnet"))]
+    titles = [f"{kind}{end}" for kind, end in product(playing("timed"), ("", "_controlnet"))]
     return {f"{title}_ratio": f"<= {RATIO_BOUND}" for title in titles} | {
         f"{title}_difference": f"<= {BOUND}" for title in titles
     }

@@ -1,7 +1,7 @@
 """`katz bench streaming`: runs a transformer's ControlNet on a second worker, guidance off: against
 the plan's prediction, and against the ideal speed-up. Then behind a link that is too slow for it.
 
-An SD3-shaped transformer on one worker of one thread, its ControlNet on another: each residual is
+A transformer on one worker of one thread, its ControlNet on another: each residual is
 sent while the next block runs. The ideal is the longest path through this ladder, made of stage
 times that were measured while the other worker was equally busy; what is left of the transformer
 once the ControlNet has ended counts alone. Every round measures the stages, plans and runs; shares
@@ -35,7 +35,7 @@ from katz_graph.bench.placed import (
     speedups,
     take_turns,
 )
-from katz_graph.bench.random_models import make_controlnet, make_pipeline
+from katz_graph.bench.random_models import kinds, make_controlnet, make_pipeline, playing
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.wire import BASE, CONTROL, engine_over, wire
@@ -51,7 +51,6 @@ CONTROLNET = ("transformer_control", "transformer_control_block")
 PREDICTION_BOUND, IDEAL_BOUND = 0.05, 0.95
 # evaluations of one worker that sending the residuals takes; at 1.5 some of the blocks may pay
 SLOW = 3
-HEAD_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,11 @@ class Shape:
     control_blocks: int = 6
 
     def make(self, folder: Path, side: int) -> Models:
-        """Writes a pipeline in the shape of Stable Diffusion 3 and its ControlNet."""
-        width = self.heads * HEAD_WIDTH
-        sizes = {
-            "attention_head_dim": HEAD_WIDTH,
-            "num_attention_heads": self.heads,
-            "caption_projection_dim": width,
-            "pos_embed_max_size": side,
-        }
-        make_pipeline(folder / "pipeline", "sd3", 1, self.blocks, False, **sizes)
-        make_controlnet(folder / "control", "sd3", 2, self.control_blocks, **sizes)
+        """Writes a pipeline of the kind whose ControlNet streams, and its ControlNet."""
+        (kind,) = playing("streamed")
+        sizes = kinds()[kind].wide(self.heads, side)
+        make_pipeline(folder / "pipeline", kind, 1, self.blocks, False, **sizes)
+        make_controlnet(folder / "control", kind, 2, self.control_blocks, **sizes)
         return Models(folder / "pipeline", (folder / "control",), latent_channels=16)
 
 

@@ -21,7 +21,7 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import BOUND, difference
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import MEASURED, make_lora, make_pipeline
+from katz_graph.bench.random_models import make_lora, make_pipeline, usual_kind
 from katz_graph.bench.requests import local_engine, sample, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
@@ -106,12 +106,12 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _regions(folder: Path, scale: Scale) -> list[Region]:
-    make_pipeline(folder / "pipeline", MEASURED, seed=1, channels=scale.channels)
+    make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
     regions = []
     for number in range(2):
         path = folder / f"{number}.safetensors"
-        make_lora(path, MEASURED, RANK, RANK, "kohya", 20 + number, False, scale.channels)
-        case = Case("", folder / "pipeline", True, "euler", scale.steps, loras=((path, 0.8),))
+        make_lora(path, usual_kind(), RANK, RANK, "kohya", 20 + number, False, scale.channels)
+        case = Case("", folder / "pipeline", "euler", scale.steps, loras=((path, 0.8),))
         regions.append(
             sampler_region(
                 replace(case, latent=case.latent.new_zeros(1, 4, scale.side, scale.side))

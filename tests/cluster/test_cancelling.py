@@ -46,7 +46,7 @@ def models(sd1: Models) -> Models:
 
 @pytest.fixture(scope="module")
 def region(models: Models) -> Region:
-    return sampler_region(Case("plain", models.pipeline, False, "euler", 4))
+    return sampler_region(Case("plain", models.pipeline, "euler", 4))
 
 
 @pytest.fixture(scope="module", params=["worker", "here"])
@@ -111,7 +111,7 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
         return compute
 
     context = bare_context(engine)
-    long = sampler_region(Case("long", models.pipeline, False, "euler", 100, guidance=1.0))
+    long = sampler_region(Case("long", models.pipeline, "euler", 100, guidance=1.0))
     with monkeypatch.context() as while_slow:
         replace_stage(while_slow, "unet_mid", slow)
         with cancelled_soon(context, lambda: engine.sample(long, context), working.is_set):
@@ -189,8 +189,8 @@ def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: 
     """Events, warnings and figures of a run go to its own context, and one that is cancelled leaves
     the other alone.
     """
-    other = sampler_region(Case("other", models.pipeline, False, "euler", 7, seed=3))
-    long = sampler_region(Case("cancelled", models.pipeline, False, "euler", 500, seed=4))
+    other = sampler_region(Case("other", models.pipeline, "euler", 7, seed=3))
+    long = sampler_region(Case("cancelled", models.pipeline, "euler", 500, seed=4))
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), WorkerThreads())
     with DeviceEngine(
         [WorkerConfig(name) for name in launchers], cache=costs, launchers=launchers

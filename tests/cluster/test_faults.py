@@ -68,13 +68,13 @@ def models(sdxl: Models) -> Models:
 def region(models: Models) -> Region:
     controls = (ControlCase(models.controls[0], 0.8, 0.0, 1.0),)
     return sampler_region(
-        Case("with a ControlNet", models.pipeline, True, "euler", STEPS, controls=controls)
+        Case("with a ControlNet", models.pipeline, "euler", STEPS, controls=controls)
     )
 
 
 @pytest.fixture(scope="module")
 def plain(models: Models) -> Region:
-    return sampler_region(Case("without", models.pipeline, True, "euler", STEPS, seed=8))
+    return sampler_region(Case("without", models.pipeline, "euler", STEPS, seed=8))
 
 
 @pytest.fixture(scope="module")

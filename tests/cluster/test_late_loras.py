@@ -106,7 +106,6 @@ def case_of(models: Models, loras: int, sampler: str = "euler", **changes: objec
     return Case(
         "late",
         models.pipeline,
-        models.xl,
         sampler,
         STEPS,
         controls=(ControlCase(models.controls[0], 0.8, 0.0, 1.0),),

@@ -49,12 +49,11 @@ def test_what_no_device_is_left_for_is_refused_in_one_line_and_the_rest_runs(
         r"^{} may only run on cuda:7 \(--place\), which failed and is left out; the server has "
         r"to be started anew$"
     )
-    plain = Case("plain", models.pipeline, False, "euler", 2)
+    plain = Case("plain", models.pipeline, "euler", 2)
     latent = sample(engine, sampler_region(plain))
     controlled = Case(
         "controlled",
         models.pipeline,
-        False,
         "euler",
         2,
         controls=(ControlCase(models.controls[0], 0.8, 0.0, 1.0),),

@@ -58,7 +58,6 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(
             Case(
                 "x",
                 pipeline,
-                False,
                 "euler",
                 3,
                 guidance=1.0,
@@ -94,7 +93,7 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(
 
 
 def painted(engine: DeviceEngine, models: Models) -> tuple[Tensor, Tensor]:
-    latent = sample(engine, sampler_region(Case("x", models.pipeline, False, "euler", 3)))
+    latent = sample(engine, sampler_region(Case("x", models.pipeline, "euler", 3)))
     return latent, engine.decode_latent(
         pipeline_recipes(models.pipeline)[2], latent, bare_context(engine)
     )
@@ -120,7 +119,7 @@ def test_a_limited_worker_does_what_it_can_and_survives_the_rest(
     assert context.warnings == [
         "vae decode: the whole picture does not fit into memory, so it was done in tiles"
     ]
-    crowd = Case("x", models.pipeline, False, "euler", 3, latent=torch.zeros(32, 4, 256, 256))
+    crowd = Case("x", models.pipeline, "euler", 3, latent=torch.zeros(32, 4, 256, 256))
     with pytest.raises(
         OutOfMemory,
         match=r"sampler .* \(32 x 4 x 256 x 256\).*: out of memory.* of cpu are "

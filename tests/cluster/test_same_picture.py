@@ -50,7 +50,6 @@ def cases(models: Models) -> list[Region]:
                 case = Case(
                     name,
                     models.pipeline,
-                    models.xl,
                     sampler,
                     3,
                     guidance=guidance,

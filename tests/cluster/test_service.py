@@ -38,7 +38,7 @@ def models(sdxl: Models) -> Models:
 def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
     uses = tuple(ControlCase(models.controls[number], 0.8, 0.0, 1.0) for number in controls)
     return sampler_region(
-        Case("x", models.pipeline, models.xl, "euler", 4, guidance=1.0, seed=seed, controls=uses)
+        Case("x", models.pipeline, "euler", 4, guidance=1.0, seed=seed, controls=uses)
     )
 
 

@@ -53,7 +53,7 @@ def models(sd1: Models) -> Models:
 
 @pytest.fixture(scope="module")
 def region(models: Models) -> Region:
-    return sampler_region(Case("plain", models.pipeline, True, "euler", STEPS))
+    return sampler_region(Case("plain", models.pipeline, "euler", STEPS))
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +142,7 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
     other one's tries.
     """
     larger = torch.zeros(1, 4, 16, 16)
-    breaking = sampler_region(
-        Case("breaking", models.pipeline, True, "euler", STEPS, latent=larger)
-    )
+    breaking = sampler_region(Case("breaking", models.pipeline, "euler", STEPS, latent=larger))
 
     def breaks(shape: tuple[int, ...]) -> bool:
         if shape == larger.shape:
@@ -191,7 +189,7 @@ def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request
     shutil.copytree(models.pipeline, tmp_path / "model")
     context = bare_context(engine)
     context.previews = True
-    program = engine.plan(sampler_region(Case("changed", tmp_path / "model", True, "euler", STEPS)))
+    program = engine.plan(sampler_region(Case("changed", tmp_path / "model", "euler", STEPS)))
     file = tmp_path / "model" / "unet" / "config.json"
     file.write_text(f"{file.read_text()}\n")
     unet_architecture.cache_clear()  # a worker in a process of its own has not read it before

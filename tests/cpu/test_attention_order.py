@@ -27,7 +27,7 @@ def first_library() -> Any:
 def test_only_what_is_computed_at_every_step_asks_in_another_order(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    region = sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 2))
+    region = sampler_region(Case("test", sd1.pipeline, "euler", 2))
     usual, computed = first_library(), F.scaled_dot_product_attention
     with local_engine(batching=True, cache=costs) as engine:
         expected = sample(engine, region)

@@ -14,6 +14,7 @@ from planner_devices import MS, SECONDS, devices, laid, region, several
 
 from katz_graph.bench import controlnet, latent, parity, sharing, stock, streaming
 from katz_graph.bench.placed import Scale, Stages, Track
+from katz_graph.bench.random_models import playing
 from katz_graph.events import Span
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.measure.stages import StageTime
@@ -156,9 +157,8 @@ def test_the_ideal_of_a_ladder_is_its_longest_path_whose_end_is_alone(tmp_path: 
 
 def test_transformers_are_compared_with_the_stock_pipelines_of_equal_latents() -> None:
     found = stock.measure(stock.Size(heads=1, blocks=2, side=8, steps=4, runs=1))
-    assert {f"{kind}{end}_ratio" for kind in stock.KINDS for end in ("", "_controlnet")} <= set(
-        found
-    )
+    timed = playing("timed")
+    assert {f"{kind}{end}_ratio" for kind in timed for end in ("", "_controlnet")} <= set(found)
     assert all(found[name] <= 1e-5 for name in found if name.endswith("difference"))
     assert len(stock.rows(found)) == 4
 

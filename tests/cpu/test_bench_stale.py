@@ -59,7 +59,7 @@ def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(
     sd1: Models, costs: Path
 ) -> None:
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
-    region = sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 4, controls=(control,)))
+    region = sampler_region(Case("test", sd1.pipeline, "euler", 4, controls=(control,)))
     heard: dict[int, list[float]] = defaultdict(list)
     with local_engine(batching=True, cache=costs) as engine:
         plain = sample(engine, region)

@@ -296,7 +296,7 @@ def test_a_failure_beside_work_on_the_second_stream_is_waited_for(
 def asked(models: Models, controls: int, seed: int = 1, **changes: Any) -> Region:
     used = tuple(ControlCase(one, 0.8, 0.0, 1.0) for one in models.controls[:controls])
     return sampler_region(
-        Case("test", models.pipeline, models.xl, "euler", 9, seed=seed, controls=used, **changes)
+        Case("test", models.pipeline, "euler", 9, seed=seed, controls=used, **changes)
     )
 
 

@@ -194,7 +194,7 @@ def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:
 
 def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) -> None:
     controls = (ControlCase(sdxl.controls[0], 1.0, 0.0, 1.0),)
-    region = sampler_region(Case("test", sdxl.pipeline, sdxl.xl, "euler", 4, controls=controls))
+    region = sampler_region(Case("test", sdxl.pipeline, "euler", 4, controls=controls))
     with local_engine() as engine:
         times = engine.profile(region, bare_context(engine))
         known = set(engine.device.measured.values())
@@ -256,7 +256,7 @@ def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(
     tmp_path: Path, sd1: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def region(*loras: tuple[Path, float]) -> Region:
-        return sampler_region(Case("test", sd1.pipeline, False, "euler", 2, loras=loras))
+        return sampler_region(Case("test", sd1.pipeline, "euler", 2, loras=loras))
 
     write_weight, plain = WeightSets._write, region()
     monkeypatch.setattr(

@@ -41,7 +41,7 @@ def engine(costs: Path) -> DeviceEngine:
 
 
 def request(models: Models, **changes: object) -> Case:
-    return Case("test", models.pipeline, models.xl, "euler", 4, **changes)  # type: ignore[arg-type]
+    return Case("test", models.pipeline, "euler", 4, **changes)  # type: ignore[arg-type]
 
 
 def controls(models: Models, number: int) -> tuple[ControlCase, ...]:

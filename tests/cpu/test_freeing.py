@@ -111,7 +111,7 @@ def test_what_a_job_was_given_goes_with_it(worker: DeviceThread, failing: bool) 
 def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held, region = Held(), sampler_region(Case("plain", pipeline_folder("sd1"), True, "euler", 2))
+    held, region = Held(), sampler_region(Case("plain", pipeline_folder("sd1"), "euler", 2))
 
     def fail(module: Any, given: Any) -> Any:
         held.see(given["features"].hidden)

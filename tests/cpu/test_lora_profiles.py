@@ -67,7 +67,7 @@ def engine(costs: Path) -> Any:
 
 def case(models: Models, *loras: tuple[Path, float], steps: int = STEPS, **changes: Any) -> Case:
     sampler = changes.pop("sampler", "euler")
-    return Case("profile", models.pipeline, models.xl, sampler, steps, loras=loras, **changes)
+    return Case("profile", models.pipeline, sampler, steps, loras=loras, **changes)
 
 
 def profiles_of(engine: DeviceEngine, asked: Case, seeds: int = 2) -> list[LoraProfile]:

@@ -272,7 +272,7 @@ def run(planner: DeviceEngine, models: DeviceModels) -> Run:
 
 
 def case(models: Models, **changes: Any) -> Case:
-    return replace(Case("test", models.pipeline, models.xl, "euler", STEPS, latent=TWO), **changes)
+    return replace(Case("test", models.pipeline, "euler", STEPS, latent=TWO), **changes)
 
 
 def controls(models: Models) -> tuple[ControlCase, ...]:

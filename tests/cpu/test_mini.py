@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from diffusers import SD3ControlNetModel
 from safetensors.torch import load_file, save_file
 
-from katz_graph.bench.mini import EnginePaint, Miniature, flow_miniature, unet_miniature
+from katz_graph.bench.mini import EnginePaint, Miniature, flow_miniature, noise_miniature
 from katz_graph.bench.requests import local_engine
 from katz_graph.files.folders import MINI
 from katz_graph.mini.draw import draw
@@ -30,8 +29,8 @@ from katz_graph.mini.stage_log import StageLog
 from katz_graph.mini.train import ship, take_shipped
 from katz_graph.mini.train_controlnet import save_controlnet
 from katz_graph.mini.train_judge import examine
-from katz_graph.mini.train_transformer import load_flow_painter
-from katz_graph.mini.training import Budget, Descent
+from katz_graph.mini.train_transformer import FLOW, load_flow_painter
+from katz_graph.mini.training import Budget, Descent, load_model
 from katz_graph.mini.world import caption, sample_scene
 from katz_graph.picture.filters import canny
 
@@ -52,7 +51,7 @@ def judge() -> Judge:
     return load_judge(MINI / "judge")
 
 
-@pytest.fixture(scope="module", params=[unet_miniature, flow_miniature], ids=["unet", "flow"])
+@pytest.fixture(scope="module", params=[noise_miniature, flow_miniature], ids=["unet", "flow"])
 def paint(request: pytest.FixtureRequest, costs: Path) -> EnginePaint:
     miniature: Callable[[], Miniature] = request.param
     with local_engine(cache=costs) as engine:
@@ -136,11 +135,9 @@ def test_what_measures_a_training_paints_what_the_engine_does(
 
 def test_a_controlnet_that_is_saved_keeps_what_is_set_over_a_default(tmp_path: Path) -> None:
     transformer = load_flow_painter(MINI / "pipeline", MINI / "flow").transformer
-    model = SD3ControlNetModel.from_transformer(transformer, 1, 0)
-    model.register_to_config(force_zeros_for_pooled_projection=False)
+    model = FLOW.control(transformer)
     save_controlnet(model, tmp_path)
-    saved = SD3ControlNetModel.from_pretrained(tmp_path)
-    assert saved.config.force_zeros_for_pooled_projection is False
+    assert load_model(tmp_path).config.force_zeros_for_pooled_projection is False
     written = load_file(tmp_path / "diffusion_pytorch_model.safetensors")
     assert {one.dtype for one in written.values()} == {torch.float16}
     assert next(model.parameters()).dtype == torch.float32

@@ -69,7 +69,6 @@ class Jobs:
             Case(
                 "x",
                 files.pipeline,
-                files.xl,
                 "euler",
                 2,
                 guidance=1.0,

@@ -181,7 +181,7 @@ def test_dropout_keeps_the_library_s_forward() -> None:
 
 def test_a_plan_for_a_gpu_names_the_blocks_of_text_encoders_that_are_kept(tmp_path: Path) -> None:
     make_pipeline(tmp_path, "sd35", 1, with_t5=True)
-    case = Case("test", tmp_path, True, "euler", 2, latent=torch.zeros(1, 16, 8, 8))
+    case = Case("test", tmp_path, "euler", 2, latent=torch.zeros(1, 16, 8, 8))
     gpu = Device("cuda:0", 1e12, 1e12, torch_name="cuda:0")
     program = plan_region(sampler_region(case), Target((gpu,), batching=False))
     texts = {one.id for one in program.before if stage_of(one).encodes_text}

@@ -73,7 +73,6 @@ def mini(prompt: str = CAPTIONS[0], **changes: Any) -> Region:
     case = Case(
         "mini",
         MINI / "pipeline",
-        True,
         "euler",
         20,
         guidance=4.0,

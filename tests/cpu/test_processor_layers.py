@@ -186,7 +186,7 @@ def test_weights_that_count_no_writing_are_not_packed() -> None:
 @pytest.mark.usefixtures("forced")
 def test_requests_with_and_without_loras_in_turn(sd1: Models, costs: Path) -> None:
     """Each gives what it gives on an engine of its own."""
-    plain = Case("test", sd1.pipeline, sd1.xl, "euler", 3)
+    plain = Case("test", sd1.pipeline, "euler", 3)
     patched = replace(plain, loras=((sd1.loras[0], 0.8),))
 
     def alone(case: Case) -> Tensor:

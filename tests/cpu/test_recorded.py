@@ -111,7 +111,7 @@ def same(engines: tuple[DeviceEngine, DeviceEngine], region: Region) -> bool:
 
 
 def case(models: Models, **changes: Any) -> Case:
-    return replace(Case("test", models.pipeline, models.xl, "euler", 3), **changes)
+    return replace(Case("test", models.pipeline, "euler", 3), **changes)
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])

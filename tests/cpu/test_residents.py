@@ -337,7 +337,7 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(
     make_pipeline(other, "sd1", seed=5, layers=1)
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
     regions = [
-        sampler_region(Case("x", folder, False, "euler", 3, seed=number, controls=(control,)))
+        sampler_region(Case("x", folder, "euler", 3, seed=number, controls=(control,)))
         for number, folder in enumerate((sd1.pipeline, other, sd1.pipeline, other))
     ]
     with local_engine(batching=False, cache=measured) as engine:
@@ -366,7 +366,7 @@ def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(
     sd1: Files, measured: Path
 ) -> None:
     model, _, _ = pipeline_recipes(sd1.pipeline)
-    region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+    region = sampler_region(Case("x", sd1.pipeline, "euler", 2))
     with local_engine(cache=measured, model_bytes=bytes_of(model.network) + 1000) as engine:
         with pytest.raises(
             OutOfMemory,
@@ -400,7 +400,7 @@ def test_what_comes_back_by_itself_goes_before_a_model_is_refused(
     """As recordings do, of which budgets know nothing: for a model that is too large alone, and for
     those of a request that are too large together.
     """
-    asked = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+    asked = sampler_region(Case("x", sd1.pipeline, "euler", 2))
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     parts = model.network, *(one.encoder for one in clip.encoders)
     with local_engine(cache=measured) as engine:
@@ -423,7 +423,7 @@ def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) 
     with models.holding(recipes("sd1")[0]), pytest.raises(NoRoom):
         models.decode_latent(recipes("sd1")[2], torch.zeros(1, 4, 2, 2))
     vae = pipeline_recipes(sd1.pipeline)[2]
-    region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 20))
+    region = sampler_region(Case("x", sd1.pipeline, "euler", 20))
     with local_engine(cache=measured, model_bytes=_request_bytes(sd1)) as engine:
         with ThreadPoolExecutor(1) as pool:
             painted = pool.submit(sample, engine, region)
@@ -525,7 +525,7 @@ def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) ->
     """Each worker's own budget, or equal parts of what they share; a model that no device has room
     for is refused before anything runs.
     """
-    region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+    region = sampler_region(Case("x", sd1.pipeline, "euler", 2))
 
     def engine(**given: int) -> DeviceEngine:
         assignments = [WorkerConfig(name, **given) for name in ("cpu:0", "cpu:1")]

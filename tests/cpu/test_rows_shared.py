@@ -23,7 +23,7 @@ Called = tuple[Stage, Any, Mapping[str, Any], Outputs]
 
 
 def request(models: Models) -> Case:
-    return Case("test", models.pipeline, models.xl, "euler", 3)
+    return Case("test", models.pipeline, "euler", 3)
 
 
 def test_rows_of_two_requests_share_a_call(

@@ -70,9 +70,7 @@ def request(
         ControlCase(models.controls[n], 0.8, window.start, window.end)
         for n, window in enumerate(windows)
     )
-    return Case(
-        "test", models.pipeline, models.xl, sampler, steps, guidance=guidance, controls=controls
-    )
+    return Case("test", models.pipeline, sampler, steps, guidance=guidance, controls=controls)
 
 
 def stale(case: Case, costs: Path) -> Stale:

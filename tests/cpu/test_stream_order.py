@@ -112,7 +112,7 @@ def test_a_worker_enqueues_all_of_a_request_on_its_stream(
     monkeypatch.setattr(device_models, "stream_of", lambda device: stream)
     with local_engine(cache=costs) as engine:
         engine.models.compute = Checked()
-        sample(engine, sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 3)))
+        sample(engine, sampler_region(Case("test", sd1.pipeline, "euler", 3)))
     assert {"unet_encoder", "unet_decoder"} <= set(called)
     assert stream.reads == 3 + 2 and not stream.inside  # of each evaluation, and the result's two
 
@@ -132,7 +132,6 @@ def test_a_worker_holds_what_it_receives(
         Case(
             "test",
             sd1.pipeline,
-            sd1.xl,
             "euler",
             2,
             controls=(ControlCase(sd1.controls[0], 1.0, 0.0, 1.0),),

@@ -131,7 +131,7 @@ def test_no_evaluation_waits(sampler: str, sd1: Models) -> None:
     """From the second on: what precedes the loop is in the first unit."""
     models = DeviceModels("cuda", torch.float16)
     with local_engine() as planner:
-        program = planner.plan(sampler_region(Case("test", sd1.pipeline, sd1.xl, sampler, 5)))
+        program = planner.plan(sampler_region(Case("test", sd1.pipeline, sampler, 5)))
         (device,) = program.instructions
         execution = Execution(device_program(program, device), models, bare_context(planner))
         with torch.inference_mode(), models.stream.entered():

@@ -29,24 +29,6 @@ WORDS = {  # file -> words that it must spell; first those of somebody else's vo
     "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
-    # what a bench measures or compares with
-    "katz_graph/bench/alternate.py": {"refiner"},
-    "katz_graph/bench/bare.py": {"controlnetmodel", "unet", "unet2dconditionmodel"},
-    "katz_graph/bench/command.py": {"refiner"},
-    "katz_graph/bench/gpu/models.py": {"controlnetmodel", "unet", "unet2dconditionmodel"},
-    "katz_graph/bench/gpu/plain.py": {"unet", "unet2dconditionmodel"},
-    "katz_graph/bench/gpu/setting.py": {"flux", "sdxl", "unet"},
-    "katz_graph/bench/lora.py": {"unet", "unet2dconditionmodel"},
-    "katz_graph/bench/mini.py": {"unet"},
-    "katz_graph/bench/overhead.py": {"unet"},
-    "katz_graph/bench/parity.py": {"sd1", "sdxl", "unet"},
-    "katz_graph/bench/parity_reference.py": {"controlnetmodel", "unet"},
-    "katz_graph/bench/placed.py": {"unet"},
-    "katz_graph/bench/processor.py": {"unet", "unet2dconditionmodel"},
-    "katz_graph/bench/random_graphs.py": {"sd1", "sdxl"},
-    "katz_graph/bench/random_models.py": {"sdxl"},
-    "katz_graph/bench/stock.py": {"flux", "sd3"},
-    "katz_graph/bench/streaming.py": {"sd3"},
     # what the miniatures are
     "katz_graph/mini/measure.py": {"controlnetmodel", "sd3controlnetmodel"},
     "katz_graph/mini/train.py": {"unet"},
@@ -61,13 +43,6 @@ WORDS = {  # file -> words that it must spell; first those of somebody else's vo
 SAID = re.compile(r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|UNet", re.IGNORECASE)
 SAYING = {  # files whose docstrings and comments say them
     "nodes/denoise.py",
-    "katz_graph/bench/alternate.py",
-    "katz_graph/bench/gpu/setting.py",
-    "katz_graph/bench/mini.py",
-    "katz_graph/bench/parity.py",
-    "katz_graph/bench/parity_reference.py",
-    "katz_graph/bench/processor.py",
-    "katz_graph/bench/streaming.py",
     "katz_graph/mini/train_controlnet.py",
     "katz_graph/mini/train_lora.py",
     "katz_graph/mini/train_transformer.py",

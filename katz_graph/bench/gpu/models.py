@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, ControlNetModel, UNet2DConditionModel
+from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import MEASURED, kinds
+from katz_graph.bench.random_models import kinds, usual_kind
 from katz_graph.bench.requests import sampler_region
 from katz_graph.ir.region import Region
 from katz_graph.models.families.shared.random_parts import factors, tokenizer
@@ -52,7 +52,6 @@ class Files:
             Case(
                 "gpu",
                 self.other if other else self.pipeline,
-                True,
                 "euler",
                 steps,
                 latent=torch.zeros(1, 4, side, side),
@@ -84,17 +83,13 @@ def write(folder: Path, setting: Setting, whole: bool) -> Files:
 
 
 def network(setting: Setting) -> Any:
-    return UNet2DConditionModel(**setting.unet).eval()
+    """Makes the network that is measured."""
+    return kinds()[usual_kind()].network_of(setting.network).eval()
 
 
 def control_net(setting: Setting) -> Any:
     """Makes a ControlNet whose zero convolutions are not zero."""
-    taken = {
-        name: value
-        for name, value in setting.unet.items()
-        if name not in ("sample_size", "up_block_types")
-    }
-    made = ControlNetModel(**taken, conditioning_embedding_out_channels=setting.hints)
+    made = kinds()[usual_kind()].controlnet_of(setting.network, setting.hints)
     for layer in (*made.controlnet_down_blocks, made.controlnet_mid_block):
         nn.init.normal_(layer.weight, std=0.02)
     return made
@@ -116,14 +111,14 @@ def made_on(device: torch.device, dtype: torch.dtype, seed: int) -> Iterator[Non
 
 def _write_pipeline(folder: Path, setting: Setting, seed: int) -> None:
     first, second = setting.texts
+    published = kinds()[usual_kind()]
     with made_on(setting.device, setting.dtype, seed):
-        network(setting).save_pretrained(folder / "unet")
+        network(setting).save_pretrained(folder / published.part)
         AutoencoderKL(**setting.vae).save_pretrained(folder / "vae")
         CLIPTextModel(first).save_pretrained(folder / "text_encoder")
         CLIPTextModelWithProjection(second).save_pretrained(folder / "text_encoder_2")
     for name, pad in (("tokenizer", "<|endoftext|>"), ("tokenizer_2", "!")):
         tokenizer(pad).save_pretrained(folder / name)
-    published = kinds()[MEASURED]
     published.scheduler().save_pretrained(folder / "scheduler")
     (folder / "model_index.json").write_text(json.dumps(published.model_index()))
 
@@ -133,8 +128,9 @@ def _write_lora(path: Path, setting: Setting, seed: int) -> None:
         module = network(setting)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for name, layer in kinds()[MEASURED].lora_layers(module):
+    made = kinds()[usual_kind()]
+    for name, layer in made.lora_layers(module):
         down, up = factors(layer, setting.rank, generator)
-        tensors[f"unet.{name}.lora_A.weight"] = down.to(setting.dtype)
-        tensors[f"unet.{name}.lora_B.weight"] = (0.01 * up).to(setting.dtype)
+        tensors[f"{made.part}.{name}.lora_A.weight"] = down.to(setting.dtype)
+        tensors[f"{made.part}.{name}.lora_B.weight"] = (0.01 * up).to(setting.dtype)
     save_file(tensors, str(path), {"format": "pt"})

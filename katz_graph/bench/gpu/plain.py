@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import EulerDiscreteScheduler, UNet2DConditionModel
+from diffusers import AutoModel, EulerDiscreteScheduler
 
 from katz_graph.bench.gpu.clock import Action
 from katz_graph.bench.gpu.layers import TEXTS
 from katz_graph.bench.gpu.setting import Setting
+from katz_graph.bench.random_models import kinds, usual_kind
 
 
 def network(setting: Setting, pipeline: Path) -> Any:
-    loaded = UNet2DConditionModel.from_pretrained(pipeline / "unet", dtype=setting.dtype)
+    folder = pipeline / kinds()[usual_kind()].part
+    loaded = AutoModel.from_pretrained(str(folder), dtype=setting.dtype)
     return loaded.eval().requires_grad_(False).to(setting.device)
 
 

@@ -43,6 +43,15 @@ def configuration(blocks: int, told: bool) -> Configuration:
     }
 
 
+def wide(heads: int, side: int) -> Configuration:
+    """Returns what changes for so many heads of 64."""
+    return {
+        "attention_head_dim": 64,
+        "num_attention_heads": heads,
+        "axes_dims_rope": [16, 24, 24],
+    }
+
+
 DEV = RandomTransformer(
     pipeline="FluxPipeline",
     network="FluxTransformer2DModel",
@@ -59,11 +68,21 @@ DEV = RandomTransformer(
     latent=LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159),
     absent=("image_encoder", "feature_extractor"),
     stock=STOCK,
+    roles=frozenset({"timed", "full size"}),
+    wide=wide,
+    published={
+        "num_layers": 19,
+        "num_single_layers": 38,
+        "num_attention_heads": 24,
+        "attention_head_dim": 128,
+        "axes_dims_rope": [16, 56, 56],
+    },
 )
 SCHNELL = replace(
     DEV,
     configuration=partial(configuration, told=False),
     scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=1.0),
     stock=replace(STOCK, editing={}),
+    roles=frozenset(),
 )
 KINDS = {"flux": DEV, "schnell": SCHNELL}

@@ -52,6 +52,16 @@ def control_configuration(network: Configuration, blocks: int) -> Configuration:
     return {name: value for name, value in network.items() if name not in without}
 
 
+def wide(heads: int, side: int) -> Configuration:
+    """Returns what changes for so many heads of 64 and latents of so many cells a side."""
+    return {
+        "attention_head_dim": 64,
+        "num_attention_heads": heads,
+        "caption_projection_dim": 64 * heads,
+        "pos_embed_max_size": side,
+    }
+
+
 def first_encoder() -> Any:
     """Makes one whose projection changes nothing, as in the published folders."""
     encoder = clip(SIZES[0], WIDTHS[0])
@@ -74,5 +84,23 @@ FIRST = RandomTransformer(
     latent=LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609),
     absent=("image_encoder", "feature_extractor", "text_encoder_3", "tokenizer_3"),
     stock=STOCK,
+    roles=frozenset({"timed", "streamed"}),
+    wide=wide,
+    steady={"qk_norm": "rms_norm"},
 )
-KINDS = {"sd3": FIRST, "sd35": replace(FIRST, configuration=later_configuration)}
+MEDIUM = {
+    "sample_size": 128,
+    "num_layers": 24,
+    "num_attention_heads": 24,
+    "attention_head_dim": 64,
+    "caption_projection_dim": 1536,
+    "pos_embed_max_size": 384,
+    "dual_attention_layers": tuple(range(13)),
+}
+LATER = replace(
+    FIRST,
+    configuration=later_configuration,
+    roles=frozenset({"full size"}),
+    published=MEDIUM,
+)
+KINDS = {"sd3": FIRST, "sd35": LATER}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -30,6 +30,11 @@ POOLED_WIDTH = 40  # of the second one's projection
 PADDING = 16  # columns of zeros behind CLIP's text encoders' own
 LONG_WIDTH = sum(WIDTHS) + PADDING  # of T5 and of a language model
 
+Role = Literal["usual", "finishing", "drawn", "timed", "streamed", "full size"]
+"""What benches take a kind of models for: the `usual` one unless they say otherwise; `finishing`
+what that one has begun; `drawn` by graphs at random, and compared with plain loops; `timed` beside
+stock pipelines, `full size` on a GPU; `streamed`: its ControlNet's residuals.
+"""
 Encoder = tuple[Callable[[], Any], Callable[[], Any], str]
 """Makes a text encoder; makes its tokenizer; what a pipeline's index calls the tokenizer."""
 

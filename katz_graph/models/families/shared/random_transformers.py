@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import diffusers
 from torch import nn
 
 from katz_graph.latent_space import LatentSpace
-from katz_graph.models.families.shared.random_parts import Encoder, seeded, vae
+from katz_graph.models.families.shared.random_parts import Encoder, Role, seeded, vae
 from katz_graph.models.families.shared.stock import Stock
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
@@ -32,7 +32,9 @@ class RandomTransformer:
     transformer with so many blocks, `control_configuration` those of a ControlNet with so many,
     from a transformer's. `text_encoders`: in order; a third one only where it is asked for.
     `absent`: what the pipeline's index says that it goes without. `stock`: how the pipeline is
-    asked.
+    asked. `roles`: in benches. `wide` returns what changes in the configuration for so many heads
+    of 64 and latents of so many cells a side, `steady` what keeps rounding small there.
+    `published`: what changes at full size, but for the widths of texts.
     """
 
     pipeline: str
@@ -45,6 +47,13 @@ class RandomTransformer:
     latent: LatentSpace
     absent: tuple[str, ...]
     stock: Stock
+    roles: frozenset[Role] = frozenset()
+    wide: Callable[[int, int], Configuration] = lambda heads, side: {
+        "attention_head_dim": 64,
+        "num_attention_heads": heads,
+    }
+    steady: Configuration = field(default_factory=dict)
+    published: Configuration = field(default_factory=dict)
 
     def draw_network(
         self, seed: int, blocks: int = 3, spread: float = SPREAD, **changed: Any

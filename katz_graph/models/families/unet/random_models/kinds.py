@@ -26,12 +26,16 @@ from katz_graph.models.families.shared.random_parts import (
     POOLED_WIDTH,
     SIZES,
     WIDTHS,
+    Role,
     clip,
     factors,
     seeded,
     tokenizer,
     vae,
 )
+from katz_graph.models.families.unet.random_models.by_hand import ByHand
+from katz_graph.models.families.unet.random_models.full_size import FullSize, full_size
+from katz_graph.models.families.unet.stages import PARTS
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
 
@@ -72,7 +76,8 @@ class RandomUNet:
 
     `pipeline`: its class in diffusers; `index`: what else stands in its index. `own`: what of a
     UNet's configuration is the kind's. `pooled_width`: of the text that is pooled. `original`:
-    kohya's trainer names its layers as the original code does.
+    kohya's trainer names its layers as the original code does. `roles`: in benches. `full_size`:
+    sizes as published. `part`: the network's, in a pipeline; `stages`: of its calls, in order.
     """
 
     pipeline: str
@@ -84,7 +89,11 @@ class RandomUNet:
     pooled_width: int = POOLED_WIDTH
     original: bool = False
     upcast: bool = False  # its VAE overflows in float16
-    stock: None = None  # parity has loops of its own for UNets
+    stock: None = None  # parity has plain loops for UNets
+    roles: frozenset[Role] = frozenset()
+    full_size: FullSize | None = None
+    part: str = "unet"
+    stages: tuple[str, ...] = PARTS
 
     def configuration(
         self, channels: tuple[int, ...] = CHANNELS, layers: int = LAYERS_PER_BLOCK
@@ -117,7 +126,7 @@ class RandomUNet:
         """
         folder = Path(folder)
         with seeded(seed):
-            _save(self._unet(channels, extra, layers), folder / "unet")
+            _save(self._unet(channels, extra, layers), folder / self.part)
             _save(vae(self.latent, self.upcast), folder / "vae")
             for one in self.text_encoders:
                 _save(one.made(self.pooled_width), folder / f"text_encoder{one.suffix}")
@@ -125,11 +134,35 @@ class RandomUNet:
         self.scheduler().save_pretrained(folder / "scheduler")
         (folder / "model_index.json").write_text(json.dumps(self.model_index(), indent=2) + "\n")
 
-    def _unet(self, channels: tuple[int, ...], extra: int, layers: int) -> UNet2DConditionModel:
-        unet = UNet2DConditionModel(**self.configuration(channels, layers), in_channels=4 + extra)
+    def _unet(self, channels: tuple[int, ...], extra: int, layers: int) -> Any:
+        unet = self.network_of(self.configuration(channels, layers) | {"in_channels": 4 + extra})
         if extra:
             nn.init.normal_(unet.conv_in.weight[:, 4:])
         return unet
+
+    @staticmethod
+    def network_of(configuration: Mapping[str, Any]) -> Any:
+        """Makes a network of a configuration."""
+        return UNet2DConditionModel(**configuration)
+
+    @staticmethod
+    def controlnet_of(configuration: Mapping[str, Any], hints: tuple[int, ...]) -> Any:
+        """Makes a ControlNet beside a network of a configuration. `hints`: channels of the
+        embedding of its picture.
+        """
+        taken = {
+            name: value
+            for name, value in configuration.items()
+            if name not in ("sample_size", "up_block_types")
+        }
+        return ControlNetModel(**taken, conditioning_embedding_out_channels=hints)
+
+    @staticmethod
+    def by_hand(pipeline: Path, control: Path, side: int) -> ByHand:
+        """Loads network and ControlNet, to call their stages without the engine, on latents of so
+        many cells a side.
+        """
+        return ByHand(pipeline, control, side)
 
     def make_controlnet(
         self,
@@ -142,12 +175,7 @@ class RandomUNet:
         random.
         """
         with seeded(seed):
-            taken = {
-                name: value
-                for name, value in self.configuration(channels, layers).items()
-                if name not in ("sample_size", "up_block_types")
-            }
-            model = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12))
+            model = self.controlnet_of(self.configuration(channels, layers), (4, 8, 8, 12))
             for layer in (
                 *model.controlnet_down_blocks,
                 model.controlnet_mid_block,
@@ -177,7 +205,7 @@ class RandomUNet:
         with torch.device("meta"):
             unet = self._unet(channels, 0, layers)
             encoders = [(one, one.made(self.pooled_width)) for one in self.text_encoders]
-        parts = [("unet", self.lora_layers(unet))]
+        parts = [(self.part, self.lora_layers(unet))]
         if text_encoder:
             parts += [
                 (f"text_encoder{one.suffix}", _matching(encoder, TEXT_TARGETS))
@@ -277,6 +305,7 @@ KINDS = {
         text_encoders=(TextEncoder(0, "", END),),
         own=UNSIZED | {"attention_head_dim": 4},
         latent=SD,
+        roles=frozenset({"drawn"}),
     ),
     "sd2": RandomUNet(
         pipeline="StableDiffusionPipeline",
@@ -294,6 +323,8 @@ KINDS = {
         latent=SDXL,
         original=True,
         upcast=True,
+        roles=frozenset({"usual", "drawn"}),
+        full_size=full_size(),
     ),
     # its text comes from one encoder, as wide as its pooled text
     "refiner": RandomUNet(
@@ -305,6 +336,7 @@ KINDS = {
         pooled_width=SECOND.width,
         original=True,
         upcast=True,
+        roles=frozenset({"finishing"}),
     ),
 }
 
