@@ -175,7 +175,8 @@ def _copied(target: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tenso
 
 
 def _use(sets: WeightSets, loras: tuple[Lora, ...]) -> float:
-    return _seconds(lambda: sets.use(loras, kinds()[usual_kind()].part))
+    part = kinds()[usual_kind()].part
+    return _seconds(lambda: sets.use(loras, part))
 
 
 def _seconds(action: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
 """Draws, trains and judges the miniature world.
 
-Must not know graphs, plans and the engine.
+Must not know graphs, plans and the engine, nor families of models by name.
 """

@@ -9,16 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import (
-    AutoencoderKL,
-    ControlNetModel,
-    FlowMatchEulerDiscreteScheduler,
-    SD3ControlNetModel,
-    StableDiffusion3ControlNetPipeline,
-    StableDiffusion3Pipeline,
-    StableDiffusionXLControlNetPipeline,
-    StableDiffusionXLPipeline,
-)
+from diffusers import AutoencoderKL, DiffusionPipeline
 from PIL import Image, ImageDraw
 
 from katz_graph.mini.draw import draw
@@ -26,8 +17,10 @@ from katz_graph.mini.evaluate import HINTS, Paint, evaluate, failures, held_out_
 from katz_graph.mini.judge import load_judge
 from katz_graph.mini.text import LENGTH
 from katz_graph.mini.train_judge import examine
-from katz_graph.mini.train_transformer import SPACE, load_flow_painter
+from katz_graph.mini.train_noise import NOISE
+from katz_graph.mini.train_transformer import FLOW, load_flow_painter
 from katz_graph.mini.train_transformer_lora import ALPHA, RANK, STYLE, attach, load_lora
+from katz_graph.mini.training import load_model
 from katz_graph.mini.world import STYLES, caption
 from katz_graph.picture.filters import canny
 
@@ -68,13 +61,13 @@ def drawn(channels: int, height: int, width: int, seeds: Sequence[int]) -> torch
 
 
 class StockPaint:
-    """Paints with StableDiffusionXLPipeline (with a ControlNet where one is asked for) over a
-    `weights` folder, Euler, fp32.
+    """Paints with the stock pipeline of the miniature that predicts noise (with a ControlNet where
+    one is asked for) over a `weights` folder, Euler, fp32.
     """
 
     def __init__(self, weights: Path, guidance: float = 4.0) -> None:
         self.weights, self.guidance = weights, guidance
-        self.pipeline = StableDiffusionXLPipeline.from_pretrained(
+        self.pipeline = DiffusionPipeline.from_pretrained(
             weights / "pipeline", torch_dtype=torch.float32
         )
         self.pipeline.set_progress_bar_config(disable=True)
@@ -114,24 +107,18 @@ class StockPaint:
             pictures = self.pipeline(**common).images
         else:
             kind, hints = control
-            model = ControlNetModel.from_pretrained(
-                self.weights / "controlnet" / kind, torch_dtype=torch.float32
-            )
-            guided = StableDiffusionXLControlNetPipeline(
-                **self.pipeline.components,
-                controlnet=model,
-                force_zeros_for_empty_prompt=False,
-                add_watermarker=False,
-            )
+            model = load_model(self.weights / "controlnet" / kind)
+            guided = NOISE.control_pipeline(**self.pipeline.components, controlnet=model)
             guided.set_progress_bar_config(disable=True)
             pictures = guided(**common, image=hints.permute(0, 3, 1, 2)).images
         return pictures.permute(0, 2, 3, 1).float()  # type: ignore[no-any-return]
 
 
 class StockFlowPaint:
-    """Paints with StableDiffusion3Pipeline (with a ControlNet where one is asked for) over a
-    `weights` folder, Euler with a shift of 3, fp32. Captions are encoded as in training: the
-    pipeline would want a projection of CLIP's first encoder, which the other family needs without.
+    """Paints with the stock pipeline of the miniature transformer (with a ControlNet where one is
+    asked for) over a `weights` folder, Euler with a shift of 3, fp32. Captions are encoded as in
+    training: the pipeline would want a projection of CLIP's first encoder, which the other family
+    needs without.
     """
 
     def __init__(self, weights: Path, guidance: float = 5.0) -> None:
@@ -139,15 +126,16 @@ class StockFlowPaint:
         flow = weights / "flow"
         vae = AutoencoderKL.from_pretrained(flow / "vae", torch_dtype=torch.float32)
         # the pipeline samples a hint's latents, training and ComfyUI take their mean: no variance
-        vae.encoder.conv_out.weight.data[SPACE.channels :] = 0.0
-        vae.encoder.conv_out.bias.data[SPACE.channels :] = -30.0
+        self.channels = vae.config.latent_channels
+        vae.encoder.conv_out.weight.data[self.channels :] = 0.0
+        vae.encoder.conv_out.bias.data[self.channels :] = -30.0
         self.painter = load_flow_painter(weights / "pipeline", flow)
         self.styled = attach(self.painter.transformer)
         load_lora(self.styled, weights / "loras" / f"flow-{STYLE}.safetensors")
         self.parts = {
-            "transformer": self.painter.transformer,
+            FLOW.part: self.painter.transformer,
             "vae": vae,
-            "scheduler": FlowMatchEulerDiscreteScheduler.from_pretrained(flow / "scheduler"),
+            "scheduler": type(FLOW.scheduler()).from_pretrained(flow / "scheduler"),
         } | {
             f"{part}{number}": None
             for part in ("text_encoder", "tokenizer")
@@ -177,17 +165,15 @@ class StockFlowPaint:
             "width": SIDE,
             "num_inference_steps": steps,
             "guidance_scale": self.guidance,
-            "latents": drawn(SPACE.channels, SIDE, SIDE, seeds),
+            "latents": drawn(self.channels, SIDE, SIDE, seeds),
             "output_type": "pt",
         }
         if control is None:
-            pipeline = StableDiffusion3Pipeline(**self.parts)
+            pipeline = FLOW.pipeline(**self.parts)
         else:
             kind, hints = control
-            model = SD3ControlNetModel.from_pretrained(
-                self.weights / "controlnet" / f"flow-{kind}", torch_dtype=torch.float32
-            )
-            pipeline = StableDiffusion3ControlNetPipeline(**self.parts, controlnet=model)
+            model = load_model(self.weights / "controlnet" / f"flow-{kind}")
+            pipeline = FLOW.control_pipeline(**self.parts, controlnet=model)
             common["control_image"] = 2 * hints.permute(0, 3, 1, 2) - 1  # as tensors go in
         pipeline.set_progress_bar_config(disable=True)
         return pipeline(**common).images.permute(0, 2, 3, 1).float()  # type: ignore[no-any-return]

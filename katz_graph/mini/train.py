@@ -25,8 +25,9 @@ from katz_graph.mini.stage_log import StageLog
 from katz_graph.mini.train_controlnet import train_controlnet
 from katz_graph.mini.train_judge import train_judge
 from katz_graph.mini.train_lora import train_loras
+from katz_graph.mini.train_noise import load_painter, new_painter, save_pipeline, train_noise
 from katz_graph.mini.train_transformer import (
-    SPACE,
+    FLOW,
     STATE,
     load_flow_painter,
     new_flow_painter,
@@ -34,7 +35,6 @@ from katz_graph.mini.train_transformer import (
 )
 from katz_graph.mini.train_transformer_controlnet import train_transformer_controlnet
 from katz_graph.mini.train_transformer_lora import STYLE, train_transformer_lora
-from katz_graph.mini.train_unet import load_painter, new_painter, save_pipeline, train_unet
 from katz_graph.mini.train_vae import train_vae
 from katz_graph.mini.training import Budget, prepare
 from katz_graph.mini.world import Scene, Thing
@@ -44,7 +44,7 @@ STAGES = (
     "decoder",
     "flow-vae",
     "judge",
-    "unet",
+    "noise",
     "flow",
     "flow-silhouette",
     "flow-lora",
@@ -61,7 +61,7 @@ STEPS = {
     "decoder": 4000,
     "flow-vae": 3000,
     "judge": 2500,
-    "unet": 8000,
+    "noise": 8000,
     "flow": 10000,
     "flow-silhouette": 1200,
     "flow-lora": 1500,
@@ -126,7 +126,7 @@ def ship(work: Path) -> None:
     if (work / "shipped").exists():
         shutil.copytree(work / "shipped", weights)
     else:
-        ship_unet(work, weights)
+        ship_noise(work, weights)
     ship_transformer(work / "flow", weights)
     for file in weights.rglob("config.json"):  # diffusers notes there where a model was loaded from
         settings = json.loads(file.read_text("utf-8"))
@@ -137,14 +137,14 @@ def ship(work: Path) -> None:
 
 
 def ship_transformer(flow: Path, weights: Path) -> None:
-    for name in ("transformer", "text_encoder_3", "tokenizer_3", "scheduler"):
+    for name in (FLOW.part, "text_encoder_3", "tokenizer_3", "scheduler"):
         shutil.copytree(flow / name, weights / "flow" / name)
     load_vae(flow / "vae").half().save_pretrained(weights / "flow" / "vae")
     shutil.copytree(flow / "silhouette", weights / "controlnet" / "flow-silhouette")
     shutil.copy(flow / "lora.safetensors", weights / "loras" / f"flow-{STYLE}.safetensors")
 
 
-def ship_unet(work: Path, weights: Path) -> None:
+def ship_noise(work: Path, weights: Path) -> None:
     save_pipeline(load_painter(work / "pipeline"), load_vae(finest_vae(work)), weights / "pipeline")
     for name in ("edges", "silhouette"):
         shutil.copytree(work / "controlnet" / name, weights / "controlnet" / name)
@@ -180,10 +180,10 @@ def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bo
             start_from=work / "vae",
             decoder_only=True,
         )
-    elif stage == "unet":
+    elif stage == "noise":
         vae = load_vae(work / "vae")
         painter = load_painter(work / "pipeline") if resume else new_painter(work / "tokenizers")
-        train_unet(
+        train_noise(
             painter,
             vae,
             load_corpus(work, vae),
@@ -225,7 +225,7 @@ def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, re
     if stage == "flow-vae":
         given = finest_vae(work)
         (folder / "corpus.pt").unlink(missing_ok=True)
-        train_vae(folder / "vae", budget, seed, start_from=given, space=SPACE)
+        train_vae(folder / "vae", budget, seed, start_from=given, space=FLOW.space)
         return
     vae = load_vae(folder / "vae")
     buckets = load_flow_corpus(work, vae)
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="unet, edges, silhouette, lora: train for a budget more from what is there; flow: "
+        help="noise, edges, silhouette, lora: train for a budget more from what is there; flow: "
         "go on where it was cut off, up to the budget",
     )
     parser.add_argument(

@@ -1,4 +1,6 @@
-"""Trains a miniature ControlNet ("edges" or "silhouette") beside the finished, frozen UNet."""
+"""Trains a miniature ControlNet ("edges" or "silhouette") beside the finished, frozen network
+that predicts noise.
+"""
 
 import copy
 from pathlib import Path
@@ -6,12 +8,19 @@ from typing import Literal
 
 import numpy as np
 import torch
-from diffusers import ControlNetModel, SD3ControlNetModel
+from diffusers import ModelMixin
 
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.text import rows_at
-from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
-from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
+from katz_graph.mini.train_noise import (
+    NOISE,
+    Painter,
+    batch_captions,
+    noise_levels,
+    noised,
+    pick,
+)
+from katz_graph.mini.training import Budget, Descent, autocast, load_model, prepare, squared_error
 from katz_graph.picture.filters import canny
 
 Hint = Literal["edges", "silhouette"]
@@ -25,7 +34,7 @@ def hints(kind: Hint, bucket: Bucket, chosen: list[int]) -> torch.Tensor:
     return maps.unsqueeze(1).expand(-1, 3, -1, -1)
 
 
-def save_controlnet(model: ControlNetModel | SD3ControlNetModel, folder: Path) -> None:
+def save_controlnet(model: ModelMixin, folder: Path) -> None:
     """Saves in fp16; the live model keeps its fp32 weights and is untouched."""
     copy.deepcopy(model).half().save_pretrained(folder, safe_serialization=True)
 
@@ -40,14 +49,9 @@ def train_controlnet(
     levels = noise_levels()
     for module in painter.modules():
         module.requires_grad_(False).eval()
-    if resume:
-        model = ControlNetModel.from_pretrained(output, torch_dtype=torch.float32)
-    else:
-        model = ControlNetModel.from_unet(
-            painter.unet, conditioning_embedding_out_channels=(8, 16, 32, 64)
-        )
+    model = load_model(output) if resume else NOISE.control(painter.network)
     model.requires_grad_(True).train()
-    prepare(painter.unet)
+    prepare(painter.network)
     prepare(model)
 
     def loss(progress: float) -> torch.Tensor:
@@ -67,7 +71,7 @@ def train_controlnet(
                 added_cond_kwargs=added,
                 return_dict=False,
             )
-            predicted = painter.unet(
+            predicted = painter.network(
                 noisy, timesteps, hidden, added_cond_kwargs=added,
                 down_block_additional_residuals=down, mid_block_additional_residual=mid,
             ).sample  # fmt: skip

@@ -16,7 +16,14 @@ from torch import nn
 
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.text import rows_at
-from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
+from katz_graph.mini.train_noise import (
+    NOISE,
+    Painter,
+    batch_captions,
+    noise_levels,
+    noised,
+    pick,
+)
 from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
 from katz_graph.mini.world import STYLES
 
@@ -32,7 +39,7 @@ class Recipe:
 
     rank: int
     alpha: float
-    unet: tuple[str, ...]
+    network: tuple[str, ...]
     encoder: bool
     naming: str
 
@@ -70,7 +77,7 @@ class Adapters:
     take part.
     """
 
-    # style -> "unet.…" / "text_encoder.…" module name -> layer
+    # style -> name of a module, which begins with its part's in a pipeline -> layer
     layers: dict[str, dict[str, LowRank]]
     active: set[str] = field(default_factory=set)
 
@@ -96,7 +103,7 @@ class Adapters:
 
 def _named_layers(painter: Painter) -> Iterator[tuple[str, str, nn.Module]]:
     parts = {
-        "unet": painter.unet,
+        NOISE.part: painter.network,
         "text_encoder": painter.encoder,
         "text_encoder_2": painter.encoder_2,
     }
@@ -112,7 +119,7 @@ def attach(painter: Painter) -> Adapters:
     for part, name, module in _named_layers(painter):
         beside = {}
         for style, recipe in RECIPES.items():
-            suffixes = recipe.unet if part == "unet" else ENCODER if recipe.encoder else ()
+            suffixes = recipe.network if part == NOISE.part else ENCODER if recipe.encoder else ()
             if any(name.endswith("." + suffix) or name == suffix for suffix in suffixes):
                 assert isinstance(module, nn.Linear | nn.Conv2d)
                 beside[style] = adapters.layers[style][f"{part}.{name}"] = LowRank(
@@ -124,18 +131,20 @@ def attach(painter: Painter) -> Adapters:
 
 
 def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
-    """Names the down, up and (if the naming has one) alpha tensor of a layer "unet.…" or
-    "text_encoder.…".
+    """Names the down, up and (if the naming has one) alpha tensor of a layer, whose name
+    begins with its part's in a pipeline.
     """
     part, name = layer.split(".", 1)
-    if part != "unet" and not name.startswith("text_model."):
+    if part != NOISE.part and not name.startswith("text_model."):
         # files say so, whatever this version of transformers calls its modules
         name = f"text_model.{name}"
     if naming == "kohya":
-        prefix = {"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}[
-            part
-        ]
-        flat = f"{prefix}_{name.replace('.', '_')}"
+        prefixes = {
+            NOISE.part: NOISE.lora_prefix,
+            "text_encoder": "lora_te1_",
+            "text_encoder_2": "lora_te2_",
+        }
+        flat = prefixes[part] + name.replace(".", "_")
         return f"{flat}.lora_down.weight", f"{flat}.lora_up.weight", f"{flat}.alpha"
     if naming == "peft":
         return f"{part}.{name}.lora_A.weight", f"{part}.{name}.lora_B.weight", None
@@ -187,7 +196,7 @@ def train_loras(
     levels = noise_levels()
     for module in painter.modules():
         module.requires_grad_(False).eval()
-    prepare(painter.unet)
+    prepare(painter.network)
     adapters = attach(painter)
     if resume:
         load_loras(adapters, output)
@@ -209,7 +218,7 @@ def train_loras(
         with autocast():
             hidden, pooled = painter.encode(captions, rows_at(progress))
             added = painter.added(pooled, styled.height, styled.width)
-            predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
+            predicted = painter.network(noisy, timesteps, hidden, added_cond_kwargs=added).sample
         return squared_error(predicted, noise, weight)
 
     descent = Descent("loras", adapters.parameters(), budget, peak)

@@ -1,5 +1,6 @@
-"""Trains the miniature SD3-shaped transformer together with a small T5 on latents of drawn
-pictures. CLIP's encoders are those that were trained with the UNet, and stay as they are.
+"""Trains the miniature transformer, which predicts velocities, together with a small T5 on latents
+of drawn pictures. CLIP's encoders are those of the miniature that predicts noise, and stay as they
+are.
 """
 
 import copy
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel
+from diffusers import ModelMixin
 from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
@@ -19,47 +20,22 @@ from transformers import (
     T5Tokenizer,
 )
 
-from katz_graph.latent_space import LatentSpace
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.text import WIDTH, rows_at, write_unigram_tokenizer
-from katz_graph.mini.train_unet import batch_captions, pick
-from katz_graph.mini.training import Budget, Descent, autocast, hidden_weights, squared_error
+from katz_graph.mini.train_noise import batch_captions, pick
+from katz_graph.mini.training import (
+    Budget,
+    Descent,
+    autocast,
+    hidden_weights,
+    load_model,
+    squared_error,
+)
+from katz_graph.models.families.shared.miniature import miniature
 
+FLOW = miniature("flow")
 STATE = "state.pt"  # what a training that is cut off goes on with
-SPACE = LatentSpace(channels=16, factor=8, scale=1.5305, shift=0.0609)  # as SD3's
-PATCH, LARGEST = 2, 32  # cells: a token's side, the longest side of a picture
-WIDE, HEADS, BLOCKS = 144, 3, 6
 EARLIER = 0.5  # above 0: more draws where noise prevails
-
-
-def build_transformer() -> SD3Transformer2DModel:
-    """Makes a transformer of random weights whose modulations begin at zero: every block passes on
-    what it gets (AdaLN-zero, Peebles and Xie 2023).
-    """
-    model = SD3Transformer2DModel(
-        sample_size=16,
-        patch_size=PATCH,
-        in_channels=SPACE.channels,
-        out_channels=SPACE.channels,
-        num_layers=BLOCKS,
-        attention_head_dim=WIDE // HEADS,
-        num_attention_heads=HEADS,
-        joint_attention_dim=2 * WIDTH,
-        caption_projection_dim=WIDE,
-        pooled_projection_dim=2 * WIDTH,
-        pos_embed_max_size=LARGEST // PATCH,
-        qk_norm="rms_norm",
-    )
-    for module in model.transformer_blocks.modules():
-        if isinstance(module, torch.nn.Linear):
-            torch.nn.init.xavier_uniform_(module.weight)
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear):
-            if name.endswith(("norm1.linear", "norm1_context.linear", "norm_out.linear")):
-                torch.nn.init.zeros_(module.weight)
-            torch.nn.init.zeros_(module.bias)
-    torch.nn.init.zeros_(model.proj_out.weight)
-    return model
 
 
 def build_t5(tokenizer: T5Tokenizer) -> T5EncoderModel:
@@ -83,17 +59,13 @@ def build_t5(tokenizer: T5Tokenizer) -> T5EncoderModel:
     )
 
 
-def build_scheduler() -> FlowMatchEulerDiscreteScheduler:
-    return FlowMatchEulerDiscreteScheduler(shift=3.0)
-
-
 @dataclass(slots=True)
 class FlowPainter:
     """Predicts velocities from captions and noisy latents: transformer and T5, which are trained,
     CLIP's encoders, which are not, and the tokenizers.
     """
 
-    transformer: SD3Transformer2DModel
+    transformer: ModelMixin
     encoder: CLIPTextModel
     encoder_2: CLIPTextModelWithProjection
     encoder_3: T5EncoderModel
@@ -131,13 +103,14 @@ def new_flow_painter(clip: Path, tokenizer: Path) -> FlowPainter:
     writes T5's tokenizer.
     """
     words = write_unigram_tokenizer(tokenizer)
-    return FlowPainter(build_transformer(), *_clip_of(clip), build_t5(words), *_words(clip), words)
+    transformer = FLOW.network(WIDTH)
+    return FlowPainter(transformer, *_clip_of(clip), build_t5(words), *_words(clip), words)
 
 
 def load_flow_painter(clip: Path, folder: Path) -> FlowPainter:
     """Loads a painter from its folder, in fp32."""
     return FlowPainter(
-        SD3Transformer2DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32),
+        load_model(folder / FLOW.part),
         *_clip_of(clip),
         T5EncoderModel.from_pretrained(folder / "text_encoder_3", dtype=torch.float32),
         *_words(clip),
@@ -166,10 +139,10 @@ def save_flow_painter(
     painter: FlowPainter, folder: Path, dtype: torch.dtype = torch.float16
 ) -> None:
     """Writes transformer, T5, its tokenizer and the scheduler as a pipeline's folder has them."""
-    for module, name in (painter.transformer, "transformer"), (painter.encoder_3, "text_encoder_3"):
+    for module, name in (painter.transformer, FLOW.part), (painter.encoder_3, "text_encoder_3"):
         copy.deepcopy(module).to(dtype).save_pretrained(folder / name, safe_serialization=True)
     painter.tokenizer_3.save_pretrained(folder / "tokenizer_3")
-    build_scheduler().save_pretrained(folder / "scheduler")
+    FLOW.scheduler().save_pretrained(folder / "scheduler")
 
 
 def on_the_way(latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

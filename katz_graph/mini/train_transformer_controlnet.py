@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, SD3ControlNetModel
+from diffusers import AutoencoderKL
 
 from katz_graph.mini.corpus import Bucket, encode
 from katz_graph.mini.train_controlnet import save_controlnet
-from katz_graph.mini.train_transformer import FlowPainter, flow_error
-from katz_graph.mini.train_unet import batch_captions, pick
+from katz_graph.mini.train_noise import batch_captions, pick
+from katz_graph.mini.train_transformer import FLOW, FlowPainter, flow_error
 from katz_graph.mini.training import Budget, Descent, hidden_weights
-
-BLOCKS = 3
 
 
 def train_transformer_controlnet(
@@ -33,9 +31,7 @@ def train_transformer_controlnet(
         return bucket.silhouettes(chosen).unsqueeze(-1).expand(-1, -1, -1, 3)
 
     hints, shown = encode(vae, silhouettes, pictures), bucket.first(pictures)
-    model = SD3ControlNetModel.from_transformer(painter.transformer, BLOCKS, 0)
-    # it is told the pooled text, and its hint is shifted: those of the default's zeros are not
-    model.register_to_config(force_zeros_for_pooled_projection=False)
+    model = FLOW.control(painter.transformer)
     model.requires_grad_(True).train()
     model.pos_embed.requires_grad_(False)
 

@@ -6,42 +6,30 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, SD3Transformer2DModel
+from diffusers import AutoencoderKL, ModelMixin
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.train_lora import LowRank
-from katz_graph.mini.train_transformer import FlowPainter, flow_error
-from katz_graph.mini.train_unet import batch_captions, pick
+from katz_graph.mini.train_noise import batch_captions, pick
+from katz_graph.mini.train_transformer import FLOW, FlowPainter, flow_error
 from katz_graph.mini.training import Budget, Descent
 
 STYLE, RANK, ALPHA = "dusk", 4, 4.0
-FUSED = {
-    "x_block.attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
-    "context_block.attn.qkv": ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
-}
-ALONE = {
-    "x_block.attn.proj": "attn.to_out.0",
-    "x_block.mlp.fc1": "ff.net.0.proj",
-    "x_block.mlp.fc2": "ff.net.2",
-    "context_block.attn.proj": "attn.to_add_out",
-    "context_block.mlp.fc1": "ff_context.net.0.proj",
-    "context_block.mlp.fc2": "ff_context.net.2",
-}
 
 
-def attach(model: SD3Transformer2DModel) -> dict[str, LowRank]:
+def attach(model: ModelMixin) -> dict[str, LowRank]:
     """Hooks new low-rank layers beside those of every block; returns them by original names. The
     last block's text goes no further, and lacks some.
     """
     layers: dict[str, LowRank] = {}
-    for number, block in enumerate(model.transformer_blocks):
-        there = dict(block.named_modules())
-        for name, given in (FUSED | {name: (one,) for name, one in ALONE.items()}).items():
-            parts = [one for one in map(there.get, given) if isinstance(one, nn.Linear)]
-            if parts:
-                layers[f"joint_blocks.{number}.{name}"] = _beside(parts)
+    there = dict(model.named_modules())
+    for number in range(len(model.transformer_blocks)):
+        for name, given in FLOW.lora_layers.items():
+            parts = [there.get(one.format(number)) for one in given]
+            if linear := [one for one in parts if isinstance(one, nn.Linear)]:
+                layers[name.format(number)] = _beside(linear)
     return layers
 
 
@@ -68,7 +56,7 @@ def _beside(parts: list[nn.Linear]) -> LowRank:
 
 
 def _key(name: str, part: str) -> str:
-    return f"lora_unet_{name.replace('.', '_')}.{part}"
+    return f"{FLOW.lora_prefix}{name.replace('.', '_')}.{part}"
 
 
 def save_lora(layers: dict[str, LowRank], file: Path) -> None:

@@ -15,8 +15,8 @@ from types import MethodType
 import numpy as np
 import torch
 import torch.nn.functional as F
-from diffusers import ControlNetModel, UNet2DConditionModel
-from diffusers.models.attention_processor import AttnProcessor
+from diffusers import AutoModel, ModelMixin
+from diffusers.models.attention_processor import Attention, AttnProcessor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # Muon's rate over AdamW's 1.2e-3: 2, 5, 10 and 20 times that end at 0.472, 0.382, 0.365 and 0.371
@@ -211,9 +211,14 @@ def prepare(model: torch.nn.Module) -> torch.nn.Module:
     for module in model.modules():
         if isinstance(module, torch.nn.GroupNorm):
             module.forward = MethodType(_group_norm, module)  # type: ignore[method-assign]
-    if isinstance(model, UNet2DConditionModel | ControlNetModel):
-        model.set_attn_processor(AttnProcessor())
+        elif isinstance(module, Attention):
+            module.set_processor(AttnProcessor())
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def load_model(folder: Path) -> ModelMixin:
+    """Loads a network or ControlNet of any class, in fp32."""
+    return AutoModel.from_pretrained(str(folder), torch_dtype=torch.float32)  # it takes no Path
 
 
 def autocast() -> torch.autocast:

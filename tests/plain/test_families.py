@@ -1,6 +1,6 @@
 """What a model family is stands in its folder: the rest of the program asks the declaration, and
-holds no family's name, not in docstrings and comments either, but for words of others, and for the
-models that benches measure and the miniatures are.
+holds no family's name, not in docstrings and comments either, but for words of ComfyUI's and the
+nodes that stand for a UNet's stages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from katz_graph.models.family import families
 ROOT = Path(__file__).parents[2]
 FAMILIES = "katz_graph/models/families/"
 COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
-WORDS = {  # file -> words that it must spell; first those of somebody else's vocabulary
+WORDS = {  # file -> words of somebody else's vocabulary that it must spell
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by its name
     # values of the node AlignYourStepsScheduler
@@ -29,25 +29,9 @@ WORDS = {  # file -> words that it must spell; first those of somebody else's vo
     "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
-    # what the miniatures are
-    "katz_graph/mini/measure.py": {"controlnetmodel", "sd3controlnetmodel"},
-    "katz_graph/mini/train.py": {"unet"},
-    "katz_graph/mini/train_controlnet.py": {"controlnetmodel", "sd3controlnetmodel", "unet"},
-    "katz_graph/mini/train_lora.py": {"unet"},
-    "katz_graph/mini/train_transformer.py": {"sd3transformer2dmodel", "unet"},
-    "katz_graph/mini/train_transformer_controlnet.py": {"sd3controlnetmodel", "unet"},
-    "katz_graph/mini/train_transformer_lora.py": {"sd3transformer2dmodel", "unet"},
-    "katz_graph/mini/train_unet.py": {"unet", "unet2dconditionmodel"},
-    "katz_graph/mini/training.py": {"controlnetmodel", "unet2dconditionmodel"},
 }
 SAID = re.compile(r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|UNet", re.IGNORECASE)
-SAYING = {  # files whose docstrings and comments say them
-    "nodes/denoise.py",
-    "katz_graph/mini/train_controlnet.py",
-    "katz_graph/mini/train_lora.py",
-    "katz_graph/mini/train_transformer.py",
-    "katz_graph/mini/train_unet.py",
-}
+SAYING = {"nodes/denoise.py"}  # files whose docstrings and comments say them
 
 
 def names() -> set[str]:

@@ -1,5 +1,5 @@
-"""Trains the miniature SDXL-shaped UNet together with its two text encoders on latents of drawn
-pictures.
+"""Trains the miniature network that predicts noise together with its two text encoders on latents
+of drawn pictures.
 """
 
 import copy
@@ -9,12 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import (
-    AutoencoderKL,
-    EulerDiscreteScheduler,
-    StableDiffusionXLPipeline,
-    UNet2DConditionModel,
-)
+from diffusers import AutoencoderKL, ModelMixin
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from katz_graph.mini.corpus import Bucket
@@ -26,60 +21,34 @@ from katz_graph.mini.text import (
     write_tokenizer,
     write_vocabulary,
 )
-from katz_graph.mini.training import Budget, Descent, autocast, prepare, squared_error
+from katz_graph.mini.training import Budget, Descent, autocast, load_model, prepare, squared_error
 from katz_graph.mini.world import Scene, loose_caption
+from katz_graph.models.families.shared.miniature import miniature
 
-SIZE_WIDTH = 32
+NOISE = miniature("noise")
 EARLIER = 0.6  # below 1: timesteps are drawn with more noise than evenly
 DROPPED = 0.1  # captions replaced by the empty string
-
-
-def build_unet() -> UNet2DConditionModel:
-    return UNet2DConditionModel(
-        sample_size=16,
-        block_out_channels=(64, 96, 128),
-        layers_per_block=1,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=2 * WIDTH,
-        attention_head_dim=(2, 3, 4),
-        addition_embed_type="text_time",
-        addition_time_embed_dim=SIZE_WIDTH,
-        projection_class_embeddings_input_dim=WIDTH + 6 * SIZE_WIDTH,
-        norm_num_groups=16,
-        use_linear_projection=True,
-    )
-
-
-def build_scheduler() -> EulerDiscreteScheduler:
-    return EulerDiscreteScheduler(
-        beta_schedule="scaled_linear",
-        beta_start=0.00085,
-        beta_end=0.012,
-        timestep_spacing="leading",
-        steps_offset=1,
-    )
 
 
 @dataclass(slots=True)
 class Painter:
     """Predicts noise from captions and noisy latents: the trainable part and its tokenizers."""
 
-    unet: UNet2DConditionModel
+    network: ModelMixin
     encoder: CLIPTextModel
     encoder_2: CLIPTextModelWithProjection
     tokenizer: CLIPTokenizer
     tokenizer_2: CLIPTokenizer
 
     def modules(self) -> tuple[torch.nn.Module, ...]:
-        return self.unet, self.encoder, self.encoder_2
+        return self.network, self.encoder, self.encoder_2
 
     def parameters(self) -> list[torch.nn.Parameter]:
         return [parameter for module in self.modules() for parameter in module.parameters()]
 
     def encode(self, captions: list[str], rows: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns hidden states [B, rows, 2·WIDTH] and pooled [B, WIDTH], as
-        StableDiffusionXLPipeline.encode_prompt, which gives 77 rows.
+        `encode_prompt` of the stock pipeline makes them, which gives 77 rows.
         """
         tokens = [
             tokenizer(
@@ -106,13 +75,13 @@ def new_painter(folder: Path) -> Painter:
     first = write_tokenizer(folder / "tokenizer", "<|endoftext|>")
     second = write_tokenizer(folder / "tokenizer_2", "!")
     encoder, encoder_2 = build_encoders(first, second)
-    return Painter(build_unet(), encoder, encoder_2, first, second)
+    return Painter(NOISE.network(WIDTH), encoder, encoder_2, first, second)
 
 
 def load_painter(folder: Path) -> Painter:
     """Loads a painter from a pipeline folder, in fp32."""
     return Painter(
-        UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float32),
+        load_model(folder / NOISE.part),
         CLIPTextModel.from_pretrained(
             folder / "text_encoder", dtype=torch.float32, attn_implementation="eager"
         ),
@@ -126,7 +95,7 @@ def load_painter(folder: Path) -> Painter:
 
 def noise_levels() -> torch.Tensor:
     """Returns the cumulative products of alpha for the 1,000 training timesteps."""
-    levels: torch.Tensor = build_scheduler().alphas_cumprod.float()
+    levels: torch.Tensor = NOISE.scheduler().alphas_cumprod.float()
     return levels
 
 
@@ -172,40 +141,39 @@ def pick(
 def save_pipeline(
     painter: Painter, vae: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float16
 ) -> None:
-    """Writes a folder that StableDiffusionXLPipeline.from_pretrained loads."""
-    unet, encoder, encoder_2, decoder = (
-        copy.deepcopy(m) for m in (painter.unet, painter.encoder, painter.encoder_2, vae)
+    """Writes a folder that `from_pretrained` of a stock pipeline loads."""
+    network, encoder, encoder_2, decoder = (
+        copy.deepcopy(m) for m in (painter.network, painter.encoder, painter.encoder_2, vae)
     )
-    for module in unet.modules(), decoder.modules():
+    for module in network.modules(), decoder.modules():
         for part in module:
             part.__dict__.pop("forward", None)  # what `prepare` put over group norms
-    pipeline = StableDiffusionXLPipeline(
+    pipeline = NOISE.pipeline(
         vae=decoder.to(dtype, memory_format=torch.contiguous_format),
         text_encoder=encoder.to(dtype),
         text_encoder_2=encoder_2.to(dtype),
         tokenizer=painter.tokenizer,
         tokenizer_2=painter.tokenizer_2,
-        unet=unet.to(dtype, memory_format=torch.contiguous_format),
-        scheduler=build_scheduler(),
-        force_zeros_for_empty_prompt=False,
-        add_watermarker=False,
+        scheduler=NOISE.scheduler(),
+        **{NOISE.part: network.to(dtype, memory_format=torch.contiguous_format)},
     )
     pipeline.save_pretrained(folder, safe_serialization=True)
     write_vocabulary(painter.tokenizer, folder / "tokenizer")
     write_vocabulary(painter.tokenizer_2, folder / "tokenizer_2")
 
 
-def train_unet(
+def train_noise(
     painter: Painter, vae: AutoencoderKL, buckets: list[Bucket], output: Path, budget: Budget,
     seed: int = 0, batch: int = 32, peak: float = 1.2e-3, native: float = 0.7,
 ) -> None:  # fmt: skip
-    """Trains UNet and text encoders together, on the native size alone at first and with the part
-    `native` of it for the last third; writes the averaged pipeline to `output` every 1,000 updates.
+    """Trains network and text encoders together, on the native size alone at first and with the
+    part `native` of it for the last third; writes the averaged pipeline to `output` every 1,000
+    updates.
     """
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)
     levels = noise_levels()
-    prepare(painter.unet)
+    prepare(painter.network)
     for module in painter.modules():
         module.train()
 
@@ -217,8 +185,8 @@ def train_unet(
         with autocast():
             hidden, pooled = painter.encode(captions, rows_at(progress))
             added = painter.added(pooled, bucket.height, bucket.width)
-            predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
+            predicted = painter.network(noisy, timesteps, hidden, added_cond_kwargs=added).sample
         return squared_error(predicted, noise, weight)
 
-    descent = Descent("unet", painter.parameters(), budget, peak, average=0.999, every=1000)
+    descent = Descent("noise", painter.parameters(), budget, peak, average=0.999, every=1000)
     descent.run(loss, lambda: save_pipeline(painter, vae, output))
