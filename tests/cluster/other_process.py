@@ -49,20 +49,19 @@ class Other:
 
 
 class End:
-    """This side's peer, with the values that came and the moment that it was lost."""
+    """This side's peer, with the values that came, and the moment that it was lost and why."""
 
     def __init__(self, connection: Connection, bulk: Any) -> None:
         self.lost: list[float] = []
+        self.reasons: list[str] = []
         self._came = threading.Event()
         self.mailbox = Mailbox(self._came.set)
         self.bulk = bulk
-        self.peer = Peer(
-            "other",
-            connection,
-            self.mailbox,
-            bulk,
-            lambda name, why: self.lost.append(time.monotonic()),
-        )
+        self.peer = Peer("other", connection, self.mailbox, bulk, self._was_lost)
+
+    def _was_lost(self, name: str, why: str) -> None:
+        self.reasons.append(why)
+        self.lost.append(time.monotonic())
 
     def send(self, operation: str, value: Any, evaluation: int | None = None) -> None:
         self.peer.send(Address("r", 1, operation, 0, evaluation), value)
@@ -82,6 +81,13 @@ class End:
         while not self.lost and time.monotonic() < deadline:
             time.sleep(0.005)
         return len(self.lost) == 1
+
+
+def ended_by_the_other(end: End) -> bool:
+    """Whether the loss was told by the system, for whom the other's end of a connection is gone,
+    and not by a timeout.
+    """
+    return any(word in end.reasons[0] for word in ("closed", "reset by peer", "Broken pipe"))
 
 
 def descriptors_open() -> list[str]:

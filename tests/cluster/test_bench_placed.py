@@ -44,7 +44,7 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
     assert metrics["prediction_error"] == pytest.approx(
         abs(metrics["seconds"] / metrics["predicted_seconds"] - 1)
     )
-    assert 0 < metrics["share_of_ideal_of_a_bare_loop"] < 4
+    assert metrics["share_of_ideal_of_a_bare_loop"] > 0
     assert set(result.bounds) == {"prediction_error", "share_of_ideal", "difference"}
     assert result.ok == (metrics["prediction_error"] <= 0.10 and metrics["share_of_ideal"] >= 0.93)
 

@@ -36,7 +36,6 @@ from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Event, Progress
 from katz_graph.executor.cluster.network import WorkerNetwork
-from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
@@ -54,8 +53,6 @@ from katz_graph.models.stages import stages
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
 STEPS = 6
 BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
-NOTICED = {signal.SIGKILL: 1.0, signal.SIGSTOP: 2 * WorkerPatience().frozen}  # seconds
-RECOVERED = 5.0  # seconds, with a spare
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +134,9 @@ class TestProcesses:
         sent: signal.Signals,
         victim: str,
     ) -> None:
+        """By a spare. In how many seconds is bounded by `katz bench faults`."""
         wait_for_spare(engine)
+        spare = engine.cluster.pids()["spare 0"]
         seed = random.randrange(1 << 16)
         struck = Struck(engine, [Blow(sent, victim, random.Random(seed).randint(1, STEPS // 2))])
         with bystander(engine, beside) as others:
@@ -147,10 +146,8 @@ class TestProcesses:
             f"seed {seed}: {sent.name} of {victim}: noticed after {noticed - hit:.3f} s, recovered "
             f"after {recovered - hit:.3f} s"
         )
-        assert outcome.attempts == 2
+        assert outcome.attempts == 2 and engine.cluster.pids()[victim] == spare
         assert torch.equal(outcome.samples, expected)
-        assert noticed - hit < NOTICED[sent]
-        assert recovered - hit < RECOVERED
         assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)
 
     @pytest.mark.slow

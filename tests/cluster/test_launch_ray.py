@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ray_home import run_session
 
 from katz_graph.bench.parity import Models
 from katz_graph.errors import InputError
+from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.ray import RayCluster, RayPlace, find_places
 
 
@@ -35,10 +37,12 @@ def test_actors_serve_as_processes_do(session: dict[str, Any]) -> None:
 
 
 def test_a_lost_actor_is_noticed_and_replaced(session: dict[str, Any]) -> None:
-    lost, _, _ = session["killed"]
-    assert lost < 1.0
+    """Within how many seconds is bounded by `katz bench faults`."""
+    lost, _, reason = session["killed"]
+    assert lost < 5 and "did not answer" not in reason
     lost, _, reason = session["frozen"]
-    assert 2.0 < lost < 4.0 and "did not answer" in reason
+    silence = re.search(r"did not answer for (\S+) s", reason)
+    assert silence and float(silence[1]) >= WorkerPatience().frozen, reason
     assert session["after"] == ["ray:0", "still here"]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import signal
 import threading
 import time
@@ -28,6 +29,10 @@ from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
+
+# seconds: a silence that is suspect, with much room until it is too long; and one that never is
+PATIENT = WorkerPatience(suspect=0.5, frozen=5.0)
+ENDLESS = WorkerPatience(suspect=600.0, frozen=600.0)
 
 
 class Told:
@@ -84,7 +89,8 @@ def nothing_left() -> Iterator[None]:
 
 def test_workers_answer_and_end_with_the_block(told: Told) -> None:
     began = time.monotonic()
-    with told.make(names=("a", "b")) as supervisor:
+    patience = WorkerPatience(stop=30.0)
+    with told.make(names=("a", "b"), patience=patience) as supervisor:
         connections = supervisor.start()
         print(f"two workers that import torch were ready after {time.monotonic() - began:.2f} s")
         connections["b"].send(("echo", torch.arange(3)))
@@ -96,22 +102,22 @@ def test_workers_answer_and_end_with_the_block(told: Told) -> None:
         began = time.monotonic()
     print(f"closed after {time.monotonic() - began:.2f} s")
     assert not any(map(runs, pids))
-    assert time.monotonic() - began < 1.5  # asked, not killed after a wait
+    assert time.monotonic() - began < patience.stop / 2  # asked, not killed after a wait
 
 
-def test_a_killed_worker_is_noticed_within_a_second_and_replaced(told: Told) -> None:
-    with told.make(names=("a", "b")) as supervisor:
+def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
+    """Not by its silence. Within how many seconds is bounded by `katz bench faults`."""
+    with told.make(names=("a", "b"), patience=ENDLESS) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]
         assert pid is not None
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        name, reason, noticed = told.next("lost")
+        name, reason, noticed = told.next("lost", 5)
         with pytest.raises(RunError, match="device a: its worker is being replaced"):
             supervisor.connection("a")
-        assert name == "a" and "SIGKILL" in reason
+        assert name == "a" and "SIGKILL" in reason and "did not answer" not in reason
         print(f"SIGKILL noticed after {noticed - killed:.3f} s")
-        assert noticed - killed < 1.0
         name, connection, replaced = told.next("replaced")
         print(f"replaced without a spare after {replaced - killed:.2f} s")
         assert name == "a" and connection is supervisor.connection("a") is not first["a"]
@@ -120,18 +126,18 @@ def test_a_killed_worker_is_noticed_within_a_second_and_replaced(told: Told) -> 
         assert told.next("echo")[:2] == ("a", "again")
 
 
-def test_a_spare_replaces_at_once(told: Told) -> None:
-    with told.make(spares=True) as supervisor:
+def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
+    """Within how many seconds is bounded by `katz bench faults`."""
+    with told.make(spares=True, patience=ENDLESS) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
         pids = supervisor.pids()
         assert pids["a"] is not None
         killed = time.monotonic()
         os.kill(pids["a"], signal.SIGKILL)
-        told.next("lost")
+        told.next("lost", 5)
         _, connection, replaced = told.next("replaced")
         print(f"replaced by the spare after {replaced - killed:.3f} s")
-        assert replaced - killed < 1.0
         assert supervisor.pids()["a"] == pids["spare 0"]
         connection.send(("echo", "here"))
         assert told.next("echo")[:2] == ("a", "here")
@@ -139,7 +145,7 @@ def test_a_spare_replaces_at_once(told: Told) -> None:
 
 
 def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
-    with told.make() as supervisor:
+    with told.make(patience=PATIENT) as supervisor:
         supervisor.start()
         pid = supervisor.pids()["a"]
         assert pid is not None
@@ -151,17 +157,20 @@ def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
             time.sleep(0.05)
         with pytest.raises(Closed):  # who waits for it is not held for ever
             supervisor.connection("a").send(("echo", torch.zeros(8 << 20)))
-        assert time.monotonic() - frozen < 4.0
-        _, reason, noticed = told.next("lost")
+        _, reason, noticed = told.next("lost", 5)
         print(f"SIGSTOP noticed after {noticed - frozen:.2f} s")
-        assert 2.0 < noticed - frozen < 4.0 and "did not answer" in reason
+        silence = re.search(r"did not answer for (\S+) s", reason)
+        assert silence and float(silence[1]) >= PATIENT.frozen, reason
         assert not runs(pid)
         told.next("replaced")
 
 
 def test_busy_is_not_frozen(told: Told) -> None:
-    """All cores busy in the worker for 3 s and its interpreter lock held for 1 s and 2 s."""
-    with told.make() as supervisor:
+    """All cores busy in the worker for 3 s and its interpreter lock held for 1 s and 2 s, which are
+    suspect, and less than is forgiven by default.
+    """
+    assert PATIENT.suspect < 1.0 and WorkerPatience().frozen > 2.0
+    with told.make(patience=PATIENT) as supervisor:
         connection = supervisor.start()["a"]
         connection.send(("compute", 3.0))
         told.next("computing")
@@ -170,7 +179,7 @@ def test_busy_is_not_frozen(told: Told) -> None:
             connection.send(("echo", seconds))
             assert told.next("echo")[1] == seconds
         assert told.items.empty()
-        eventually(lambda: supervisor.states() == {"a": "ready"}, 1)
+        eventually(lambda: supervisor.states() == {"a": "ready"}, 5)
 
 
 def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:

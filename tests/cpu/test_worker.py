@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from katz_graph.executor.turns import loop
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 
 
@@ -73,24 +75,31 @@ def test_only_the_device_computes_on_several_processors() -> None:
 
 class Steps:
     """Steps of 2 ms with weights of its own, which take 40 ms to bring, and `pause` seconds after
-    each in which there is nothing to do.
+    each in which there is nothing to do. `work` lets the seconds of a step go by.
     """
 
     uncharged = 0.0
 
     def __init__(
-        self, worker: DeviceThread, there: list[str], name: str, steps: int, pause: float = 0.0
+        self,
+        worker: DeviceThread,
+        there: list[str],
+        name: str,
+        steps: int,
+        pause: float = 0.0,
+        work: Callable[[float], None] = time.sleep,
     ) -> None:
         self.weight_set = ("unet", name)
         self.switched, self.result = 0.0, name
         self._worker, self._there, self._left, self._pause = worker, there, steps, pause
+        self._work = work
         self.ready = True
 
     def step(self) -> bool:
         self.switched = 0.0 if self._there[-1] == self.result else 0.04
         if self.switched:
             self._there.append(self.result)
-        time.sleep(self.switched + 0.002)
+        self._work(self.switched + 0.002)
         self._left -= 1
         if self._pause:
             self.ready = False
@@ -108,10 +117,21 @@ class Steps:
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.005])
-def test_weights_are_not_brought_for_every_step_of_two_requests(pause: float) -> None:
+def test_weights_are_not_brought_for_every_step_of_two_requests(
+    pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that goes on with steps only: however late a timer is, the one with the weights
+    that are there is waited for. `test_turns.py` has waits that end.
+    """
+    now = [0.0]
+
+    def work(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     there = [""]
     worker = DeviceThread("switching", 1)
-    jobs = [worker.submit(Steps(worker, there, name, 30, pause)) for name in "ab"]
+    jobs = [worker.submit(Steps(worker, there, name, 30, pause, work)) for name in "ab"]
     assert [job.future.result(timeout=20) for job in jobs] == ["a", "b"]
     worker.close()
     assert len(there) <= 1 + 4  # where every other step needed another set they would be 60

@@ -219,11 +219,12 @@ def test_a_locked_file_costs_some_patience(
 
 
 def script(body: str, folder: Path) -> list[str]:
+    """Patient with other processes that write: how long that takes beside others is not asked."""
     imports = (
-        "import sys; from pathlib import Path; from katz_graph.executor.measure.store import "
-        "CostStore, Rates"
+        "import sys; from pathlib import Path; from katz_graph.executor.measure import store as "
+        "module; from katz_graph.executor.measure.store import CostStore, Rates"
     )
-    head = f"{imports}; store = CostStore(Path(sys.argv[1]))"
+    head = f"{imports}; module.PATIENCE = 30; store = CostStore(Path(sys.argv[1]))"
     return [sys.executable, "-c", f"{head}\n{body}", str(folder)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trivial_nodes import TYPES, node, run
 
@@ -52,6 +52,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(VALUES, VALUES)
 def test_tokens_are_equal_exactly_for_equal_typed_values(one: Any, other: Any) -> None:
     """repr tells 1 from 1.0 from True, and 0.0 from -0.0."""

@@ -391,12 +391,12 @@ def test_requests_that_never_become_whole(
 def test_a_websocket_lasts_longer_than_a_request_may_take(
     server: Attacked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "ASKING", 0.2)
+    monkeypatch.setattr(connections, "ASKING", 2.0)
 
     async def stay() -> None:
         async with connect(f"ws://{server.host}/ws?clientId=a&token={TOKEN}") as opened:
-            await asyncio.sleep(0.5)
-            await asyncio.wait_for(await opened.ping(), 2)
+            await asyncio.sleep(2.5)
+            await asyncio.wait_for(await opened.ping(), 10)
 
     asyncio.run(stay())
 

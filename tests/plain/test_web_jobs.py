@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from web_jobs import FakeRunner, Service, graph, on_disk, run, submission, submit
+from web_jobs import Clock, FakeRunner, Service, graph, on_disk, run, submission, submit
 
 from katz_graph.events import Progress
 from katz_graph.web.events import Ended, Started
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.jobs import STOPPING
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.retention import Retention
 from katz_graph.web.options import Limits
@@ -133,17 +134,22 @@ def test_cancelling_stops_what_waits_and_what_runs(tmp_path: Path) -> None:
 
 
 def test_a_full_queue_refuses_with_the_time_until_there_is_room(tmp_path: Path) -> None:
+    clock = Clock()
+
     async def use(service: Service) -> None:
         await submit(service, "known")
         await service.until(lambda: service.runner.names == ["known"])
-        service.runner.tell("known", Ended("completed", time.time() + 4.0))
+        clock.now += 4.0
+        service.runner.end("known")
         await service.all_ended("known")
         await submit(service, "runs")
+        await service.until(lambda: service.runner.names == ["known", "runs"])
         await submit(service, "a", "b")
+        clock.now += 1.0
         with pytest.raises(Refused, match="the queue is full: 2 jobs wait") as refused:
             await service.jobs.submit(submission("c"))
         assert (refused.value.status, refused.value.kind) == (429, "queue_full")
-        assert refused.value.retry_after == pytest.approx(4.0, abs=0.5), (
+        assert refused.value.retry_after == pytest.approx(3.0), (
             "the running job takes as long as the one before"
         )
         with pytest.raises(Refused):
@@ -152,7 +158,7 @@ def test_a_full_queue_refuses_with_the_time_until_there_is_room(tmp_path: Path) 
         await service.jobs.cancel(["a"])
         await service.jobs.admit(None, None)
 
-    run(tmp_path, use, limits=Limits(queue=2))
+    run(tmp_path, use, limits=Limits(queue=2), clock=clock)
 
 
 def test_many_at_once_never_get_beyond_the_limit(tmp_path: Path) -> None:
@@ -213,10 +219,12 @@ def test_draining_waits_then_gives_back(tmp_path: Path) -> None:
         await submit(service, "quick", "slow", "waits")
         await service.until(lambda: service.running() == ["quick", "slow"])
         service.runner.write("slow", service.output / "half.png")
-        asyncio.get_running_loop().call_later(0.05, service.runner.end, "quick")
         started = time.monotonic()
-        await service.jobs.drain(0.2)
-        assert 0.2 <= time.monotonic() - started < 2.0
+        draining = asyncio.create_task(service.jobs.drain(0.2))
+        await asyncio.sleep(0)  # it waits
+        service.runner.end("quick")
+        await draining
+        assert 0.2 <= time.monotonic() - started < STOPPING, "what stops is waited for no longer"
         assert service.runner.names == ["quick", "slow"] and service.runner.cancelled == ["slow"]
         assert await service.statuses() == {"quick": "completed"} and service.pending() == [
             "slow",
@@ -233,56 +241,62 @@ def test_draining_waits_then_gives_back(tmp_path: Path) -> None:
 
 def test_draining_ends_at_once_when_nothing_runs(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
-        await asyncio.wait_for(service.jobs.drain(30), 0.5)
+        await asyncio.wait_for(service.jobs.drain(30), 5)
 
     run(tmp_path, use)
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> None:
+    clock = Clock()
+
     async def use(service: Service) -> None:
         await submit(service, "teaches")
-        await service.until(lambda: service.running() == ["teaches"])
-        service.runner.tell("teaches", Ended("completed", time.time() + 10.0))
+        await service.until(lambda: service.runner.names == ["teaches"])
+        clock.now += 10.0
+        service.runner.end("teaches")
         await service.all_ended("teaches")
         await submit(service, "runs")
-        await service.until(lambda: service.running() == ["runs"])
+        await service.until(lambda: service.runner.names == ["teaches", "runs"])
+        clock.now += 1.0
         with pytest.raises(
             Refused, match=r"the deadline in 5\.0 s cannot be met: the job takes 10\.0 s"
         ) as refused:
-            await service.jobs.submit(submission("short", deadline=time.time() + 5.0))
+            await service.jobs.submit(submission("short", deadline=clock.now + 5.0))
         assert (refused.value.status, refused.value.kind, refused.value.retry_after) == (
             409,
             "deadline",
             None,
         )
-        with pytest.raises(Refused, match=r"waits for (10\.0|9\.9) s and takes 10\.0 s") as refused:
-            await service.jobs.submit(submission("late", deadline=time.time() + 15.0))
-        assert refused.value.status == 429 and refused.value.retry_after == pytest.approx(
-            5.0, abs=0.3
-        )
-        await service.jobs.submit(submission("fits", deadline=time.time() + 21.0))
+        with pytest.raises(Refused, match=r"waits for 9\.0 s and takes 10\.0 s") as refused:
+            await service.jobs.submit(submission("late", deadline=clock.now + 15.0))
+        assert refused.value.status == 429 and refused.value.retry_after == pytest.approx(4.0)
+        await service.jobs.submit(submission("fits", deadline=clock.now + 19.5))
         with pytest.raises(Refused) as refused:
             await service.jobs.submit(submission("odd", deadline=float("nan")))
         assert refused.value.status == 400
-        assert service.jobs.expected_wait() == pytest.approx(20.0, abs=0.3)
-        assert service.jobs.expected_waits() == {"fits": pytest.approx(10.0, abs=0.3)}
+        assert service.jobs.expected_wait() == pytest.approx(19.0)
+        assert service.jobs.expected_waits() == {"fits": pytest.approx(9.0)}
 
-    run(tmp_path, use)
+    run(tmp_path, use, clock=clock)
 
 
 def test_a_job_whose_deadline_passed_ends_without_running(tmp_path: Path) -> None:
+    clock = Clock()
+
     async def use(service: Service) -> None:
         await service.jobs.pause()
-        await submit(service, "late", deadline=time.time() + 0.1)
+        await submit(service, "late", deadline=clock.now + 0.1)
+        assert service.pending() == ["late"]
+        clock.now += 2.0
         await service.all_ended("late")
         kept = await service.jobs.job("late")
         assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.status == "failed" and kept.result.error.message.startswith(
-            "its deadline passed "
+        assert kept.status == "failed" and kept.result.error.message == (
+            "its deadline passed 1.9 s ago, before it could start"
         )
         assert service.runner.names == []
 
-    run(tmp_path, use)
+    run(tmp_path, use, clock=clock)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,19 @@ def ended(job: Job, at: float = 1010.0, status: str = "completed", **given: Any)
 
 
 @dataclass(slots=True)
+class Clock:
+    """Stands still until a test moves it on."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(slots=True)
 class FakeRunner:
     """`taken`: jobs that it has or had, in order. Jobs end when a test says so, or by themselves
-    after `seconds`.
+    after `seconds`. Events bear the time of the service's clock.
     """
 
     jobs: Jobs | None = None
@@ -54,19 +64,20 @@ class FakeRunner:
     cancelled: list[str] = field(default_factory=list)
     safe: list[str] = field(default_factory=list)
     obedient: bool = True  # ends what is cancelled
+    clock: Callable[[], float] = time.time
 
     async def run(self, job: Job) -> None:
         if self.refuses is not None:
             raise self.refuses
         self.taken.append(job)
-        self.tell(job.id, Started(time.time()))
+        self.tell(job.id, Started(self.clock()))
         if self.seconds is not None:
             asyncio.get_running_loop().call_later(self.seconds, self.end, job.id)
 
     async def cancel(self, job_id: str) -> None:
         self.cancelled.append(job_id)
         if self.obedient:
-            self.tell(job_id, Ended("cancelled", time.time()))
+            self.tell(job_id, Ended("cancelled", self.clock()))
 
     def kept(self, job_id: str) -> None:
         self.safe.append(job_id)
@@ -81,7 +92,7 @@ class FakeRunner:
         self.tell(job_id, Wrote(file.name, place))
 
     def end(self, job_id: str, **given: Any) -> None:
-        self.tell(job_id, Ended("completed", time.time(), **given))
+        self.tell(job_id, Ended("completed", self.clock(), **given))
 
     @property
     def names(self) -> list[str]:
@@ -147,7 +158,7 @@ async def serving(
         retention or Retention(),
         clock,
     )
-    runner.jobs = jobs
+    runner.jobs, runner.clock = jobs, clock
     await jobs.start()
     try:
         yield Service(jobs, runner, store, events, output, temp)

@@ -332,15 +332,17 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
 def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Path) -> None:
     """The wait is bounded, and ends with the server."""
 
-    async def start() -> None:
-        hopeless = ("-c", "import time; time.sleep(1000)")
-        runner = Runner(
+    def hopeless(waiting: float) -> Runner:
+        return Runner(
             ServeOptions(),
             lambda event: None,
             lambda ids, why: None,
-            replace(IMPATIENT, waiting=0.3),
-            hopeless,
+            replace(IMPATIENT, waiting=waiting),
+            ("-c", "import time; time.sleep(1000)"),
         )
+
+    async def start() -> None:
+        runner = hopeless(waiting=0.3)
         starting = asyncio.create_task(runner.start())
         with pytest.raises(RunnerDown, match=r"did not get ready within 0\.3 s") as refused:
             await runner.object_info()
@@ -348,8 +350,12 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
+        await runner.close()
+
+        runner = hopeless(waiting=30)
         asked = asyncio.create_task(runner.object_info())
         await asyncio.sleep(0.05)
+        assert not asked.done()
         runner.refuse()
         with pytest.raises(RunnerDown, match="the server ends"):
             await asked

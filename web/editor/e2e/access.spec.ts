@@ -188,10 +188,10 @@ for (const [reducedMotion, moves] of [
         await page.waitForTimeout(300);
         return (different = await views());
       })
-      .toBeGreaterThan(1); // on a busy machine the canvas hears keys late
-    if (moves) expect(different).toBeGreaterThan(2);
-    else expect(different).toBe(2); // before and after
+      // on a busy machine the canvas hears keys late, and draws few frames of a move
+      .toBeGreaterThan(moves ? 2 : 1);
     if (moves) return;
+    expect(different).toBe(2); // before and after
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.keyboard.press("Control+k");
     expect(await page.evaluate(() => document.getAnimations().length)).toBe(0);

@@ -221,7 +221,7 @@ test("P0.33 the gallery is filtered by workflow and by node, after a reload too"
   await node(page, "5").getByLabel("seed", { exact: true }).fill("5151");
   await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
   await runToEnd(page);
-  await page.waitForTimeout(800); // until the tabs are kept
+  await untilKept(page, "5151");
   await page.reload();
   await expect(page.locator(".card").first()).toBeVisible();
   await page.keyboard.press("g");

@@ -149,12 +149,16 @@ test("P1.20 bookmarks lead back to places, also in subgraphs, and survive saving
   await node(page, "2").getByRole("button", { name: "Open the subgraph" }).click();
   await expect(trail).toBeVisible();
   await page.keyboard.press("0");
-  await page.waitForTimeout(400); // until it is there
-  const there = await view();
+  let there = "";
+  const rests = async () => {
+    const before = there;
+    there = await view();
+    return there === before;
+  };
+  await expect.poll(rests, { intervals: [300] }).toBe(true);
   await bookmark("3");
   await page.keyboard.press("Alt+=");
-  await page.waitForTimeout(400);
-  expect(await view()).not.toBe(there);
+  await expect.poll(view).not.toBe(there);
   await page.keyboard.press("Escape");
   await expect(trail).toHaveCount(0);
   await bookmark("1");

@@ -1,7 +1,7 @@
 /** Plans over the graph, against a real `katz serve`. */
 import { readFileSync } from "node:fs";
 import { expect, type Page, type Response } from "@playwright/test";
-import { node, openTemplate, runToEnd, test } from "./steps";
+import { node, openTemplate, runToEnd, test, untilKept } from "./steps";
 
 /** What the server answered to the page's last question for a plan. */
 function watchPlan(page: Page): {
@@ -130,7 +130,8 @@ test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a
   await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
   const sent = page.waitForRequest((request) => request.url().endsWith("/prompt"));
   await runToEnd(page);
-  const reported = await measuredBars(page, (await sent).postDataJSON().prompt_id);
+  const job = (await sent).postDataJSON().prompt_id;
+  const reported = await measuredBars(page, job);
   expect(reported.length).toBeGreaterThan(1);
   await page.keyboard.press("Escape");
   await page.keyboard.press("Shift+E");
@@ -149,7 +150,7 @@ test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a
   };
   await check();
   await expect(panel).toContainText("Bound by");
-  await page.waitForTimeout(800); // until the tabs are kept
+  await untilKept(page, job);
   await page.reload();
   await expect(page.locator(".card").first()).toBeVisible();
   await page.keyboard.press("Shift+E");

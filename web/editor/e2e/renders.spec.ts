@@ -1,5 +1,5 @@
 /** How much is rendered for what, in a graph of 1,000 nodes and 1,500 links. Counts, no times. */
-import { expect, type Locator, type Page } from "@playwright/test";
+import { expect, type Locator, type Page, type Request } from "@playwright/test";
 import { downloaded, node, openFile, openTemplate, test } from "./steps";
 
 const NODES = 1_000;
@@ -8,8 +8,43 @@ const COLUMNS = 40;
 
 test.use({ viewport: { width: 1920, height: 1080 } });
 
+/** How often the page has asked for a check or a plan, and what it still waits for. */
+interface Talk {
+  asked: number;
+  readonly open: Set<Request>;
+}
+
+function watchTalk(page: Page): Talk {
+  const talk: Talk = { asked: 0, open: new Set() };
+  page.on("request", (request) => {
+    if (!/\/katz\/(check|plan)$/.test(request.url())) return;
+    talk.asked += 1;
+    talk.open.add(request);
+  });
+  page.on("requestfinished", (request) => talk.open.delete(request));
+  page.on("requestfailed", (request) => talk.open.delete(request));
+  return talk;
+}
+
+/**
+ * What is rendered until twice in a row nothing is, and the page waits for no check and no plan.
+ * `asked`: how many it has to have asked for by then.
+ */
+async function settled(page: Page, talk: Talk, asked = 0): Promise<string[]> {
+  const parts: string[] = [];
+  let still = 0;
+  const look = async () => {
+    const more = await rendered(page);
+    parts.push(...more);
+    still = more.length === 0 && talk.open.size === 0 && talk.asked >= asked ? still + 1 : 0;
+    return still;
+  };
+  await expect.poll(look, { timeout: 45_000 }).toBeGreaterThan(1);
+  return parts;
+}
+
 /** The template with nodes below it that nothing needs, each linked to two others. */
-async function openLarge(page: Page): Promise<void> {
+async function openLarge(page: Page, talk: Talk): Promise<void> {
   await openTemplate(page, "Text to image");
   const doc = await downloaded(page);
   const first = 1_000;
@@ -44,32 +79,33 @@ async function openLarge(page: Page): Promise<void> {
   }
   const large = { ...doc, nodes: [...doc.nodes, ...made], links, last_link_id: link };
   expect([large.nodes.length, large.links.length]).toEqual([NODES, LINKS]);
+  const asked = talk.asked;
   await openFile(page, "large.json", JSON.stringify(large));
   await expect(page.locator(".tab.active")).toContainText("large");
   await expect(node(page, "5")).toBeVisible();
   await expect(page.locator(".card.outlined")).toHaveCount(0); // each had its turn
-  await page.waitForTimeout(1_500); // checked and planned
+  await settled(page, talk, asked + 2); // checked and planned
 }
 
 /** What was rendered since the last call. */
 async function rendered(page: Page): Promise<string[]> {
   await page.waitForTimeout(400);
   return page.evaluate(() => {
-    const parts = (window as any).parts as string[];
+    const parts = ((window as any).parts ?? []) as string[];
     return parts.splice(0);
   });
 }
 
 /** What is rendered while something is dragged, once it is selected; it is put back afterwards. */
-async function dragged(page: Page, what: Locator): Promise<ReadonlySet<string>> {
+async function dragged(page: Page, talk: Talk, what: Locator): Promise<ReadonlySet<string>> {
   const box = await what.boundingBox();
   if (box === null) throw new Error("not in view");
   await page.mouse.move(box.x + 2, box.y + 2);
   await page.mouse.down();
   await page.mouse.move(box.x + 4, box.y + 4);
-  await rendered(page); // it is selected
+  await settled(page, talk); // it is selected
   await page.mouse.move(box.x + 60, box.y + 60, { steps: 10 });
-  const parts = new Set(await rendered(page));
+  const parts = new Set(await settled(page, talk));
   await page.mouse.up();
   await page.getByRole("main").press("Control+z");
   return parts;
@@ -90,11 +126,12 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     (window as any).katzRendered = (part: string) => parts.push(part);
   });
   await page.reload();
-  await openLarge(page);
+  const talk = watchTalk(page);
+  await openLarge(page, talk);
   const cards = (all: string[]) => all.filter((part) => part.startsWith("node "));
 
   await test.step("idle: nothing", async () => {
-    await rendered(page);
+    await settled(page, talk);
     await page.waitForTimeout(1_000);
     expect(await rendered(page)).toEqual([]);
   });
@@ -102,36 +139,36 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
   await test.step("control: selecting all renders all in view, so that the count can fail", async () => {
     const shown = await mounted(page);
     await page.keyboard.press("Control+a");
-    expect(new Set(cards(await rendered(page))).size).toBeGreaterThanOrEqual(shown.size);
+    expect(new Set(cards(await settled(page, talk))).size).toBeGreaterThanOrEqual(shown.size);
     await page.keyboard.press("Escape");
   });
 
   await test.step("panning: no node that is there already", async () => {
+    await settled(page, talk);
     const there = await mounted(page);
-    await rendered(page);
     await page.mouse.move(960, 1_060);
     await page.mouse.down({ button: "middle" });
     await page.mouse.move(900, 900, { steps: 12 });
     await page.mouse.up({ button: "middle" });
-    const again = cards(await rendered(page)).filter((part) => there.has(part));
+    const again = cards(await settled(page, talk)).filter((part) => there.has(part));
     expect(again).toEqual([]);
     await page.keyboard.press(".");
     // on a busy machine each frame draws only a few of them
     await expect(page.locator(".card.outlined")).toHaveCount(NODES, { timeout: 40_000 });
-    await rendered(page);
+    await settled(page, talk);
   });
 
   await test.step("dragging a node from afar: no node, and all links as one", async () => {
     // an outline is dragged by all of it
-    expect(await dragged(page, node(page, "1500"))).toEqual(new Set(["far links"]));
+    expect(await dragged(page, talk, node(page, "1500"))).toEqual(new Set(["far links"]));
   });
 
   await test.step("dragging a node: its links", async () => {
     await node(page, "5").click();
     await page.keyboard.press("Shift+Period"); // from afar there are outlines
     await expect(node(page, "5").getByLabel("steps")).toBeVisible();
-    await rendered(page);
-    const parts = [...(await dragged(page, node(page, "5").locator(".card-title .name")))];
+    await settled(page, talk);
+    const parts = [...(await dragged(page, talk, node(page, "5").locator(".card-title .name")))];
     const links = parts.filter((part) => part.startsWith("link "));
     expect(parts.filter((part) => !part.startsWith("link "))).toEqual([]);
     expect(links.length).toBeGreaterThan(0);
@@ -146,10 +183,10 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
       [node(page, "5").getByLabel("steps"), "ArrowUp", "5", "5.steps"],
     ] as const) {
       await field.focus();
-      await rendered(page);
+      await settled(page, talk);
+      const asked = talk.asked;
       await page.keyboard.press(key);
-      await page.waitForTimeout(1_200); // checked and planned again
-      const parts = await rendered(page);
+      const parts = await settled(page, talk, asked + 2); // checked and planned again
       const widgets = parts.filter((one) => one.startsWith("widget "));
       expect(new Set(widgets)).toEqual(new Set([`widget ${part}`]));
       expect(new Set(cards(parts))).toEqual(new Set([`node ${id}`]));
@@ -157,9 +194,9 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
   });
 
   await test.step("progress: the node that runs", async () => {
+    const asked = talk.asked;
     await lengthen(page);
-    await page.waitForTimeout(1_500); // checked and planned
-    await rendered(page);
+    await settled(page, talk, asked + 2); // checked and planned
     await page.keyboard.press("Control+Enter");
     await expect(page.locator(".toolbar .state")).toContainText("completed in", {
       timeout: 45_000,
@@ -184,7 +221,7 @@ async function lengthen(page: Page): Promise<void> {
 test("P0.01 of a large graph that moves there are boxes; it is drawn whole where it rests, whatever came between", async ({
   page,
 }) => {
-  await openLarge(page);
+  await openLarge(page, watchTalk(page));
   const flow = page.locator(".canvas .react-flow");
   const boxes = page.locator(".places");
   const whole = async () => {
