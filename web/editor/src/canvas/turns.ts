@@ -4,12 +4,16 @@ import { useCanvas } from "./state";
 
 /** Milliseconds of a frame that are spent, while the view moves and while it rests. */
 const [MOVING, RESTING] = [1, 8];
+/** Where frames take long anyway, as on a busy machine, this part of one is spent, up to so many milliseconds. */
+const [PART, MOST] = [0.25, 30];
 /** Nodes that are drawn whole without waiting, of those that come in one frame. */
 const AT_ONCE = 3;
 
 let isMoving = false;
 let isAsked = false;
 let drawn = 0;
+/** When the last frame began in which something was drawn, if it is the one before. */
+let before = Number.NaN;
 /** Drawn in this order: where nodes are, then, once the view rests, what is in them. */
 const boxes = new Set<() => void>();
 const contents = new Set<() => void>();
@@ -91,6 +95,7 @@ export function measureEnds(id: string, measure: (ids: string[]) => void): void 
 function soon(): void {
   if (isAsked) return;
   isAsked = true;
+  before = Number.NaN;
   requestAnimationFrame(() => requestAnimationFrame(next));
 }
 
@@ -101,7 +106,9 @@ function goOn(): void {
 
 function next(): void {
   isAsked = false;
-  const until = performance.now() + (isMoving ? MOVING : RESTING);
+  const now = performance.now();
+  const until = now + (isMoving ? MOVING : resting(now - before));
+  before = now;
   if (isMoving && useCanvas.getState().far) return; // all of them stand behind already
   for (const waiting of isMoving ? [boxes] : [boxes, contents]) {
     for (const draw of waiting) {
@@ -115,6 +122,11 @@ function next(): void {
   measureAll();
   whenDone();
   whenDone = () => {};
+}
+
+/** What may be spent of a frame whose forerunner took so long. */
+function resting(frame: number): number {
+  return Math.min(MOST, Math.max(RESTING, PART * (frame || 0)));
 }
 
 function measureAll(): void {
