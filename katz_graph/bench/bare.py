@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.placed import Models, Scale
-from katz_graph.bench.random_models import kinds, usual_kind
+from katz_graph.bench.random_models import usual
 from katz_graph.executor.worker.host import AWAKE
 from katz_graph.ir.values import Residuals
 
@@ -81,7 +81,7 @@ class Bare:
 def _half(models: Models, scale: Scale) -> Any:
     """Loads the modules of one process."""
     torch.set_num_threads(1)
-    return kinds()[usual_kind()].by_hand(models.pipeline, models.controls[0], scale.side)
+    return usual().by_hand(models.pipeline, models.controls[0], scale.side)
 
 
 def _serve(end: Connection) -> None:

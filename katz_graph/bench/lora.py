@@ -18,7 +18,7 @@ import torch
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import kinds, make_lora, make_pipeline, usual_kind
+from katz_graph.bench.random_models import make_lora, make_pipeline, usual, usual_kind
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.weights.adapters import AdapterStore
 from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
@@ -149,7 +149,7 @@ class _Peft:
     def __init__(self, folder: Path, path: Path, dtype: torch.dtype) -> None:
         from diffusers import AutoModel
 
-        self._part = kinds()[usual_kind()].part
+        self._part = usual().part
         self._network: Any = AutoModel.from_pretrained(
             str(folder / "pipeline" / self._part), torch_dtype=dtype
         )
@@ -175,7 +175,7 @@ def _copied(target: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tenso
 
 
 def _use(sets: WeightSets, loras: tuple[Lora, ...]) -> float:
-    part = kinds()[usual_kind()].part
+    part = usual().part
     return _seconds(lambda: sets.use(loras, part))
 
 

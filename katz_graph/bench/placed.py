@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import kinds, make_controlnet, make_pipeline, usual_kind
+from katz_graph.bench.random_models import make_controlnet, make_pipeline, usual, usual_kind
 from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.engine import DeviceEngine
@@ -27,7 +27,7 @@ from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.stages import stage
 from katz_graph.planner.queries import commonest_variant
 
-NETWORK: tuple[str, ...] = kinds()[usual_kind()].stages
+NETWORK: tuple[str, ...] = usual().stages
 PROFILED = 6  # steps, of which the first does not count
 COLUMNS = ("seconds", "predicted", "median", "least", "most")
 

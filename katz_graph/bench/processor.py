@@ -19,7 +19,7 @@ from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import mini_models
-from katz_graph.bench.random_models import kinds, make_pipeline, usual_kind
+from katz_graph.bench.random_models import make_pipeline, usual, usual_kind
 from katz_graph.bench.result import BenchResult
 from katz_graph.kernels import products
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -61,7 +61,7 @@ def compared(folder: Path, side: int, pairs: int) -> tuple[float, float]:
     """Returns how many times as fast as diffusers' module ours is, and its greatest difference in
     parts of the range.
     """
-    stock = AutoModel.from_pretrained(str(folder), subfolder=kinds()[usual_kind()].part).eval()
+    stock = AutoModel.from_pretrained(str(folder), subfolder=usual().part).eval()
     model, _, _ = pipeline_recipes(folder)
     ours = ModelStore().network(model.network, "cpu", torch.float32)
     given = _given(stock.config, side)

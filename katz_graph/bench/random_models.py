@@ -38,6 +38,11 @@ def usual_kind() -> Kind:
     return kind
 
 
+def usual() -> Any:
+    """Returns what makes that kind."""
+    return kinds()[usual_kind()]
+
+
 def make_pipeline(folder: str | Path, kind: Kind, seed: int, *sizes: Any, **changed: Any) -> None:
     """Writes a pipeline in diffusers' folder layout."""
     kinds()[kind].make_pipeline(folder, seed, *sizes, **changed)

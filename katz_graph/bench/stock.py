@@ -46,7 +46,7 @@ class Size:
     def make(self, folder: Path, kind: Kind) -> None:
         """Writes a pipeline and its ControlNet."""
         made = kinds()[kind]
-        sizes = {**made.wide(self.heads, self.side), **made.steady}
+        sizes = {**made.widened(self.heads, self.side), **made.steady}
         make_pipeline(folder / kind, kind, 1, self.blocks, True, **sizes)
         make_controlnet(folder / kind / "controlnet", kind, 2, self.blocks // 2, **sizes)
 

@@ -64,7 +64,7 @@ class Shape:
     def make(self, folder: Path, side: int) -> Models:
         """Writes a pipeline of the kind whose ControlNet streams, and its ControlNet."""
         (kind,) = playing("streamed")
-        sizes = kinds()[kind].wide(self.heads, side)
+        sizes = kinds()[kind].widened(self.heads, side)
         make_pipeline(folder / "pipeline", kind, 1, self.blocks, False, **sizes)
         make_controlnet(folder / "control", kind, 2, self.control_blocks, **sizes)
         return Models(folder / "pipeline", (folder / "control",), latent_channels=16)

@@ -19,7 +19,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import kinds, usual_kind
+from katz_graph.bench.random_models import usual
 from katz_graph.bench.requests import sampler_region
 from katz_graph.ir.region import Region
 from katz_graph.models.families.shared.random_parts import factors, tokenizer
@@ -84,12 +84,12 @@ def write(folder: Path, setting: Setting, whole: bool) -> Files:
 
 def network(setting: Setting) -> Any:
     """Makes the network that is measured."""
-    return kinds()[usual_kind()].network_of(setting.network).eval()
+    return usual().network_of(setting.network).eval()
 
 
 def control_net(setting: Setting) -> Any:
     """Makes a ControlNet whose zero convolutions are not zero."""
-    made = kinds()[usual_kind()].controlnet_of(setting.network, setting.hints)
+    made = usual().controlnet_of(setting.network, setting.hints)
     for layer in (*made.controlnet_down_blocks, made.controlnet_mid_block):
         nn.init.normal_(layer.weight, std=0.02)
     return made
@@ -111,7 +111,7 @@ def made_on(device: torch.device, dtype: torch.dtype, seed: int) -> Iterator[Non
 
 def _write_pipeline(folder: Path, setting: Setting, seed: int) -> None:
     first, second = setting.texts
-    published = kinds()[usual_kind()]
+    published = usual()
     with made_on(setting.device, setting.dtype, seed):
         network(setting).save_pretrained(folder / published.part)
         AutoencoderKL(**setting.vae).save_pretrained(folder / "vae")
@@ -128,7 +128,7 @@ def _write_lora(path: Path, setting: Setting, seed: int) -> None:
         module = network(setting)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    made = kinds()[usual_kind()]
+    made = usual()
     for name, layer in made.lora_layers(module):
         down, up = factors(layer, setting.rank, generator)
         tensors[f"{made.part}.{name}.lora_A.weight"] = down.to(setting.dtype)

@@ -14,11 +14,11 @@ from diffusers import AutoModel, EulerDiscreteScheduler
 from katz_graph.bench.gpu.clock import Action
 from katz_graph.bench.gpu.layers import TEXTS
 from katz_graph.bench.gpu.setting import Setting
-from katz_graph.bench.random_models import kinds, usual_kind
+from katz_graph.bench.random_models import usual
 
 
 def network(setting: Setting, pipeline: Path) -> Any:
-    folder = pipeline / kinds()[usual_kind()].part
+    folder = pipeline / usual().part
     loaded = AutoModel.from_pretrained(str(folder), dtype=setting.dtype)
     return loaded.eval().requires_grad_(False).to(setting.device)
 

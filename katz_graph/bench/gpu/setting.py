@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig
 
-from katz_graph.bench.random_models import Kind, kinds, playing, usual_kind
+from katz_graph.bench.random_models import Kind, kinds, playing, usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Setting:
 def full_size(device: torch.device) -> Setting:
     """Returns models as published, in float16; transformers' format is the bench's own."""
     made = kinds()
-    parts = made[usual_kind()].full_size
+    parts = usual().full_size
     return Setting(
         device,
         torch.float16,

@@ -43,15 +43,6 @@ def configuration(blocks: int, told: bool) -> Configuration:
     }
 
 
-def wide(heads: int, side: int) -> Configuration:
-    """Returns what changes for so many heads of 64."""
-    return {
-        "attention_head_dim": 64,
-        "num_attention_heads": heads,
-        "axes_dims_rope": [16, 24, 24],
-    }
-
-
 DEV = RandomTransformer(
     pipeline="FluxPipeline",
     network="FluxTransformer2DModel",
@@ -69,7 +60,7 @@ DEV = RandomTransformer(
     absent=("image_encoder", "feature_extractor"),
     stock=STOCK,
     roles=frozenset({"timed", "full size"}),
-    wide=wide,
+    wide=lambda heads, side: {"axes_dims_rope": [16, 24, 24]},
     published={
         "num_layers": 19,
         "num_single_layers": 38,

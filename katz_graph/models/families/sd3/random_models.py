@@ -53,13 +53,8 @@ def control_configuration(network: Configuration, blocks: int) -> Configuration:
 
 
 def wide(heads: int, side: int) -> Configuration:
-    """Returns what changes for so many heads of 64 and latents of so many cells a side."""
-    return {
-        "attention_head_dim": 64,
-        "num_attention_heads": heads,
-        "caption_projection_dim": 64 * heads,
-        "pos_embed_max_size": side,
-    }
+    """Returns what changes besides for heads of 64 and latents of so many cells a side."""
+    return {"caption_projection_dim": 64 * heads, "pos_embed_max_size": side}
 
 
 def first_encoder() -> Any:

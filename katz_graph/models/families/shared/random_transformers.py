@@ -32,8 +32,8 @@ class RandomTransformer:
     transformer with so many blocks, `control_configuration` those of a ControlNet with so many,
     from a transformer's. `text_encoders`: in order; a third one only where it is asked for.
     `absent`: what the pipeline's index says that it goes without. `stock`: how the pipeline is
-    asked. `roles`: in benches. `wide` returns what changes in the configuration for so many heads
-    of 64 and latents of so many cells a side, `steady` what keeps rounding small there.
+    asked. `roles`: in benches. `wide` returns what changes besides in the configuration for so many
+    heads of 64 and latents of so many cells a side, `steady` what keeps rounding small there.
     `published`: what changes at full size, but for the widths of texts.
     """
 
@@ -48,12 +48,16 @@ class RandomTransformer:
     absent: tuple[str, ...]
     stock: Stock
     roles: frozenset[Role] = frozenset()
-    wide: Callable[[int, int], Configuration] = lambda heads, side: {
-        "attention_head_dim": 64,
-        "num_attention_heads": heads,
-    }
+    wide: Callable[[int, int], Configuration] = lambda heads, side: {}
     steady: Configuration = field(default_factory=dict)
     published: Configuration = field(default_factory=dict)
+
+    def widened(self, heads: int, side: int) -> Configuration:
+        """Returns what changes in the configuration for so many heads of 64 and latents of so many
+        cells a side.
+        """
+        heads_alone = {"attention_head_dim": 64, "num_attention_heads": heads}
+        return {**heads_alone, **self.wide(heads, side)}
 
     def draw_network(
         self, seed: int, blocks: int = 3, spread: float = SPREAD, **changed: Any

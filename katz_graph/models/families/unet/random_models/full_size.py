@@ -62,6 +62,4 @@ class FullSize:
     hints: tuple[int, ...]
 
 
-def full_size() -> FullSize:
-    """Returns them as published."""
-    return FullSize(NETWORK, VAE, (TEXT, WIDE_TEXT), HINTS)
+FULL_SIZE = FullSize(NETWORK, VAE, (TEXT, WIDE_TEXT), HINTS)

@@ -34,7 +34,7 @@ from katz_graph.models.families.shared.random_parts import (
     vae,
 )
 from katz_graph.models.families.unet.random_models.by_hand import ByHand
-from katz_graph.models.families.unet.random_models.full_size import FullSize, full_size
+from katz_graph.models.families.unet.random_models.full_size import FULL_SIZE, FullSize
 from katz_graph.models.families.unet.stages import PARTS
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
@@ -324,7 +324,7 @@ KINDS = {
         original=True,
         upcast=True,
         roles=frozenset({"usual", "drawn"}),
-        full_size=full_size(),
+        full_size=FULL_SIZE,
     ),
     # its text comes from one encoder, as wide as its pooled text
     "refiner": RandomUNet(
