@@ -23,8 +23,8 @@ const TOKEN = {
 export default defineConfig({
   testDir: "e2e",
   workers: WORKERS,
-  timeout: 60_000,
-  expect: { timeout: 15_000 }, // on a busy machine a page takes some seconds to load
+  timeout: 240_000, // three of them beside each other on two processors
+  expect: { timeout: 30_000 }, // on a busy machine a page takes some seconds to load
   reporter: "line",
   use: {
     storageState: { cookies: [TOKEN], origins: [] },

@@ -135,7 +135,6 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
 
 for (const colorScheme of ["dark", "light"] as const)
   test(`P0.40 P0.41 axe finds nothing serious on any screen, ${colorScheme}`, async ({ page }) => {
-    test.setTimeout(150_000);
     await page.emulateMedia({ colorScheme });
     await everyScreen(page, async (name) => {
       expect(await found(page), name).toEqual([]);
@@ -145,7 +144,6 @@ for (const colorScheme of ["dark", "light"] as const)
 test.describe("at a zoom of 200 %", () => {
   test.use({ viewport: { width: 640, height: 360 }, deviceScaleFactor: 2 });
   test("P0.40 nothing is cut and nothing overlaps in a window of 1280 by 720", async ({ page }) => {
-    test.setTimeout(120_000);
     await everyScreen(page, async (name) => {
       expect(await cut(page), name).toEqual([]);
     });

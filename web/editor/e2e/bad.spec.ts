@@ -66,7 +66,6 @@ test("P0.14 text that is no workflow is pasted: a line, and the document stays",
 });
 
 test("P0.14 P0.15 of 10,001 nodes a line is told, 10,000 open", async ({ page, troubles }) => {
-  test.setTimeout(120_000);
   await openFile(page, "many.json", latents(10_001));
   await expect(alert(page)).toContainText("10,001 nodes, more than the 10,000", {
     timeout: 30_000,
@@ -97,7 +96,6 @@ test("P0.28 two clicks on Run in one frame are two jobs, of which the last is th
 test("P0.30 a full queue refuses with the time to come again; the document keeps its last job", async ({
   browser,
 }) => {
-  test.setTimeout(180_000);
   const server = new Server(["--queue-limit", "1"]);
   await server.start();
   try {

@@ -41,7 +41,6 @@ async function setSeed(page: Page, seed: number): Promise<void> {
 test("P0.14 P0.28 the editor's picture is that of katz run, and gives itself again when it is dropped", async ({
   page,
 }) => {
-  test.setTimeout(120_000);
   const folder = mkdtempSync(join(tmpdir(), "same-"));
   await openTemplate(page, "Text to image");
   await setSeed(page, 20_261_125);
@@ -70,7 +69,6 @@ test("P0.14 P0.28 the editor's picture is that of katz run, and gives itself aga
 test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes on, each gets its own result", async ({
   browser,
 }) => {
-  test.setTimeout(240_000);
   const server = new Server();
   await server.start();
   try {
@@ -117,7 +115,6 @@ test("P0.32 a line that is silent for half a minute comes back with the job's en
   browser,
 }) => {
   test.skip(process.env.KATZ_ALL === undefined, "takes a minute: KATZ_ALL=1");
-  test.setTimeout(240_000);
   const server = new Server();
   await server.start();
   try {

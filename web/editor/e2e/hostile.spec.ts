@@ -156,7 +156,6 @@ test("P0.14 P0.15 broken and hostile files: a line or a document, and the one in
   page,
   troubles,
 }) => {
-  test.setTimeout(180_000);
   const asked: string[] = [];
   page.on("request", (request) => asked.push(request.url()));
   await openTemplate(page, "Text to image");

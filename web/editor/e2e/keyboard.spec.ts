@@ -29,7 +29,6 @@ async function add(page: Page, name: string, links: readonly (readonly [string, 
 test("P0.40 text to image with a ControlNet is built, run, looked into and saved without a mouse", async ({
   page,
 }) => {
-  test.setTimeout(120_000);
   await add(page, "CheckpointLoaderSimple");
   await add(page, "CLIPTextEncode", [["clip", "checkpoint clip"]]);
   await page.keyboard.press("Enter"); // into its field

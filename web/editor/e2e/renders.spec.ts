@@ -83,7 +83,7 @@ async function openLarge(page: Page, talk: Talk): Promise<void> {
   await openFile(page, "large.json", JSON.stringify(large));
   await expect(page.locator(".tab.active")).toContainText("large");
   await expect(node(page, "5")).toBeVisible();
-  await expect(page.locator(".card.outlined")).toHaveCount(0); // each had its turn
+  await expect(page.locator(".card.outlined")).toHaveCount(0, { timeout: 60_000 }); // each had its turn
   await settled(page, talk, asked + 2); // checked and planned
 }
 
@@ -119,7 +119,6 @@ async function mounted(page: Page): Promise<Set<string>> {
 }
 
 test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", async ({ page }) => {
-  test.slow();
   await page.addInitScript(() => {
     const parts: string[] = [];
     (window as any).parts = parts;
@@ -153,8 +152,8 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     const again = cards(await settled(page, talk)).filter((part) => there.has(part));
     expect(again).toEqual([]);
     await page.keyboard.press(".");
-    // on a busy machine each frame draws only a few of them
-    await expect(page.locator(".card.outlined")).toHaveCount(NODES, { timeout: 40_000 });
+    // all come; how soon depends on the machine
+    await expect(page.locator(".card.outlined")).toHaveCount(NODES, { timeout: 120_000 });
     await settled(page, talk);
   });
 

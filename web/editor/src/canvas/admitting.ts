@@ -6,8 +6,8 @@ import { boxOf, viewOf } from "./outlines";
 import { boxInTurn } from "./turns";
 import type { WireEdge } from "./Wire";
 
-/** Nodes that come at once. */
-const AT_ONCE = 4;
+/** Nodes that come at once, while the view moves and while it rests: most of what it costs is the same for one and for many. */
+const [MOVING, RESTING] = [4, 24];
 
 /** Those that wait for their turn. */
 const waiting = new Set<string>();
@@ -35,16 +35,17 @@ export function entering(state: State): readonly string[] {
 
 /** Has nodes mounted when it is their turn. */
 export function admit(store: Store, ids: readonly string[]): void {
+  if (ids.length === 0) return;
   for (const id of ids) waiting.add(id);
-  for (let first = 0; first < ids.length; first += AT_ONCE) {
-    boxInTurn(() => {
-      const { nodeLookup } = store.getState();
-      for (const id of ids.slice(first, first + AT_ONCE)) {
-        waiting.delete(id);
-        const node = nodeLookup.get(id);
-        if (node !== undefined) node.hidden = false;
-      }
-      store.setState({});
-    });
-  }
+  boxInTurn((moves) => {
+    const { nodeLookup } = store.getState();
+    const count = moves ? MOVING : RESTING;
+    for (const id of ids.slice(0, count)) {
+      waiting.delete(id);
+      const node = nodeLookup.get(id);
+      if (node !== undefined) node.hidden = false;
+    }
+    store.setState({});
+    admit(store, ids.slice(count));
+  });
 }

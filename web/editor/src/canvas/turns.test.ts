@@ -34,32 +34,65 @@ test("much is read in slices between which the page can answer, and none while t
   expect(await all).toEqual(new Array(10).fill(3));
 });
 
+/** A page whose clock is made up: what it asks for comes when it is time, frames after so many milliseconds. */
+function pageWithFrames(frame: number) {
+  let now = 0;
+  const due = new Map<number, { readonly at: number; readonly go: () => void }>();
+  const after = (go: () => void, milliseconds: number) => {
+    const id = due.size + 1;
+    due.set(id, { at: now + milliseconds, go });
+    return id;
+  };
+  const not = (id: number) => void due.set(id, { at: Number.POSITIVE_INFINITY, go: () => {} });
+  vi.spyOn(performance, "now").mockImplementation(() => now);
+  vi.stubGlobal("requestAnimationFrame", (go: () => void) => after(go, frame - (now % frame)));
+  vi.stubGlobal("cancelAnimationFrame", not);
+  vi.stubGlobal("setTimeout", after);
+  vi.stubGlobal("clearTimeout", not);
+  return {
+    takes: (milliseconds: number) => (now += milliseconds),
+    /** Goes on to what comes next; undefined once nothing does. */
+    next(): number | undefined {
+      const [id, { at, go }] = [...due].reduce((one, other) =>
+        other[1].at < one[1].at ? other : one,
+      );
+      if (at === Number.POSITIVE_INFINITY) return undefined;
+      now = Math.max(now, at);
+      not(id);
+      go();
+      return now;
+    },
+  };
+}
+
 test.each([
-  [16, 2],
-  [80, 5],
-  [400, 8],
+  [16, 16],
+  [80, 28],
+  [400, 28],
 ])(
-  "where a frame takes %d ms, as much as fits into a part of it is drawn: %d",
-  async (frame, most) => {
+  "in frames of %d ms there is a turn each %d ms, and 8 ms are spent in it",
+  async (frame, each) => {
     vi.resetModules();
-    const { inTurn } = await import("./turns"); // nothing of what other tests asked for
-    let now = 0;
-    const asked: (() => void)[] = [];
-    vi.spyOn(performance, "now").mockImplementation(() => now);
-    vi.stubGlobal("requestAnimationFrame", (go: () => void) => asked.push(go));
-    const draws = Array.from({ length: 40 }, () => vi.fn(() => (now += 4)));
+    const { inTurn, measureEnds } = await import("./turns"); // nothing of what other tests asked for
+    const page = pageWithFrames(frame);
+    const draws = Array.from({ length: 40 }, (_, at) =>
+      vi.fn(() => {
+        page.takes(4);
+        measureEnds(`${at}`, () => {}); // asks for a turn within one
+      }),
+    );
     const drawn = () => draws.filter(({ mock }) => mock.calls.length > 0).length;
     for (const draw of draws) inTurn(draw);
     const inEach: number[] = [];
-    for (let frames = 0; frames < 30; frames += 1) {
-      const [before, began] = [drawn(), now];
-      for (const go of asked.splice(0)) go();
-      if (drawn() > before) inEach.push(drawn() - before);
-      now = began + frame;
+    let [last, ended] = [0, 0];
+    while (drawn() < draws.length) {
+      ended = page.next() ?? Number.NaN;
+      if (drawn() > last) inEach.push(drawn() - last);
+      last = drawn();
     }
     vi.restoreAllMocks();
-    expect(drawn()).toBe(draws.length);
-    expect(inEach[0]).toBe(2); // nothing is known of the frames yet
-    expect(Math.max(...inEach)).toBe(most);
+    vi.unstubAllGlobals();
+    expect(inEach).toEqual(new Array(20).fill(2)); // 8 ms at once, then the page can answer
+    expect(ended).toBeLessThanOrEqual(2 * frame + 20 * each); // it begins with the second frame
   },
 );

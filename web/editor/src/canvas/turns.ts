@@ -4,18 +4,16 @@ import { useCanvas } from "./state";
 
 /** Milliseconds of a frame that are spent, while the view moves and while it rests. */
 const [MOVING, RESTING] = [1, 8];
-/** Where frames take long anyway, as on a busy machine, this part of one is spent, up to so many milliseconds. */
-const [PART, MOST] = [0.25, 30];
+/** Milliseconds after which a view that rests has its next turn where frames take longer, as without a GPU. */
+const LATEST = 20;
 /** Nodes that are drawn whole without waiting, of those that come in one frame. */
 const AT_ONCE = 3;
 
 let isMoving = false;
 let isAsked = false;
 let drawn = 0;
-/** When the last frame began in which something was drawn, if it is the one before. */
-let before = Number.NaN;
 /** Drawn in this order: where nodes are, then, once the view rests, what is in them. */
-const boxes = new Set<() => void>();
+const boxes = new Set<(moves: boolean) => void>();
 const contents = new Set<() => void>();
 const unmeasured = new Map<string, (ids: string[]) => void>();
 let whenDone: () => void = () => {};
@@ -72,8 +70,8 @@ export function hasTime(): boolean {
   return true;
 }
 
-/** Calls `draw`, which is light, when it is its turn, while the view moves too. */
-export function boxInTurn(draw: () => void): void {
+/** Calls `draw`, which is light, when it is its turn, while the view moves too, and tells it whether it does. */
+export function boxInTurn(draw: (moves: boolean) => void): void {
   boxes.add(draw);
   soon();
 }
@@ -93,40 +91,41 @@ export function measureEnds(id: string, measure: (ids: string[]) => void): void 
 
 /** Begins with the frame after this one, which has work already. */
 function soon(): void {
-  if (isAsked) return;
+  if (isAsked) return; // what is drawn may ask for more: it is seen before the turn ends
   isAsked = true;
-  before = Number.NaN;
   requestAnimationFrame(() => requestAnimationFrame(next));
 }
 
 function goOn(): void {
-  isAsked = true;
-  requestAnimationFrame(next);
+  const frame = requestAnimationFrame(() => {
+    clearTimeout(timer);
+    next();
+  });
+  const timer = setTimeout(() => {
+    if (isMoving) return;
+    cancelAnimationFrame(frame);
+    next();
+  }, LATEST);
 }
 
 function next(): void {
-  isAsked = false;
-  const now = performance.now();
-  const until = now + (isMoving ? MOVING : resting(now - before));
-  before = now;
-  if (isMoving && useCanvas.getState().far) return; // all of them stand behind already
-  for (const waiting of isMoving ? [boxes] : [boxes, contents]) {
-    for (const draw of waiting) {
-      waiting.delete(draw);
-      flushSync(draw);
-      if (performance.now() >= until) return goOn();
+  if (!isMoving || !useCanvas.getState().far) {
+    // from afar all of them stand behind already while the view moves
+    const until = performance.now() + (isMoving ? MOVING : RESTING);
+    for (const waiting of isMoving ? [boxes] : [boxes, contents]) {
+      for (const draw of waiting) {
+        waiting.delete(draw);
+        flushSync(() => draw(isMoving));
+        if (performance.now() >= until) return goOn();
+      }
     }
+    if (!isMoving && boxes.size + contents.size > 0) return goOn();
   }
+  isAsked = false;
   if (isMoving) return; // it begins anew when the view rests
-  if (boxes.size + contents.size > 0) return goOn();
   measureAll();
   whenDone();
   whenDone = () => {};
-}
-
-/** What may be spent of a frame whose forerunner took so long. */
-function resting(frame: number): number {
-  return Math.min(MOST, Math.max(RESTING, PART * (frame || 0)));
 }
 
 function measureAll(): void {
