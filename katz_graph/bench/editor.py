@@ -51,6 +51,7 @@ def run() -> BenchResult:
         "task_most": max(one["longestTask"] for one in work.values()),
         "processor_p95_most": max(one["processor95"] for one in work.values()),
         "processor_p99_most": max(one["processor99"] for one in work.values()),
+        "processor_task_most": max(one["processorTask"] for one in work.values()),
         "control_p95": control["p95"],
         "floor_p95": floor["p95"],
         "beside_planning_whole": lasted,
@@ -76,9 +77,12 @@ def run() -> BenchResult:
     )
     columns = (
         *("gesture", "frames", "p50 ms", "p95 ms", "p99 ms"),
-        *("of the processor, p95 ms", "p99 ms", "longest task ms"),
+        *("of the processor, p95 ms", "p99 ms", "longest task ms", "of the processor"),
     )
-    names = ("frames", "p50", "p95", "p99", "processor95", "processor99", "longestTask")
+    names = (
+        *("frames", "p50", "p95", "p99"),
+        *("processor95", "processor99", "longestTask", "processorTask"),
+    )
     rows = [
         [gesture, *(one[name] for name in names)]
         for gesture, one in {FLOOR: floor, **work, BESIDE: beside, CONTROL: control}.items()

@@ -22,8 +22,8 @@ interface Traced {
 }
 
 /**
- * Milliseconds of work: of each frame, and of the longest tasks. `processor95` and `processor99`: what of the work of a
- * frame the processor spent on it, without what it waited for on a busy machine.
+ * Milliseconds of work: of each frame, and of the longest tasks. `processor95`, `processor99` and `processorTask`: what of
+ * it the processor spent, without what was waited for on a busy machine.
  */
 export interface Work {
   readonly frames: number;
@@ -33,6 +33,7 @@ export interface Work {
   readonly processor95: number;
   readonly processor99: number;
   readonly longestTask: number;
+  readonly processorTask: number;
 }
 
 /** Traces a gesture. */
@@ -68,6 +69,7 @@ function workOf(events: readonly Traced[]): Work {
     processor95: quantile(processor, 0.95),
     processor99: quantile(processor, 0.99),
     longestTask: Math.max(...own.map((task) => (task.dur ?? 0) / 1000)),
+    processorTask: Math.max(...own.map((task) => (task.tdur ?? 0) / 1000)),
   };
 }
 

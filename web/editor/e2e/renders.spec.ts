@@ -260,3 +260,82 @@ test("P0.01 of a large graph that moves there are boxes; it is drawn whole where
     await whole();
   });
 });
+
+test("P0.01 what stands in for the nodes of a large graph that moves far away looks as they do", async ({
+  page,
+  context,
+}) => {
+  // they stay as long as it takes to look at them
+  await page.addInitScript(() => {
+    const usual = window.setTimeout;
+    (window as any).setTimeout = (go: () => void, after?: number) =>
+      usual(go, after === 400 ? 30_000 : after);
+  });
+  await page.reload();
+  const talk = watchTalk(page);
+  await openLarge(page, talk);
+  await page.keyboard.press(".");
+  await expect(page.locator(".card.outlined")).toHaveCount(NODES, { timeout: 120_000 });
+  await node(page, "1500").click(); // which is marked
+  await page.keyboard.press("Control+m");
+  await node(page, "1700").click();
+  await page.keyboard.press("Control+g");
+  await settled(page, talk);
+  await page.mouse.move(960, 30);
+  const rest = await page.screenshot();
+
+  const flow = page.locator(".canvas .react-flow");
+  const view = page.locator(".react-flow__viewport");
+  const before = await view.getAttribute("style");
+  await page.mouse.move(960, 1_060);
+  await page.mouse.down({ button: "middle" });
+  await page.mouse.move(900, 1_000, { steps: 5 });
+  await page.mouse.move(960, 1_060, { steps: 5 });
+  await page.mouse.up({ button: "middle" });
+  expect(await view.getAttribute("style")).toBe(before);
+  await page.mouse.move(960, 30);
+  await expect(flow).toHaveClass(/standing-in/);
+  await expect(node(page, "1600")).toBeHidden();
+  await expect(page.locator(".standins > *")).toHaveCount(3); // the muted one, the selected one, the group
+  const moved = await page.screenshot();
+  await page.locator(".places").evaluate((one: SVGElement) => (one.style.visibility = "hidden"));
+  const control = await page.screenshot();
+  const blank = await context.newPage();
+  expect(await unlike(blank, rest, moved)).toBeLessThan(0.005);
+  expect(await unlike(blank, rest, control)).toBeGreaterThan(0.05);
+  await blank.close();
+
+  await page.mouse.move(800, 600);
+  await page.mouse.move(820, 620, { steps: 3 });
+  await expect(flow).not.toHaveClass(/standing-in/); // who points at a node finds it
+  await expect(node(page, "1600")).toBeVisible();
+  await expect(page.locator(".standins")).toHaveCount(0);
+});
+
+/** The part of the points of two pictures that differ by more than a shade. */
+async function unlike(page: Page, one: Buffer, other: Buffer): Promise<number> {
+  return page.evaluate(
+    async (pictures) => {
+      const [left = [], right = []] = await Promise.all(
+        pictures.map(async (picture) => {
+          const shown = new Image();
+          shown.src = `data:image/png;base64,${picture}`;
+          await shown.decode();
+          const canvas = new OffscreenCanvas(shown.width, shown.height);
+          const drawing = canvas.getContext("2d");
+          drawing?.drawImage(shown, 0, 0);
+          return drawing?.getImageData(0, 0, shown.width, shown.height).data ?? [];
+        }),
+      );
+      let count = 0;
+      for (let at = 0; at < left.length; at += 4) {
+        const far = [0, 1, 2].some(
+          (part) => Math.abs((left[at + part] ?? 0) - (right[at + part] ?? 0)) > 24,
+        );
+        if (far) count += 1;
+      }
+      return (4 * count) / left.length;
+    },
+    [one.toString("base64"), other.toString("base64")],
+  );
+}

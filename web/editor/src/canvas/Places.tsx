@@ -1,8 +1,13 @@
 /** Shows where nodes are: in the overview, and in a large graph that moves where they are not drawn yet. */
 import { memo, useDeferredValue, useMemo } from "react";
+import { useShallow } from "zustand/react/shallow";
+import { placesOf } from "../plan/marks";
+import { useOverlay } from "../plan/NodePlan";
+import { deviceLook } from "../plan/words";
+import { useFront } from "../shell/documents";
 import { Layer } from "./Layer";
 import type { Drawn } from "./layout";
-import { outlines } from "./outlines";
+import { bars, outlines } from "./outlines";
 import { Overview } from "./Overview";
 
 export const Places = memo(function Places({
@@ -20,10 +25,39 @@ export const Places = memo(function Places({
         <Layer>
           <svg className="places" aria-hidden="true">
             <path d={found.others} />
+            {[...found.heads].map(([colour, path]) => (
+              <path key={colour ?? ""} className="head" d={path} style={{ fill: colour }} />
+            ))}
+            <Bars nodes={drawn} />
           </svg>
         </Layer>
       )}
       <Overview outlines={found} />
     </>
+  );
+});
+
+const NOWHERE = { job: "", path: "" };
+
+/** The bars that `DeviceBar` draws in nodes. */
+const Bars = memo(function Bars({ nodes }: { readonly nodes: readonly Drawn[] }) {
+  const { job, path } = useFront(
+    useShallow(({ job, path }) => ({
+      job: job ?? "",
+      path: path.map((id) => `${id}:`).join(""),
+    })),
+    NOWHERE,
+  );
+  const { plans, old } = useOverlay(job);
+  const found = useMemo(() => {
+    const all = new Map(plans.toReversed().flatMap((plan) => [...placesOf(plan)]));
+    return bars(nodes, (id) => all.get(path + id) ?? new Map());
+  }, [nodes, plans, path]);
+  return (
+    <g className={old ? "old-bars" : "bars"}>
+      {[...found].map(([device, bar]) => (
+        <path key={device} className={deviceLook(device)} d={bar} />
+      ))}
+    </g>
   );
 });

@@ -6,7 +6,7 @@ import { boxOf, viewOf } from "./outlines";
 import { boxInTurn } from "./turns";
 import type { WireEdge } from "./Wire";
 
-/** Nodes that come at once, while the view moves and while it rests: most of what it costs is the same for one and for many. */
+/** Nodes that come at once, while the view moves and while it rests: most of the cost is the same for one and for many. */
 const [MOVING, RESTING] = [4, 24];
 
 /** Those that wait for their turn. */

@@ -7,6 +7,7 @@ import { useCallback, useEffect, useRef, useState } from "react";
 import { entering, admit } from "./admitting";
 import type { Drawn } from "./layout";
 import { useCanvas } from "./state";
+import { standAside, standIn } from "./standins";
 import { afterTurns, whileMoving } from "./turns";
 import type { WireEdge } from "./Wire";
 
@@ -58,6 +59,7 @@ export function useView(name: string) {
     const { domNode } = store.getState();
     whileMoving(false);
     tell();
+    if (domNode) standAside(domNode);
     domNode?.classList.remove("dragged");
     afterTurns(() => domNode?.classList.remove("moving"));
   }, [store, tell]);
@@ -88,9 +90,11 @@ export function useView(name: string) {
       const { x, y, zoom } = began.current;
       const isZoomed = view.zoom !== zoom;
       const isMoved = isZoomed || Math.hypot(view.x - x, view.y - y) > CLICK;
-      if (isMoved) {
-        state.domNode?.classList.add("moving");
-        state.domNode?.classList.toggle("dragged", state.paneDragging && !isZoomed);
+      const flow = state.domNode;
+      if (isMoved && flow) {
+        if (useCanvas.getState().far && !state.connection.inProgress) standIn(flow);
+        flow.classList.add("moving");
+        flow.classList.toggle("dragged", state.paneDragging && !isZoomed);
       }
       hold();
       const now = performance.now();

@@ -3,12 +3,16 @@ import type { Node, ReactFlowState } from "@xyflow/react";
 import { type Box, boundsOf } from "../document/aligning";
 import type { Drawn } from "./layout";
 
-/** `frames` and `others`: the outlines of groups and of all else. */
+/** `frames` and `others`: the outlines of groups and of all else; `heads`: of nodes' heads, by the colour that they were given. */
 export interface Outlines {
   readonly all: Box;
   readonly frames: string;
   readonly others: string;
+  readonly heads: ReadonlyMap<string | undefined, string>;
 }
+
+/** How high the head of an outline is, and how wide the bar of its devices with its distance from both ends. */
+const [HEAD, BAR, APART] = [30, 5, 3];
 
 export function outlines(nodes: readonly Drawn[]): Outlines {
   const boxes = nodes.map(boxOf);
@@ -17,7 +21,34 @@ export function outlines(nodes: readonly Drawn[]): Outlines {
       .filter((_, at) => (nodes[at]?.type === "frame") === frames)
       .map(outline)
       .join("");
-  return { all: boundsOf(boxes), frames: of(true), others: of(false) };
+  const heads = new Map<string | undefined, string>();
+  for (const one of nodes) {
+    if (one.type !== "card" || one.data.node.mode !== 0) continue; // those of others are paler
+    const { colour } = one.data.node;
+    heads.set(colour, (heads.get(colour) ?? "") + outline({ ...boxOf(one), height: HEAD }));
+  }
+  return { all: boundsOf(boxes), frames: of(true), others: of(false), heads };
+}
+
+/** The bars of these nodes' devices by device. `placesOf`: what a node takes on each. */
+export function bars(
+  nodes: readonly Drawn[],
+  placesOf: (id: string) => ReadonlyMap<number, number>,
+): ReadonlyMap<number, string> {
+  const found = new Map<number, string>();
+  for (const node of nodes) {
+    const places = placesOf(node.id);
+    const all = [...places.values()].reduce((sum, seconds) => sum + seconds, 0) || 1;
+    const { x, y, height } = boxOf(node);
+    let from = y + HEAD + APART;
+    for (const [device, seconds] of places) {
+      const part = ((height - HEAD - 2 * APART) * seconds) / all;
+      const bar = outline({ x: x + 1, y: from, width: BAR, height: part });
+      found.set(device, (found.get(device) ?? "") + bar);
+      from += part;
+    }
+  }
+  return found;
 }
 
 export function outline({ x, y, width, height }: Box): string {

@@ -14,7 +14,10 @@ import { plansOf } from "../shell/planning";
 const NONE: readonly Plan[] = [];
 
 /** The plans that stand over the document in front; none while the overlay is off. */
-function useOverlay(job: string): { readonly plans: readonly Plan[]; readonly old: boolean } {
+export function useOverlay(job: string): {
+  readonly plans: readonly Plan[];
+  readonly old: boolean;
+} {
   const planned = useDocuments(
     ({ sessions, active }) => sessions.find(({ id }) => id === active)?.planned,
   );
