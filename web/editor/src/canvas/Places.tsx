@@ -26,7 +26,7 @@ export const Places = memo(function Places({
           <svg className="places" aria-hidden="true">
             <path d={found.others} />
             {[...found.heads].map(([colour, path]) => (
-              <path key={colour ?? ""} className="head" d={path} style={{ fill: colour }} />
+              <path key={colour} className="head" d={path} style={{ fill: colour }} />
             ))}
             <Bars nodes={drawn} />
           </svg>

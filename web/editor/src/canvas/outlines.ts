@@ -3,12 +3,12 @@ import type { Node, ReactFlowState } from "@xyflow/react";
 import { type Box, boundsOf } from "../document/aligning";
 import type { Drawn } from "./layout";
 
-/** `frames` and `others`: the outlines of groups and of all else; `heads`: of nodes' heads, by the colour that they were given. */
+/** `frames` and `others`: the outlines of groups and of all else; `heads`: of nodes' heads by their colours, "" is the theme's. */
 export interface Outlines {
   readonly all: Box;
   readonly frames: string;
   readonly others: string;
-  readonly heads: ReadonlyMap<string | undefined, string>;
+  readonly heads: ReadonlyMap<string, string>;
 }
 
 /** How high the head of an outline is, and how wide the bar of its devices with its distance from both ends. */
@@ -21,7 +21,7 @@ export function outlines(nodes: readonly Drawn[]): Outlines {
       .filter((_, at) => (nodes[at]?.type === "frame") === frames)
       .map(outline)
       .join("");
-  const heads = new Map<string | undefined, string>();
+  const heads = new Map<string, string>();
   for (const one of nodes) {
     if (one.type !== "card" || one.data.node.mode !== 0) continue; // those of others are paler
     const { colour } = one.data.node;
