@@ -112,9 +112,18 @@ test("P0.41 the theme is chosen, and stays in another browser", async ({ page })
   await page.emulateMedia({ colorScheme: "dark" });
   const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const dark = await back();
-  await choose("Theme: light");
+  await page.route("**/settings/**", async (route) => {
+    await new Promise((later) => setTimeout(later, 2_000));
+    await route.continue();
+  });
+  const asked = page.waitForRequest("**/settings/**");
+  await page.reload();
+  await asked;
+  await choose("Theme: light"); // before it is known what was chosen earlier
   await expect.poll(scheme).toBe("light");
-  await expect.poll(back).not.toBe(dark);
+  await page.waitForTimeout(3_000);
+  expect(await back()).not.toBe(dark);
+  await page.unroute("**/settings/**");
   await page.reload();
   await expect.poll(scheme).toBe("light");
   await choose("Theme: as the system");

@@ -101,14 +101,16 @@ function show({ theme, look }: Pick<Settings, "theme" | "look">): void {
   for (const [name, value] of propertiesOf(look)) style.setProperty(name, value);
 }
 
+/** What somebody has chosen by the time that it is there stays. */
 export async function loadSettings(): Promise<void> {
+  const before = useSettings.getState();
   try {
     const [favourites, keys, kept, used, names, look, stars] = await Promise.all(
       [FAVOURITES, KEYS, THEME, USED, NAMES, LOOK, STARS].map(setting),
     );
     const theme = THEMES.find((one) => one === kept) ?? "system";
     const own = Object.entries(fieldsOf(keys)).map(([id, all]) => [id, textsOf(all)] as const);
-    useSettings.setState({
+    const loaded = {
       favourites: textsOf(favourites),
       keys: Object.fromEntries(own),
       theme,
@@ -118,6 +120,11 @@ export async function loadSettings(): Promise<void> {
       names: Object.fromEntries(
         Object.entries(fieldsOf(names)).map(([id, name]) => [id, textOf(name)]),
       ),
+    };
+    useSettings.setState((now) => {
+      const isChosen = (key: string) =>
+        now[key as keyof typeof loaded] !== before[key as keyof typeof loaded];
+      return Object.fromEntries(Object.entries(loaded).filter(([key]) => !isChosen(key)));
     });
     show(useSettings.getState());
   } catch (error) {
