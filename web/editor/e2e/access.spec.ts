@@ -105,7 +105,8 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   await page.getByRole("button", { name: "Compare two" }).click();
   await page.locator(".gallery li button").first().click();
   await page.getByRole("button", { name: "Uploads" }).click();
-  await page.locator(".gallery li button").first().click();
+  const uploaded = page.locator('.gallery li button:has(img[src*="uploaded"])');
+  await uploaded.first().click(); // what was made stands there until the list has come
   await expect(dialog.locator("details")).toBeVisible();
   await look("two pictures");
   await press("Escape");
