@@ -22,8 +22,8 @@ export type PointNode = Node<{ readonly reroute: Reroute }, "point">;
 export type Drawn = CardNode | GroupNode | BoundaryNode | PointNode;
 
 const LEAST_WIDTH = 200;
-/** In the file a node's place is below its title. */
-const TITLE = 30;
+/** How high a title is. In the file a node's place is below it. */
+export const TITLE = 30;
 const ROW = 21;
 /** The size of a reroute. */
 const POINT = 14;

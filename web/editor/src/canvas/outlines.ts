@@ -1,7 +1,7 @@
 /** Where the nodes of a graph are, as boxes and as paths, and what of them is in view. */
 import type { Node, ReactFlowState } from "@xyflow/react";
 import { type Box, boundsOf } from "../document/aligning";
-import type { Drawn } from "./layout";
+import { type Drawn, TITLE } from "./layout";
 
 /** `frames` and `others`: the outlines of groups and of all else; `heads`: of nodes' heads by their colours, "" is the theme's. */
 export interface Outlines {
@@ -11,8 +11,8 @@ export interface Outlines {
   readonly heads: ReadonlyMap<string, string>;
 }
 
-/** How high the head of an outline is, and how wide the bar of its devices with its distance from both ends. */
-const [HEAD, BAR, APART] = [30, 5, 3];
+/** How wide the bar of a node's devices is, and how far from both ends, as `.device-bar`. */
+const [BAR, APART] = [5, 3];
 
 export function outlines(nodes: readonly Drawn[]): Outlines {
   const boxes = nodes.map(boxOf);
@@ -25,7 +25,7 @@ export function outlines(nodes: readonly Drawn[]): Outlines {
   for (const one of nodes) {
     if (one.type !== "card" || one.data.node.mode !== 0) continue; // those of others are paler
     const { colour } = one.data.node;
-    heads.set(colour, (heads.get(colour) ?? "") + outline({ ...boxOf(one), height: HEAD }));
+    heads.set(colour, (heads.get(colour) ?? "") + outline({ ...boxOf(one), height: TITLE }));
   }
   return { all: boundsOf(boxes), frames: of(true), others: of(false), heads };
 }
@@ -40,9 +40,9 @@ export function bars(
     const places = placesOf(node.id);
     const all = [...places.values()].reduce((sum, seconds) => sum + seconds, 0) || 1;
     const { x, y, height } = boxOf(node);
-    let from = y + HEAD + APART;
+    let from = y + TITLE + APART;
     for (const [device, seconds] of places) {
-      const part = ((height - HEAD - 2 * APART) * seconds) / all;
+      const part = ((height - TITLE - 2 * APART) * seconds) / all;
       const bar = outline({ x: x + 1, y: from, width: BAR, height: part });
       found.set(device, (found.get(device) ?? "") + bar);
       from += part;

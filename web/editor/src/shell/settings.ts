@@ -101,7 +101,7 @@ function show({ theme, look }: Pick<Settings, "theme" | "look">): void {
   for (const [name, value] of propertiesOf(look)) style.setProperty(name, value);
 }
 
-/** What somebody has chosen by the time that it is there stays. */
+/** A theme and a look that somebody has chosen by the time that all is there stay. */
 export async function loadSettings(): Promise<void> {
   const before = useSettings.getState();
   try {
@@ -110,22 +110,17 @@ export async function loadSettings(): Promise<void> {
     );
     const theme = THEMES.find((one) => one === kept) ?? "system";
     const own = Object.entries(fieldsOf(keys)).map(([id, all]) => [id, textsOf(all)] as const);
-    const loaded = {
+    useSettings.setState((now) => ({
       favourites: textsOf(favourites),
       keys: Object.fromEntries(own),
-      theme,
-      look: lookOf(look ?? null),
+      theme: now.theme === before.theme ? theme : now.theme,
+      look: now.look === before.look ? lookOf(look ?? null) : now.look,
       used: textsOf(used),
       stars: textsOf(stars),
       names: Object.fromEntries(
         Object.entries(fieldsOf(names)).map(([id, name]) => [id, textOf(name)]),
       ),
-    };
-    useSettings.setState((now) => {
-      const isChosen = (key: string) =>
-        now[key as keyof typeof loaded] !== before[key as keyof typeof loaded];
-      return Object.fromEntries(Object.entries(loaded).filter(([key]) => !isChosen(key)));
-    });
+    }));
     show(useSettings.getState());
   } catch (error) {
     tell(error);
