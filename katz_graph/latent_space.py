@@ -32,6 +32,13 @@ class LatentSpace:
         """Maps a VAE's latent to what a model is trained on."""
         return (latent - self.shift) * self.scale
 
+    def starting(self, latent: Tensor) -> Tensor:
+        """Maps a VAE's latent to the float32 one that noise is added to: normalised, but for an
+        empty latent, all zeros, which is no picture and stays as it is.
+        """
+        latent = latent.float()
+        return self.normalised(latent) if latent.any() else latent
+
     def restored(self, latent: Tensor) -> Tensor:
         """Maps what a model is trained on to a VAE's latent."""
         return latent / self.scale + self.shift

@@ -192,25 +192,30 @@ class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Du
 
 class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise"):
     """A latent with noise of the level between the first and the last sigma, of the first where
-    there is only one.
+    there is only one, as the model was trained on it: a flow's picture fades as its noise grows.
     """
 
     def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:
+        from katz_graph.planner.passes.latent import fit_empty
+        from katz_graph.planner.sampling import table_of
         from katz_graph.sampling.noise import initial_noise
 
-        samples = latent_image["samples"].float()
         if not len(sigmas):
             return latent_image
         level = float((sigmas[0] - sigmas[-1]).abs() if len(sigmas) > 1 else sigmas[0])
+        path = table_of(model).path
+        path.check((level, 0.0))
+        latent = fit_empty(latent_image, model)
+        start = model.latent.starting(latent["samples"])
         drawn = (
-            initial_noise(samples.shape, noise.seed, latent_image.get("batch_index"))
+            initial_noise(start.shape, noise.seed, latent.get("batch_index"))
             if noise.drawn
-            else samples * 0.0
+            else start * 0.0
         )
-        noisy = samples + drawn * level / model.latent.scale
+        noisy = model.latent.restored(path.noised(start, drawn, level))
         return cast(
             LatentSamples,
-            {**latent_image, "samples": noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)},
+            {**latent, "samples": noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)},
         )
 
 

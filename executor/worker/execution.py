@@ -128,7 +128,7 @@ class Execution:
         begin = self.program.region.begin
         spec, table = sampling_of(begin)
         latent: Tensor = begin.inputs["latent_image"]["samples"]
-        scaled = self._model.latent.normalised(latent.float()) if latent.any() else latent.float()
+        scaled = self._model.latent.starting(latent)
         return start_process(spec, scaled, table, self._models.device, self._dtype)
 
     def _go_on_with(self, present: int) -> None:

@@ -89,8 +89,8 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
 
 
 def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
-    """Raises InputError for a noise mask, a batch index or a patch that diffusers schedulers
-    ignore: they know no denoised predictions or noise levels.
+    """Raises InputError for a flow, and for a noise mask, a batch index or a patch that diffusers
+    schedulers ignore: they know no denoised predictions or noise levels.
     """
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:
@@ -98,6 +98,11 @@ def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
                 f"DiffusersSampler: the latent carries a {field}, which only KSampler heeds; "
                 "use KSampler"
             )
+    if predicts_flow(model):
+        raise InputError(
+            f"DiffusersSampler: the model in {model.network.folder} is a flow, and schedulers of "
+            "diffusers are used here for models of added noise alone; use KSampler"
+        )
     patch = next((patch for patch in model.patches if not isinstance(patch, FreeU)), None)
     if patch is not None:
         name = patch.identity if isinstance(patch, OpaquePatch) else type(patch).__name__
