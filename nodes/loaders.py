@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -318,7 +319,10 @@ def _lora(context: Context, name: str) -> FileIdentity:
             f"{shown(name)}: {PEFT_CONFIGURATION} beside it says how strong it is, and would not "
             "be fetched: download both into a folder of loras"
         )
-    return remote_identity(name) if here is None else file_identity(here)
+    if here is not None:
+        return file_identity(here)
+    with _cancellation(context) as cancelled:
+        return remote_identity(name, cancelled)
 
 
 def _control_net(context: Context, name: str) -> Path:
@@ -329,13 +333,20 @@ def _control_net(context: Context, name: str) -> Path:
     if here is not None:
         return here
     kept = FileCache.of_this_machine()
-    file = kept.identity(name)
-    if not kept.holds(file):
-        context.warn(f"{shown(name)} is fetched to {kept.place(file)}")
+    with _cancellation(context) as cancelled:
+        file = kept.identity(name, cancelled)
+        if not kept.holds(file):
+            context.warn(f"{shown(name)} is fetched to {kept.place(file)}")
+        return kept.local_file(file, cancelled)
+
+
+@contextmanager
+def _cancellation(context: Context) -> Iterator[Callable[[], bool]]:
+    """Yields a function that tells whether the run was cancelled."""
     stopped = Event()
     forget = context.on_cancel(stopped.set)
     try:
-        return kept.local_file(file, stopped.is_set)
+        yield stopped.is_set
     finally:
         forget()
 

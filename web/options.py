@@ -125,6 +125,11 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         30,
         min=0,
     )
+    stop_seconds: float = option(
+        "for a cancelled job to stop, before the runner is replaced; for a prompt to be checked",
+        30,
+        min=0,
+    )
     json_logs: bool = option("log a JSON object a line", False, "--log-json")
     multi_user: bool = option("settings apart for each name in the header Comfy-User", False)
     frontend: Path | None = option("a built front end to serve at /", metavar="DIR")

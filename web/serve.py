@@ -99,8 +99,8 @@ def assemble(
     def heard(told: JobEvent) -> None:
         jobs.heard(concealment.event(told))
 
-    def lost(ids: Sequence[str], why: str) -> None:
-        jobs.lost(ids, concealment.text(why))
+    def lost(ids: Sequence[str], why: str, blamed: bool) -> None:
+        jobs.lost(ids, concealment.text(why), blamed)
 
     def publish(job: Job, event: ClientEvent) -> None:
         metrics.heard(job.id, event)
@@ -130,7 +130,17 @@ def assemble(
     files = JobFiles({"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")})
     retention = Retention(options.keep_days, options.keep_bytes)
     at_once = options.jobs_at_once or max(1, len(options.device_list().choices))
-    jobs = Jobs(store, runner, publish, hub.status, options.limits, at_once, files, retention)
+    jobs = Jobs(
+        store,
+        runner,
+        publish,
+        hub.status,
+        options.limits,
+        at_once,
+        files,
+        retention,
+        stop_seconds=options.stop_seconds,
+    )
     return State(options, folders, concealment, jobs, runner, hub, metrics)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.changes import changed
 from katz_graph.web.runner import plans
 from katz_graph.web.runner.plans import Plans
+from katz_graph.web.runner_client.facts import PlannedGraph
 from katz_graph.web.runner_client.messages import MakePlan
 from katz_graph.wires import Latent
 
@@ -72,7 +74,14 @@ def registry() -> Registry:
 
 
 def plans_of(engine: Engine, registry: Registry) -> Plans:
-    return Plans(engine, registry, Folders())  # type: ignore[arg-type]
+    return Plans(engine, registry, Folders(), 30.0, print)  # type: ignore[arg-type]
+
+
+def in_thread(made: Plans, asked: MakePlan) -> Future[PlannedGraph]:
+    """Answers a question in the thread for plans."""
+    answer, future = made.enter(asked), Future[PlannedGraph]()
+    made.threads.submit(lambda: future.set_result(answer()), print)
+    return future
 
 
 def question(
@@ -177,9 +186,9 @@ def test_a_request_under_way_is_given_up_for_a_newer_one(registry: Registry) -> 
     engine = Engine()
     made = plans_of(engine, registry)
     GOES_ON.clear()
-    running = made.thread.submit(made.enter(question(registry, "one", packs=True, blur=True)))
+    running = in_thread(made, question(registry, "one", packs=True, blur=True))
     assert RAN.wait(SOON)
-    newer = made.thread.submit(made.enter(question(registry, "one")))
+    newer = in_thread(made, question(registry, "one"))
     GOES_ON.set()
     assert running.result(SOON).refusal == "replaced" and len(newer.result(SOON).plans) == 1
     assert engine.planned == ["5"]
@@ -215,7 +224,7 @@ def test_what_a_node_on_the_way_writes_is_in_no_one_s_folder(
         "inputs": {**sampler, "latent_image": ["again", 0]},
     }
     output = tmp_path / "output"
-    plans = Plans(Engine(), registry, Folders(output=output))  # type: ignore[arg-type]
+    plans = Plans(Engine(), registry, Folders(output=output), 30.0, print)  # type: ignore[arg-type]
     made = plans.enter(replace(asked, prompt=prompt, targets=("second",)))()
     assert len(made.plans) == 2 and made.notes == ()
     assert not output.exists() or not list(output.rglob("*"))
@@ -229,7 +238,7 @@ def test_planning_ends_in_time(registry: Registry, monkeypatch: pytest.MonkeyPat
     engine.planned.clear()
     monkeypatch.setattr(plans, "SECONDS", 2.0)
     GOES_ON.clear()
-    running = made.thread.submit(made.enter(question(registry, packs=True, blur=True)))
+    running = in_thread(made, question(registry, packs=True, blur=True))
     assert RAN.wait(SOON)
     threading.Event().wait(2.5)
     GOES_ON.set()

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -595,3 +596,21 @@ def test_a_budget_is_exceeded_by_no_more_than_what_is_in_use(
             in_use = sum(cache.identity(urls[each]).size for each in {*uses, number})
             lies = sum(path.stat().st_size for path in cache.folder.iterdir())
             assert lies <= most + in_use
+
+
+@pytest.mark.defect(23)
+@pytest.mark.parametrize(
+    "manners", [{"sent": 4, "hangs": True}, {"pause": 0.3}], ids=["hangs", "drips"]
+)
+def test_asking_what_a_file_is_heeds_cancellation_and_has_a_deadline(
+    server: FileServer, tmp_path: Path, manners: dict[str, Any]
+) -> None:
+    long_name = "weight" * 5_000  # a header that comes in many pieces
+    url = server.put("a.safetensors", safetensors(name=long_name), **manners)
+    cache = FileCache(tmp_path, float("inf"), Patience(header=0.2))
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"a.safetensors: its header did not come within 0.2 s"):
+        cache.identity(url)
+    with pytest.raises(Cancelled):
+        cache.identity(url, lambda: True)
+    assert time.monotonic() - began < 2

@@ -66,6 +66,50 @@ def test_the_first_crash_puts_a_job_back_and_the_second_one_sets_it_aside(tmp_pa
     run(tmp_path, use, jobs_at_once=2)
 
 
+@pytest.mark.defect(23)
+@pytest.mark.parametrize("together", [False, True], ids=["once", "both of two"])
+def test_a_cancelled_job_that_does_not_stop_costs_the_others_their_place_and_nothing_else(
+    tmp_path: Path, together: bool
+) -> None:
+    async def use(service: Service) -> None:
+        service.runner.obedient = False
+        await submit(service, "hangs", "runs", "next")
+        await service.until(lambda: service.runner.names == ["hangs", "runs"])
+        await service.jobs.interrupt("hangs")
+        if together:
+            await service.jobs.interrupt("runs")
+        began = time.monotonic()
+        await service.until(lambda: len(service.runner.names) > 2)
+        assert 0.05 < time.monotonic() - began < 3
+        assert service.runner.replaced == ["cancelled job hangs did not stop within 0.1 s"]
+        again = [] if together else ["runs"]
+        await service.until(lambda: set(service.runner.names[2:]) == {*again, "next"})
+        assert [job.crashes for job in service.jobs.running] == [0] * len(service.jobs.running)
+        for name in service.running():
+            service.runner.end(name)
+        await service.all_ended("hangs", "runs", "next")
+        assert await service.statuses() == {
+            "hangs": "cancelled",
+            "runs": "cancelled" if together else "completed",
+            "next": "completed",
+        }
+
+    run(tmp_path, use, jobs_at_once=2, stop_seconds=0.1)
+
+
+@pytest.mark.defect(23)
+def test_a_cancelled_job_that_stops_in_time_replaces_nothing(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        await service.until(lambda: service.runner.names == ["a"])
+        await service.jobs.interrupt("a")
+        await service.all_ended("a")
+        await asyncio.sleep(0.05)
+        assert service.runner.replaced == []
+
+    run(tmp_path, use, stop_seconds=0.01)
+
+
 def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_path: Path) -> None:
     gone = JobError("DeviceGone", "device cuda:1: its worker died 5 times")
 

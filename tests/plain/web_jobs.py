@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.web.events import ClientEvent, Ended, JobEvent, Started, Wrote
+from katz_graph.web.jobs.dispatch import STOP_SECONDS
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention
@@ -64,6 +65,7 @@ class FakeRunner:
     cancelled: list[str] = field(default_factory=list)
     safe: list[str] = field(default_factory=list)
     obedient: bool = True  # ends what is cancelled
+    replaced: list[str] = field(default_factory=list)  # the reasons
     clock: Callable[[], float] = time.time
 
     async def run(self, job: Job) -> None:
@@ -78,6 +80,11 @@ class FakeRunner:
         self.cancelled.append(job_id)
         if self.obedient:
             self.tell(job_id, Ended("cancelled", self.clock()))
+
+    def replace(self, why: str) -> None:
+        assert self.jobs is not None
+        self.replaced.append(why)
+        self.jobs.lost([job.id for job in self.jobs.running], why, blamed=False)
 
     def kept(self, job_id: str) -> None:
         self.safe.append(job_id)
@@ -141,6 +148,7 @@ async def serving(
     runner: FakeRunner | None = None,
     clock: Callable[[], float] = time.time,
     store: JobStore | None = None,
+    stop_seconds: float = STOP_SECONDS,
 ) -> AsyncIterator[Service]:
     """Started jobs on a data folder. Leaving ends them as a server does that does not drain."""
     store = store or JobStore.open(data)
@@ -157,6 +165,7 @@ async def serving(
         JobFiles({"output": output, "temp": temp}),
         retention or Retention(),
         clock,
+        stop_seconds,
     )
     runner.jobs, runner.clock = jobs, clock
     await jobs.start()

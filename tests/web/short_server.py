@@ -26,7 +26,7 @@ async def main(folder: Path) -> None:
         output=folder / "output",
         threads=1,
     )
-    runner = Runner(options, events.put_nowait, lambda ids, why: None)
+    runner = Runner(options, events.put_nowait, lambda ids, why, blamed: None)
     await runner.start()
     prompts = {
         "kept": {"1": {**WRITE, "inputs": {"name": "kept"}}},

@@ -74,7 +74,7 @@ class Driver:
         self.runner = Runner(
             options,
             self.told.append,
-            lambda ids, why: self.lost.append((ids, why)),
+            lambda ids, why, blamed: self.lost.append((ids, why)),
             workers=self._workers.begin,
         )
         self.wait(self.runner.start())

@@ -38,10 +38,10 @@ class Seen:
     """A runner and what it told, in order."""
 
     runner: Runner
-    told: list[JobEvent | tuple[Sequence[str], str]] = field(default_factory=list)
+    told: list[JobEvent | tuple[Sequence[str], str, bool]] = field(default_factory=list)
     deaf: bool = False
 
-    def hear(self, one: JobEvent | tuple[Sequence[str], str]) -> None:
+    def hear(self, one: JobEvent | tuple[Sequence[str], str, bool]) -> None:
         if self.deaf:
             raise KeyError("nobody hears that")
         self.told.append(one)
@@ -60,7 +60,7 @@ class Seen:
         return [one for one in self.told if isinstance(one, JobEvent)]
 
     @property
-    def lost(self) -> list[tuple[Sequence[str], str]]:
+    def lost(self) -> list[tuple[Sequence[str], str, bool]]:
         return [one for one in self.told if isinstance(one, tuple)]
 
 
@@ -74,7 +74,7 @@ def with_runner(
         runner = Runner(
             options,
             lambda event: seen.hear(event),
-            lambda ids, why: seen.hear((ids, why)),
+            lambda ids, why, blamed: seen.hear((ids, why, blamed)),
             IMPATIENT,
             (FAKE, *arguments),
         )
@@ -113,10 +113,10 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         await seen.runner.run(job("kills", "die"))
         await seen.until(lambda: bool(seen.lost))
         assert not seen.runner.ready
-        ((jobs, why),) = seen.lost
+        ((jobs, why, blamed),) = seen.lost
         # and nothing that it printed: clients read that
         assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")
-        before = seen.told[: seen.told.index((jobs, why))]  # all that it said comes first
+        before = seen.told[: seen.told.index((jobs, why, blamed))]  # all that it said comes first
         assert any(isinstance(one, JobEvent) and isinstance(one.event, Warned) for one in before)
         waiting = asyncio.create_task(seen.runner.run(job("b")))  # while there is none
         assert await seen.runner.object_info() == b"{}"  # of the next one
@@ -199,6 +199,23 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
         assert time.monotonic() - began < 3 * IMPATIENT.silence
         await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
         assert list(seen.lost[0][0]) == ["a"] and "keeps the interpreter" in seen.lost[0][1]
+
+    with_runner(test)
+
+
+@pytest.mark.defect(23)
+def test_a_runner_is_replaced_for_a_job_that_does_not_stop_and_none_is_blamed() -> None:
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("a", "stay"))
+        began, first = time.monotonic(), seen.runner.facts.pid
+        seen.runner.replace("cancelled job a did not stop")
+        await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
+        assert time.monotonic() - began < 5 and seen.runner.facts.pid != first
+        jobs, why, blamed = seen.lost[0]
+        assert list(jobs) == ["a"] and "job a did not stop" in why and not blamed
+        await seen.runner.run(job("b", "die"))
+        await seen.until(lambda: len(seen.lost) == 2)
+        assert seen.lost[1][2], "who dies by itself is blamed"
 
     with_runner(test)
 
@@ -307,7 +324,7 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
         runner = Runner(
             ServeOptions(),
             told.append,
-            lambda ids, why: None,
+            lambda ids, why, blamed: None,
             IMPATIENT,
             (FAKE, "--until", str(tmp_path / "ready")),
         )
@@ -336,7 +353,7 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
         return Runner(
             ServeOptions(),
             lambda event: None,
-            lambda ids, why: None,
+            lambda ids, why, blamed: None,
             replace(IMPATIENT, waiting=waiting),
             ("-c", "import time; time.sleep(1000)"),
         )
@@ -374,7 +391,7 @@ def test_a_fork_server_with_which_no_runner_gets_ready_is_not_used_again(
         runner = Runner(
             ServeOptions(),
             lambda event: None,
-            lambda ids, why: None,
+            lambda ids, why, blamed: None,
             IMPATIENT,
             program,
             lambda: asked.append("again"),
@@ -395,7 +412,7 @@ def test_a_first_start_that_fails_says_so_in_one_line() -> None:
         runner = Runner(
             ServeOptions(),
             lambda event: None,
-            lambda ids, why: None,
+            lambda ids, why, blamed: None,
             IMPATIENT,
             (FAKE, "--fails", "no such device"),
         )
@@ -415,7 +432,7 @@ def test_a_start_that_is_given_up_leaves_nothing() -> None:
         runner = Runner(
             ServeOptions(),
             lambda event: None,
-            lambda ids, why: None,
+            lambda ids, why, blamed: None,
             IMPATIENT,
             ("-c", "import time; time.sleep(1000)"),
         )
@@ -440,7 +457,7 @@ def test_a_start_is_given_up_wherever_it_is() -> None:
     async def start(steps: int) -> None:
         before = below(os.getpid())
         runner = Runner(
-            ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, (FAKE,)
+            ServeOptions(), lambda event: None, lambda ids, why, blamed: None, IMPATIENT, (FAKE,)
         )
         starting = asyncio.create_task(runner.start())
         for _ in range(steps):
@@ -460,7 +477,7 @@ def test_a_program_that_does_not_run_at_all_says_why() -> None:
         runner = Runner(
             ServeOptions(),
             lambda event: None,
-            lambda ids, why: None,
+            lambda ids, why, blamed: None,
             IMPATIENT,
             ("-c", "raise SystemExit('broken')"),
         )

@@ -24,6 +24,7 @@ from katz_graph.web.jobs.store import JobStore
 
 T = TypeVar("T")
 CRASHES = 2  # of what runs a job, after which it is set aside
+STOP_SECONDS = 30.0  # for a cancelled job to stop, unless the operator says otherwise
 AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
 log = logging.getLogger("katz.jobs")
 
@@ -40,6 +41,10 @@ class JobRunner(Protocol):
 
     async def cancel(self, job_id: str) -> None: ...
 
+    def replace(self, why: str) -> None:
+        """Kills what runs jobs. Its jobs are lost without blame."""
+        ...
+
     def kept(self, job_id: str) -> None: ...
 
 
@@ -54,6 +59,7 @@ class Attempt:
     noted: set[StoredFile] = field(default_factory=set)  # of these, what the store knows
     phase: Literal["runs", "ends", "returns"] = "runs"
     cancelled: bool = False
+    stopping: bool = False  # the runner was asked to stop it, and has `stop_seconds` for that
     returned: bool = False  # stopped by us: it goes back to the queue unless it ends by itself
 
 
@@ -70,6 +76,7 @@ class Dispatcher:
         publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         clock: Callable[[], float],
+        stop_seconds: float,
     ) -> None:
         self.queue = JobQueue()
         self.attempts: dict[str, Attempt] = {}
@@ -85,6 +92,7 @@ class Dispatcher:
         self._runner = runner
         self._slots = slots
         self._publish, self._changed, self._clock = publish, changed, clock
+        self._stop_seconds = stop_seconds
         self._unwritten: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -140,15 +148,17 @@ class Dispatcher:
                 self.spawn(self._note(self._wrote(attempt, [file])))
         self._tell(attempt.job, told.event)
 
-    def lost(self, ids: Sequence[str], why: str) -> None:
-        """Takes in that the runner died under these jobs, which had begun."""
+    def lost(self, ids: Sequence[str], why: str, blamed: bool = True) -> None:
+        """Takes in that the runner died under these jobs, which had begun. `blamed`: one of them
+        may be the reason, so the crash counts.
+        """
         if self._closed:
             return
         for attempt in [
             attempt for id in ids if (attempt := self.attempts.get(id)) and attempt.phase == "runs"
         ]:
             job = attempt.job
-            crashes = job.crashes + 1
+            crashes = job.crashes + blamed
             if attempt.cancelled:
                 self._end(attempt, Ended("cancelled", self._clock()), discard=True)
             elif crashes >= CRASHES:
@@ -170,7 +180,7 @@ class Dispatcher:
         if attempt is not None and attempt.phase != "ends":
             attempt.cancelled = True
             if attempt.phase == "runs":
-                self.spawn(self._note(self._runner.cancel(id)))
+                self._stop(attempt)
             return True
         job = self.queue.remove(id)
         if job is not None:
@@ -200,10 +210,24 @@ class Dispatcher:
 
     def give_back(self) -> None:
         """Stops all that runs, for a later attempt that starts from the beginning."""
-        for id, attempt in self.attempts.items():
+        for attempt in self.attempts.values():
             if attempt.phase == "runs":
                 attempt.returned = True
-                self.spawn(self._note(self._runner.cancel(id)))
+                self._stop(attempt)
+
+    def _stop(self, attempt: Attempt) -> None:
+        """Asks the runner to stop a job, and has the runner replaced if it does not."""
+        self.spawn(self._note(self._runner.cancel(attempt.job.id)))
+        if not attempt.stopping:
+            attempt.stopping = True
+            asyncio.get_running_loop().call_later(self._stop_seconds, self._escalate, attempt)
+
+    def _escalate(self, attempt: Attempt) -> None:
+        current = self.attempts.get(attempt.job.id) is attempt and attempt.phase == "runs"
+        if current and not self._closed:
+            self._runner.replace(
+                f"cancelled job {attempt.job.id} did not stop within {self._stop_seconds:g} s"
+            )
 
     def _fits(self, job: Job) -> bool:
         active = [attempt.job for attempt in self.attempts.values() if attempt.phase == "runs"]

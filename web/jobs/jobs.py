@@ -15,7 +15,7 @@ from dataclasses import replace
 from katz_graph.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
-from katz_graph.web.jobs.dispatch import Dispatcher, JobRunner
+from katz_graph.web.jobs.dispatch import STOP_SECONDS, Dispatcher, JobRunner
 from katz_graph.web.jobs.job import Job, Status, Submission
 from katz_graph.web.jobs.queries import SortBy
 from katz_graph.web.jobs.queue import NotWaiting
@@ -48,12 +48,21 @@ class Jobs:
         files: JobFiles,
         retention: Retention,
         clock: Callable[[], float] = time.time,
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._store, self._files, self._changed, self._clock = store, files, changed, clock
         self._limits, self._retention = limits, retention
         self._forecast = Forecast(jobs_at_once, clock)
         self._dispatcher = Dispatcher(
-            store, files, self._forecast, runner, jobs_at_once, publish, changed, clock
+            store,
+            files,
+            self._forecast,
+            runner,
+            jobs_at_once,
+            publish,
+            changed,
+            clock,
+            stop_seconds,
         )
         self._admission = Admission(store, self._dispatcher, self._forecast, limits.queue, clock)
         self._paused = False

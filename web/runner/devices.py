@@ -115,7 +115,13 @@ class Devices:
 
     def plans(self, registry: Registry, folders: Folders) -> Plans:
         """Makes the `Plans` of these devices, which are closed with them."""
-        plans = Plans(self._engine, limited(registry, self._options.limits), folders)
+        plans = Plans(
+            self._engine,
+            limited(registry, self._options.limits),
+            folders,
+            self._options.stop_seconds,
+            self._wear_out,
+        )
         self._opened.callback(plans.close)
         return plans
 

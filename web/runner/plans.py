@@ -8,7 +8,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from katz_graph.checks.validate import downstream, upstream
@@ -27,6 +26,7 @@ from katz_graph.ir.region import Region
 from katz_graph.packs import BUILTIN, Registry
 from katz_graph.planner.report.describe import as_json
 from katz_graph.recipe import digest
+from katz_graph.web.runner.answering import Answering
 from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
 from katz_graph.web.runner_client.messages import MakePlan
 
@@ -41,9 +41,17 @@ class Plans:
     a client replaces the one before. Plans are kept by content, while the devices stay as measured.
     """
 
-    def __init__(self, engine: DeviceEngine, registry: Registry, folders: Folders) -> None:
+    def __init__(
+        self,
+        engine: DeviceEngine,
+        registry: Registry,
+        folders: Folders,
+        stop_seconds: float,
+        stuck: Callable[[str], None],
+    ) -> None:
         self._engine, self._registry, self._folders = engine, registry, folders
-        self.thread = ThreadPoolExecutor(1, "katz-plans", _stand_back)
+        hangs_after = SECONDS + stop_seconds
+        self.threads = Answering("katz-plans", 1, hangs_after, hangs_after, stuck, _stand_back)
         self._requests: dict[object, _Request] = {}
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[object, Program]] = OrderedDict()
@@ -54,11 +62,11 @@ class Plans:
         with self._lock:
             for request in self._requests.values():
                 request.give_up("replaced")
-        self.thread.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
 
     def enter(self, question: MakePlan) -> Callable[[], PlannedGraph]:
         """Takes a request in, in place of the client's earlier one. Returns what answers it, to be
-        called in `thread`.
+        called in `threads`.
         """
         compiled = partial(self._compiled, PlanChanges.read(question.changes))
         engine = PlanningEngine(self._engine.device, compiled)

@@ -13,14 +13,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from katz_graph.errors import InputError, KatzError
+from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.events import Warned
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.files.urls import NONE
@@ -32,6 +32,7 @@ from katz_graph.node.types import NodeType
 from katz_graph.packs import PackProblem, Registry, load_registry
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
+from katz_graph.web.runner.answering import Answering
 from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.facts import DrawnWorkflow, PackFacts, RunnerFacts
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
     from katz_graph.web.runner.plans import Plans
     from katz_graph.web.runner.runs import Runs
 
-ANSWERING = 2  # threads for questions: one may be long
+ANSWERS_AT_ONCE = 2  # one may be long
+SLOW_ANSWER_S = 1.0  # after which the next question is answered as well
 STOPPING = 2.0  # seconds that jobs have to stop
 
 
@@ -96,7 +98,9 @@ class RunnerService:
         # first: all is waiting for that
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)
         self._starting = _in_thread(self._start)
-        self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
+        self._answering = Answering(
+            "katz-answers", ANSWERS_AT_ONCE, SLOW_ANSWER_S, options.stop_seconds, self._wear_out
+        )
         self._starting.add_done_callback(lambda _: post(None))
 
     def __enter__(self) -> Self:
@@ -108,7 +112,7 @@ class RunnerService:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._answering.shutdown(wait=False, cancel_futures=True)
+        self._answering.close()
         if self._runs is not None and self._devices is not None:
             self._runs.close(STOPPING)
             self._devices.close()
@@ -150,7 +154,7 @@ class RunnerService:
                 self._ask(arrived.number, question, partial(self._dry_runs.step, document, node))
             case MakePlan() as question if self._plans is not None:
                 planned = self._plans.enter(question)
-                self._ask(arrived.number, question, planned, self._plans.thread)
+                self._ask(arrived.number, question, planned, self._plans.threads)
 
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
@@ -186,12 +190,12 @@ class RunnerService:
         number: int,
         question: Question,
         find: Callable[[], Any],
-        thread: ThreadPoolExecutor | None = None,
+        threads: Answering | None = None,
     ) -> None:
-        try:
-            (thread or self._answering).submit(self._answer, number, question, find)
-        except Exception as error:
-            self._refuse(number, error)
+        (threads or self._answering).submit(
+            partial(self._answer, number, question, find),
+            lambda why: self._refuse(number, RunError(f"{question.said} has no answer: {why}")),
+        )
 
     def _answer(self, number: int, question: Question, find: Callable[[], Any]) -> None:
         try:

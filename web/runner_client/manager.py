@@ -82,8 +82,9 @@ def no_fork_server() -> None:
 class Runner:
     """Keeps one runner process alive and forwards jobs to it. Lives on the event loop.
 
-    `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the
-    jobs that a runner had taken and died under, after all its events were heard. `workers` gives
+    `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why, blamed)`
+    names the jobs that a runner had taken and died under, after all its events were heard;
+    `blamed`: one of them may have caused it. `workers` gives
     the descriptor of a connection to a fork server, which every runner inherits until one did not
     get ready: those after it start their own.
     """
@@ -92,7 +93,7 @@ class Runner:
         self,
         options: ServeOptions,
         heard: Callable[[JobEvent], None],
-        lost: Callable[[Sequence[str], str], None],
+        lost: Callable[[Sequence[str], str, bool], None],
         patience: RunnerPatience = PATIENCE,
         program: Sequence[str] = PROGRAM,
         workers: Workers = no_fork_server,
@@ -188,6 +189,11 @@ class Runner:
                 self._drop(job_id)
         if self._child is not None:
             self._child.send(Cancel(job_id))
+
+    def replace(self, why: str) -> None:
+        """Kills the runner, and has the next one started. Its jobs are lost without blame."""
+        if self._child is not None and self.ready:
+            self._child.kill(why, blamed=False)
 
     def kept(self, job_id: str) -> None:
         """Tells the runner that a job's end is on record: its files stay, whatever happens to
@@ -292,7 +298,7 @@ class Runner:
             self.restarts += 1
             lost, self._taken = sorted(self._taken), set()
             if lost:
-                self._lost(lost, f"the process that ran it ended: {why}")
+                self._lost(lost, f"the process that ran it ended: {why}", child.blames_jobs)
             for job_id in list(self._unwanted):
                 self._drop(job_id)
             child = await self._next()

@@ -95,8 +95,11 @@ class Keep:
 
 
 class Question:
-    """Is answered by `Answer` or `Refused` of the same number; `answer` reads what that holds."""
+    """Is answered by `Answer` or `Refused` of the same number; `answer` reads what that holds.
+    `said` names the question in messages.
+    """
 
+    said: ClassVar[str] = "the question"
     answer: ClassVar[TypeAdapter[Any]] = TypeAdapter(Any)
 
 
@@ -104,6 +107,7 @@ class Question:
 class Check(Question):
     """Asks whether a prompt can run; see `web.runner.checking`."""
 
+    said: ClassVar[str] = "the check of the prompt"
     answer: ClassVar[TypeAdapter[CheckedPrompt]] = TypeAdapter(CheckedPrompt)
     document: Any
     targets: Sequence[str] | None
@@ -141,6 +145,7 @@ class MakePlan(Question):
     have, as `PlanChanges.said` gives it.
     """
 
+    said: ClassVar[str] = "the request for plans"
     answer: ClassVar[TypeAdapter[PlannedGraph]] = TypeAdapter(PlannedGraph)
     prompt: Mapping[str, Any]
     targets: Sequence[str]

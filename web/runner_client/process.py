@@ -90,6 +90,7 @@ class RunnerProcess:
         self._heartbeat = Heartbeat(patience.ping)
         self._parted = False  # its connection has ended
         self._killed_for = ""
+        self.blames_jobs = True  # one of its jobs may be why it ended
 
     @classmethod
     async def start(
@@ -177,9 +178,11 @@ class RunnerProcess:
         self.kill("it did not get ready")
         await self.close()
 
-    def kill(self, why: str) -> None:
+    def kill(self, why: str, blamed: bool = True) -> None:
+        """Kills the process and its children. `blamed`: one of its jobs may be the reason."""
         if self._process.returncode is None:  # not collected: the number still means this session
-            self._killed_for = self._killed_for or why
+            if not self._killed_for:
+                self._killed_for, self.blames_jobs = why, blamed
             kill_session(self.pid)
 
     def _message(self, arrived: Numbered) -> None:

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -14,6 +17,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.files.locks import never
 from katz_graph.files.urls import SECRET, address, checksum, shown
 from katz_graph.messages import first_line, one_line, shorten
 from katz_graph.models.loading.identity import (
@@ -32,6 +36,7 @@ VERSIONS = (
 """Which words of a server say that a file is the one that it was, the surest first."""
 PART_OF_FILE = 206  # HTTP's answer to who asked for a range (RFC 9110, section 15.3.7)
 NO_SUCH_RANGE = 416
+POLL_S = 0.05  # between two looks at whether an identity is still wanted
 PIECE = 2**20  # bytes that are read at once
 BLOCK = 2**24  # bytes that are asked for at once, where a protocol has no streams
 HEADER_BLOCK = 2**19  # bytes that most headers are shorter than
@@ -39,10 +44,13 @@ HEADER_BLOCK = 2**19  # bytes that most headers are shorter than
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Says how long a server may be silent, in seconds: until it answers, and while it sends."""
+    """Says how long a server may be silent, in seconds: until it answers, and while it sends; and
+    how long it may take to send a file's header.
+    """
 
     connecting: float = 30.0
     silence: float = 60.0
+    header: float = 60.0
 
 
 PATIENCE = Patience()
@@ -70,14 +78,36 @@ class Changed(InputError):
         )
 
 
-def identify(url: str, patience: Patience = PATIENCE) -> tuple[FileIdentity, bytes]:
+def identify(
+    url: str, patience: Patience = PATIENCE, cancelled: Callable[[], bool] = never
+) -> tuple[FileIdentity, bytes]:
     """Returns the identity of the file at a URL, and its header, which is all that is read of it.
+    Cancelled as soon as `cancelled` says so; a request under way ends by itself.
 
     url: of any protocol that fsspec and what is installed beside it know; `#sha256=` and the file's
     hash may stand at its end. InputError when there is no such file, or it is not safetensors,
-    RunError when the network fails.
+    RunError when the network fails, or the header does not come in time.
     """
     checksum(url)
+    asked: Future[tuple[FileIdentity, bytes]] = Future()
+
+    def ask() -> None:
+        try:
+            asked.set_result(_identify(url, patience))
+        except BaseException as error:
+            asked.set_exception(error)
+
+    threading.Thread(target=ask, name="katz-identify", daemon=True).start()
+    deadline = time.monotonic() + patience.header
+    while not wait((asked,), POLL_S).done:
+        if cancelled():
+            raise Cancelled(f"{shown(url)}: no longer wanted")
+        if time.monotonic() > deadline:
+            raise RunError(f"{shown(url)}: its header did not come within {patience.header:g} s")
+    return asked.result()
+
+
+def _identify(url: str, patience: Patience) -> tuple[FileIdentity, bytes]:
     with _errors_of(url, patience):
         with _opened(url, patience, 0, HEADER_BLOCK, HEADER_BLOCK) as answer:
             begin = _read(url, answer, 0, LENGTH_BYTES)

@@ -70,8 +70,9 @@ class FileCache:
         """Returns the cache that the environment names (KATZ_CACHE, KATZ_FETCHED_GB)."""
         return cls(*fetched_files(), fetcher=FETCHER)
 
-    def identity(self, url: str) -> FileIdentity:
+    def identity(self, url: str, cancelled: Callable[[], bool] = never) -> FileIdentity:
         """Returns the identity of the file at a URL. Of the file no more than its header is read.
+        Cancelled as soon as `cancelled` says so.
 
         A server that cannot be asked does no harm where the file has been fetched before: it is
         taken as it was then. Otherwise errors as of `identify`.
@@ -81,7 +82,7 @@ class FileCache:
         if known is not None and age < self.fresh:
             return known
         try:
-            file, header = identify(url, self.patience)
+            file, header = identify(url, self.patience, cancelled)
         except (InputError, RunError) as problem:
             if known is None or not self.holds(known):
                 raise
@@ -254,9 +255,9 @@ class FileCache:
             raise RunError(f"{self.folder}: cannot be written to: {error.strerror}") from None
 
 
-def remote_identity(url: str) -> FileIdentity:
+def remote_identity(url: str, cancelled: Callable[[], bool] = never) -> FileIdentity:
     """Returns the identity of the file at a URL, by this machine's cache (`FileCache.identity`)."""
-    return FileCache.of_this_machine().identity(url)
+    return FileCache.of_this_machine().identity(url, cancelled)
 
 
 def local_file(file: FileIdentity, cancelled: Callable[[], bool] = never) -> Path:

@@ -1,0 +1,87 @@
+"""Threads that answer questions: a call that hangs holds up no other one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from katz_graph.web.runner import answering
+from katz_graph.web.runner.answering import Answering
+
+SOON = 10.0
+
+
+class Waiting:
+    """Calls that wait until a test lets them go, and what became of each."""
+
+    def __init__(self, at_once: int = 2, slow_s: float = 0.05, deadline_s: float = 0.15) -> None:
+        self.let_go = threading.Event()
+        self.changed = threading.Condition()
+        self.told: list[str] = []
+        self.stuck: list[str] = []
+        self.threads = Answering("test", at_once, slow_s, deadline_s, self.stuck.append)
+
+    def hang(self, name: str) -> None:
+        self.threads.submit(lambda: self.wait(name), lambda why: self.tell(f"{name}: {why}"))
+
+    def wait(self, name: str) -> None:
+        self.tell(f"{name} began")
+        self.let_go.wait(SOON)
+
+    def tell(self, what: str) -> None:
+        with self.changed:
+            self.told.append(what)
+            self.changed.notify_all()
+
+    def until(self, *told: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: set(told) <= set(self.told), SOON), self.told
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    made = Waiting()
+    yield made
+    made.let_go.set()
+    made.threads.close()
+
+
+@pytest.mark.defect(23)
+def test_calls_behind_slow_ones_begin_and_each_slow_one_is_given_up(waiting: Waiting) -> None:
+    began = time.monotonic()
+    for name in "abc":
+        waiting.hang(name)
+    waiting.threads.submit(lambda: waiting.tell("quick"), print)
+    waiting.until("a began", "b began")
+    assert "quick" not in waiting.told, "two at a time"
+    waiting.until("c began", "quick")
+    assert time.monotonic() - began < 5
+    waiting.until(*(f"{name}: it took longer than 0.15 s" for name in "abc"))
+    assert not waiting.stuck
+
+
+@pytest.mark.defect(23)
+def test_too_many_that_hang_are_reported_once(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "MAX_STUCK", 3)
+    for name in "abcd":
+        waiting.hang(name)
+    waiting.until(*(f"{name}: it took longer than 0.15 s" for name in "abcd"))
+    waiting.threads.submit(lambda: waiting.tell("quick"), print)
+    waiting.until("quick")
+    assert len(waiting.stuck) == 1 and "threads hang" in waiting.stuck[0]
+
+
+def test_a_call_that_raises_leaves_its_place(waiting: Waiting) -> None:
+    threading.excepthook, old = (lambda _: None), threading.excepthook
+    try:
+        for _ in range(4):
+            waiting.threads.submit(lambda: 1 / 0, print)
+        waiting.threads.submit(lambda: waiting.tell("after"), print)
+        waiting.until("after")
+    finally:
+        threading.excepthook = old

@@ -1,0 +1,121 @@
+"""Calls functions in threads, a few at a time, so that one that hangs does not hold up the others.
+Must not know what they compute.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MAX_THREADS = 48
+MAX_STUCK = 16  # calls beyond their deadline, from which on the process needs to be replaced
+
+
+@dataclass(slots=True)
+class _Call:
+    work: Callable[[], None]
+    expire: Callable[[str], None]
+    began: float = 0.0
+    slow: bool = False
+    expired: bool = False
+
+
+class Answering:
+    """Runs `at_once` calls at a time, in the order of `submit`. A call that takes longer than
+    `slow_s` no longer counts, so the next one begins. One that takes longer than `deadline_s` has
+    expired: its caller is told so, and its thread is given up. `stuck` is called once when too many
+    threads were given up. `prepare` is called at the beginning of each thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        at_once: int,
+        slow_s: float,
+        deadline_s: float,
+        stuck: Callable[[str], None],
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._name, self._at_once = name, at_once
+        self._slow_s, self._deadline_s = slow_s, deadline_s
+        self._stuck, self._prepare = stuck, prepare
+        self._changed = threading.Condition()
+        self._waiting: deque[_Call] = deque()
+        self._running: list[_Call] = []
+        self._closed = self._reported = False
+        threading.Thread(target=self._supervise, name=name, daemon=True).start()
+
+    def submit(self, work: Callable[[], None], expire: Callable[[str], None]) -> None:
+        """Calls `work` in a thread; `expire` gets the reason if it takes too long."""
+        with self._changed:
+            self._waiting.append(_Call(work, expire))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Starts nothing more, and waits for nothing."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _supervise(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                expired = self._age(now)
+                while self._waiting and self._has_room():
+                    self._begin(self._waiting.popleft(), now)
+                if not expired:
+                    if self._closed:
+                        return
+                    self._changed.wait(self._next_look(time.monotonic()))
+            for call in expired:
+                call.expire(f"it took longer than {self._deadline_s:g} s")
+            self._report_stuck()
+
+    def _age(self, now: float) -> list[_Call]:
+        """Marks calls that have become slow, and returns those that have just expired."""
+        expired = []
+        for call in self._running:
+            call.slow = now - call.began >= self._slow_s
+            if now - call.began >= self._deadline_s and not call.expired:
+                call.expired = True
+                expired.append(call)
+        return expired
+
+    def _has_room(self) -> bool:
+        counted = sum(not call.slow for call in self._running)
+        return counted < self._at_once and len(self._running) < MAX_THREADS
+
+    def _next_look(self, now: float) -> float | None:
+        """Returns the seconds until a running call becomes slow or expires; None if none does."""
+        due = [
+            call.began + limit
+            for call in self._running
+            for limit, passed in ((self._slow_s, call.slow), (self._deadline_s, call.expired))
+            if not passed
+        ]
+        return max(0.0, min(due) - now) if due else None
+
+    def _report_stuck(self) -> None:
+        stuck = sum(call.expired for call in self._running)
+        if stuck >= MAX_STUCK and not self._reported:
+            self._reported = True
+            self._stuck(f"{stuck} threads hang in nodes' own checks or plans")
+
+    def _begin(self, call: _Call, now: float) -> None:
+        call.began = now
+        self._running.append(call)
+        threading.Thread(target=self._run, args=(call,), name=self._name, daemon=True).start()
+
+    def _run(self, call: _Call) -> None:
+        try:
+            self._prepare()
+            call.work()
+        finally:
+            with self._changed:
+                self._running.remove(call)
+                self._changed.notify_all()
