@@ -39,7 +39,7 @@ class Limits:
     text: int = 4 * MB  # characters of one text that a node makes
     shown: int = 8 * MB  # characters of all that the nodes of one job have for editors, as JSON
     queue: int = option(
-        "jobs that wait; one more is refused with the time to come again",
+        "jobs that wait, shared by clients; one more is refused with the time to come again",
         64,
         "--queue-limit",
         min=1,

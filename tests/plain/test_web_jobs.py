@@ -185,10 +185,10 @@ def test_a_repeated_submission_gives_the_job_of_then(tmp_path: Path) -> None:
         )
         with pytest.raises(Refused, match="exists already"):
             await service.jobs.submit(submission(jobs[0].id))
-        await submit(service, "b", "c")
+        await submit(service, "b", "c", client="ann")
         await service.jobs.admit("ann", "k")
         with pytest.raises(Refused, match="full"):
-            await service.jobs.admit("bob", "k")
+            await service.jobs.admit("ann", "another")
         assert (await service.jobs.submit(same)).id == jobs[0].id, "though the queue is full"
         with pytest.raises(Refused, match="used for another body") as refused:
             await service.jobs.submit(submission(key="k", client="ann", prompt=graph(seed=2)))

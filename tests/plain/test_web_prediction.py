@@ -174,8 +174,8 @@ def queue_of(*jobs: tuple[str, float]) -> JobQueue:
 def test_jobs_of_one_number_come_as_they_arrived() -> None:
     queue = queue_of(("a", 5.0), ("b", 1.0), ("c", 5.0), ("d", -1.0))
     assert [each.id for each in queue] == ["d", "b", "a", "c"]
-    assert [each.id for each in queue.ahead_of(5.0, 1)] == ["d", "b", "a"]
-    assert queue.front_number() < -1.0
+    assert [each.id for each in queue.ahead_of(job("new", 5.0, 1))] == ["d", "b", "a"]
+    assert queue.front(job("new", 7.0, 9)).number < -1.0
     with pytest.raises(NotWaiting):
         queue.moved_before("a", "nobody")
 

@@ -13,6 +13,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 
 from katz_graph.errors import InputError
 from katz_graph.messages import show
@@ -123,6 +124,23 @@ def is_loopback(host: str) -> bool:
     """Checks that a listening address is reached from this machine only."""
     name = _folded(host)
     return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
+
+
+def origin_of(request: HTTPConnection) -> str:
+    """Returns the address that a request came from, by which clients share the server. A whole
+    network of IPv6's /64 counts as one address: its holder has as many as he likes.
+    """
+    host = request.client.host if request.client is not None else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        elif not address.is_loopback:
+            return str(ipaddress.ip_network((address, 64), strict=False))
+    return "loopback" if address.is_loopback else str(address)
 
 
 def split_host(host: str) -> tuple[str, int | None] | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
+from collections import Counter
 from collections.abc import Callable
 
 from katz_graph.errors import KatzError, RunError
 from katz_graph.web.jobs.dispatch import Dispatcher
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queries import Kept
+from katz_graph.web.jobs.queue import Owner, owner
 from katz_graph.web.jobs.records import digest
 from katz_graph.web.jobs.runtime_estimate import Forecast, JobFeatures, features_of
 from katz_graph.web.jobs.store import JobStore
@@ -36,8 +38,11 @@ class Refused(KatzError):
 
 
 class Admission:
-    """Takes jobs into the queue once they are on disk. `room`: jobs that may wait; `order`: that of
-    the newest job.
+    """Takes jobs into the queue once they are on disk. `order`: that of the newest job.
+
+    `room`: jobs that may wait. While several clients wait each has an equal part of it, first each
+    address, then each client of an address. A client below its part is taken in though others fill
+    the queue, which so has at most `room` * (1 + 1/2 + ... + 1/`room`) jobs for each address.
     """
 
     def __init__(
@@ -55,19 +60,20 @@ class Admission:
         self._forecast = forecast
         self._room = room
         self._clock = clock
-        self._arriving = 0  # jobs on their way to the disk
+        self._arriving = Counter[Owner]()  # jobs on their way to the disk
 
-    async def check(self, client: str | None, key: str | None) -> None:
+    async def check(self, client: str | None, key: str | None, origin: str) -> None:
         """Raises Refused when there is no room, unless the key came before. Costs next to
         nothing.
         """
+        whose = owner(origin, client)
         if (
-            self._full
+            self._why_full(whose)
             and key is not None
             and await self._store.repeated(client, key, None) is not None
         ):
             return
-        self._check_room()
+        self._check_room(whose)
 
     async def accept(self, submission: Submission) -> Job:
         """Puts a submission on disk and into the queue; returns its job, or its key's earlier
@@ -78,47 +84,58 @@ class Admission:
             earlier = await self._store.repeated(submission.client, submission.key, body)
             if earlier is not None:
                 return self._earlier(earlier, submission)
-        self._check_room()
+        whose = owner(submission.origin, submission.client)
+        self._check_room(whose)
         job = self._new(submission, features)
         self._check_deadline(job, features)
-        self._arriving += 1
+        self._arriving[whose] += 1
         try:
             kept = await self._store.add(job, submission.key, body)
         except RunError as error:
             raise Refused(503, "store_unavailable", str(error), LATER) from None
         finally:
-            self._arriving -= 1
+            self._arriving[whose] -= 1
         if kept.job is not job:
             return self._earlier(kept, submission)
         self._forecast.know(job, features)
         self._dispatcher.queue.add(job)
         return job
 
-    @property
-    def _full(self) -> bool:
-        return len(self._dispatcher.queue) + self._arriving >= self._room
+    def _why_full(self, whose: Owner) -> str:
+        """Says why a client may have no further job waiting; nothing when it may."""
+        waiting = Counter(self._dispatcher.queue.owners()) + self._arriving
+        total, own = waiting.total(), waiting[whose]
+        clients = {*waiting, whose}
+        addresses = {address for address, _ in clients}
+        at_address = sum(address == whose[0] for address, _ in clients)
+        part = self._room // len(addresses) // at_address
+        if total < self._room:
+            part = max(part, 1)
+        if own < part:
+            return ""
+        if len(clients) == 1:
+            return f"the queue is full: {total} jobs wait"
+        return (
+            f"the queue is full for this client: {own} of its jobs wait, and {len(clients)} "
+            f"clients share {self._room} places"
+        )
 
-    def _check_room(self) -> None:
+    def _check_room(self, whose: Owner) -> None:
         if self.closed:
             raise Refused(
                 503, "shutting_down", "the server is shutting down and takes no jobs", LATER
             )
-        if self._full:
+        if why := self._why_full(whose):
             wait = self._forecast.next_place(
                 [attempt.job for attempt in self._dispatcher.attempts.values()]
             )
-            raise Refused(429, "queue_full", f"the queue is full: {self._room} jobs wait", wait)
+            raise Refused(429, "queue_full", why, wait)
 
     def _new(self, submission: Submission, features: JobFeatures) -> Job:
         self.order += 1
-        number = submission.number
-        if number is None:
-            number = (
-                self._dispatcher.queue.front_number() if submission.front else float(self.order)
-            )
-        return Job(
+        job = Job(
             id=submission.id or str(uuid.uuid4()),
-            number=number,
+            number=float(self.order) if submission.number is None else submission.number,
             prompt=submission.prompt,
             targets=submission.targets,
             client=submission.client,
@@ -128,7 +145,10 @@ class Admission:
             deadline=submission.deadline,
             predicted=self._forecast.own(features),
             order=self.order,
+            origin=submission.origin,
         )
+        first = submission.front and submission.number is None
+        return self._dispatcher.queue.front(job) if first else job
 
     def _check_deadline(self, job: Job, features: JobFeatures) -> None:
         """Refuses a deadline that cannot be met: with 409 if the job alone takes too long, with 429
@@ -137,9 +157,7 @@ class Admission:
         if job.deadline is None:
             return
         running = [attempt.job for attempt in self._dispatcher.attempts.values()]
-        wait = self._forecast.starts(
-            running, self._dispatcher.queue.ahead_of(job.number, job.order)
-        )[-1]
+        wait = self._forecast.starts(running, self._dispatcher.queue.ahead_of(job))[-1]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if own > time_left or time_left <= 0:
             raise Refused(

@@ -348,7 +348,7 @@ class Dispatcher:
         if attempt.cancelled:
             self.finish(job, Ended("cancelled", self._clock()))
         else:
-            self.queue.add(job)
+            self.queue.put_back(job)
             self._changed()
 
     def _leave(self, id: str) -> None:

@@ -33,6 +33,7 @@ class Submission:
     front: bool = False
     deadline: float | None = None
     key: str | None = None
+    origin: str = ""  # the address that it came from, as `origin_of` gives it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Job:
     predicted: float | None = None
     result: Ended | None = None
     order: int = 0
+    origin: str = ""  # as of its submission; clients never see it
 
 
 def result_as_data(job: Job) -> dict[str, Any] | None:

@@ -78,7 +78,7 @@ class Jobs:
         self._paused = await self._store.flag(PAUSED)
         for job in reversed(await self._store.completed(RECENT)):
             self._forecast.learn(job, await _features(job))
-        for job in await self._store.unfinished():
+        for job in sorted(await self._store.unfinished(), key=lambda job: job.order):
             left = await self._store.files(job.id)
             await asyncio.to_thread(self._files.delete, left)
             if job.status == "cancelled":
@@ -106,11 +106,11 @@ class Jobs:
         """Tells whether no jobs are started until `resume`."""
         return self._paused
 
-    async def admit(self, client: str | None, key: str | None) -> None:
+    async def admit(self, client: str | None, key: str | None, origin: str = "") -> None:
         """Raises Refused when a submission would be for its moment. Cheap: to be called before
         anything is checked. A known key passes.
         """
-        await self._admission.check(client, key)
+        await self._admission.check(client, key, origin)
 
     async def submit(self, submission: Submission) -> Job:
         """Puts a job on disk and returns it; for an Idempotency-Key that came before, the job of
@@ -157,9 +157,9 @@ class Jobs:
     async def move(
         self, id: str, number: float | None = None, front: bool = False, before: str | None = None
     ) -> Job:
-        """Moves a waiting job: before all, right before another one, or to a number. Raises
-        NotWaiting when it does not wait, RunError when the move cannot be written down; then
-        nothing has moved.
+        """Moves a waiting job among those of its client: before all, right before another one, or
+        to a number. Raises NotWaiting when it does not wait, RunError when the move cannot be
+        written down; then nothing has moved.
         """
         queue = self._dispatcher.queue
         if number is not None and not math.isfinite(number):
@@ -167,12 +167,10 @@ class Jobs:
         async with self._moving:
             if before is not None and not front:
                 moved = queue.moved_before(id, before)
+            elif front or number is None:
+                moved = [queue.moved_to_front(id)]
             else:
-                moved = [
-                    queue.renumbered(
-                        id, queue.front_number() if front or number is None else number
-                    )
-                ]
+                moved = [queue.renumbered(id, number)]
             await self._store.place(moved)
             queue.place(moved)
         self._changed()

@@ -1,5 +1,8 @@
-"""Orders waiting jobs: lowest number first, and those of one number as they arrived. Must not know
-disks and devices.
+"""Orders waiting jobs: clients take turns, and the jobs of one client run by number, then as they
+arrived. Must not know disks and devices.
+
+Of each address one job runs in a round, and the client ids of an address share its turns: a client
+chooses its id, and could have as many turns as it makes up ids.
 """
 
 from __future__ import annotations
@@ -11,9 +14,21 @@ from dataclasses import replace
 from katz_graph.errors import KatzError
 from katz_graph.web.jobs.job import Job
 
+Owner = tuple[str, str]
+"""An address and a client id at it."""
+
 
 class NotWaiting(KatzError):
     """A job cannot be moved: it does not wait, or the place does not exist."""
+
+
+def owner(origin: str, client: str | None) -> Owner:
+    """Returns whose turn a job takes."""
+    return origin, client or ""
+
+
+def owner_of(job: Job) -> Owner:
+    return owner(job.origin, job.client)
 
 
 def _key(job: Job) -> tuple[float, int]:
@@ -24,74 +39,151 @@ class JobQueue:
     """Holds the waiting jobs in their order."""
 
     def __init__(self) -> None:
-        self._jobs: list[Job] = []
+        # both in the order of turns: addresses, and the clients of each with their sorted jobs
+        self._turns: dict[str, dict[str, list[Job]]] = {}
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return sum(map(len, self._lists()))
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(self._jobs)
-
-    def __getitem__(self, place: int) -> Job:
-        return self._jobs[place]
+        """Yields the jobs in the order in which they run if none comes."""
+        turns = [[iter(jobs) for jobs in clients.values()] for clients in self._turns.values()]
+        while turns:
+            clients = turns.pop(0)
+            while clients:
+                jobs = clients.pop(0)
+                if (job := next(jobs, None)) is not None:
+                    yield job
+                    clients.append(jobs)
+                    turns.append(clients)
+                    break
 
     def find(self, id: str) -> Job | None:
-        return next((job for job in self._jobs if job.id == id), None)
+        return next((job for jobs in self._lists() for job in jobs if job.id == id), None)
 
-    def ahead_of(self, number: float, order: int) -> Sequence[Job]:
-        """Returns the jobs that run before one of this number and order."""
-        return self._jobs[: bisect.bisect_right(self._jobs, (number, order), key=_key)]
+    def owners(self) -> dict[Owner, int]:
+        """Counts the jobs of each client."""
+        return {
+            (address, client): len(jobs)
+            for address, clients in self._turns.items()
+            for client, jobs in clients.items()
+        }
 
-    def front_number(self) -> float:
-        """Returns a number that comes before all jobs."""
-        return min(self._jobs[0].number if self._jobs else 0.0, 0.0) - 1.0
+    def ahead_of(self, new: Job) -> Sequence[Job]:
+        """Returns the jobs that run before a new one if no other comes."""
+        with_new = JobQueue()
+        with_new._turns = {
+            address: {client: list(jobs) for client, jobs in clients.items()}
+            for address, clients in self._turns.items()
+        }
+        with_new.add(new)
+        order = list(with_new)
+        return order[: order.index(new)]
+
+    def front(self, new: Job) -> Job:
+        """Returns a job with a number and an order before all jobs of its client."""
+        first = next((job for job in self._jobs(owner_of(new)) if job.id != new.id), None)
+        number = min(first.number if first is not None else 0.0, 0.0) - 1.0
+        if first is None or number < first.number:
+            return replace(new, number=number)
+        return replace(new, number=first.number, order=first.order - 1)  # no number is below
 
     def add(self, job: Job) -> None:
-        """Inserts a job at the place of its number and order."""
-        bisect.insort(self._jobs, job, key=_key)
+        """Inserts a job at its place among those of its client. A new client's turn is the last."""
+        address, client = owner_of(job)
+        bisect.insort(self._turns.setdefault(address, {}).setdefault(client, []), job, key=_key)
+
+    def put_back(self, job: Job) -> None:
+        """Inserts a job that was taken and did not end. Its client has its turn again."""
+        self.add(job)
+        address, client = owner_of(job)
+        clients = self._turns.pop(address)
+        jobs = clients.pop(client)
+        self._turns = {address: {client: jobs, **clients}, **self._turns}
 
     def remove(self, id: str) -> Job | None:
         """Removes a job and returns it; None when it does not wait."""
         found = self.find(id)
         if found is not None:
-            self._jobs.remove(found)
+            self._drop(found)
         return found
 
     def take(self, fits: Callable[[Job], bool]) -> Job | None:
-        """Takes the first job if it fits. Never a later one: none overtakes another."""
-        return self._jobs.pop(0) if self._jobs and fits(self._jobs[0]) else None
+        """Takes the next job if it fits, and passes the turn on. Never a later one: none overtakes
+        another.
+        """
+        job = next(iter(self), None)
+        if job is None or not fits(job):
+            return None
+        address, client = owner_of(job)
+        clients = self._turns.pop(address)
+        clients[client] = clients.pop(client)
+        self._turns[address] = clients
+        self._drop(job)
+        return job
 
     def place(self, moved: Iterable[Job]) -> None:
         """Gives jobs that still wait their new numbers and orders."""
         for new in moved:
-            if (job := self.remove(new.id)) is not None:
-                self.add(replace(job, number=new.number, order=new.order))
+            if (job := self.find(new.id)) is not None:
+                jobs = self._jobs(owner_of(job))
+                jobs.remove(job)
+                bisect.insort(jobs, replace(job, number=new.number, order=new.order), key=_key)
 
     def renumbered(self, id: str, number: float) -> Job:
         """Returns a job with another number, to be placed. NotWaiting when it does not wait."""
         return replace(self._waiting(id), number=number)
 
+    def moved_to_front(self, id: str) -> Job:
+        """Returns a job before all of its client, to be placed. NotWaiting when it does not
+        wait.
+        """
+        return self.front(self._waiting(id))
+
     def moved_before(self, id: str, other: str) -> list[Job]:
-        """Returns a job moved right before another one, whose number it gets, and the others whose
-        orders change by that; for `place`.
+        """Returns a job moved right before another one of its client, whose number it gets, and the
+        others whose orders change by that; for `place`.
 
         The jobs of that number share out the orders that they have. Raises NotWaiting for a job
-        that does not wait.
+        that does not wait, or is another client's.
         """
         job, target = self._waiting(id), self._waiting(other)
         if job is target:
             return [job]
-        group = [each for each in self._jobs if each.number == target.number and each is not job]
+        if owner_of(job) != owner_of(target):
+            raise NotWaiting(
+                f"job {other} is another client's: clients take turns, so a job moves among those "
+                "of its client only"
+            )
+        jobs = self._jobs(owner_of(job))
+        group = [each for each in jobs if each.number == target.number and each is not job]
         orders = sorted(each.order for each in [*group, job])
         group.insert(group.index(target), replace(job, number=target.number))
         placed = [replace(each, order=order) for each, order in zip(group, orders, strict=True)]
         renewed = {each.id: each for each in placed}
         changed = [
             renewed[each.id]
-            for each in self._jobs
+            for each in jobs
             if each.id in renewed and each.id != id and renewed[each.id] != each
         ]
         return [renewed[id], *changed]
+
+    def _lists(self) -> Iterator[list[Job]]:
+        for clients in self._turns.values():
+            yield from clients.values()
+
+    def _jobs(self, whose: Owner) -> list[Job]:
+        address, client = whose
+        return self._turns.get(address, {}).get(client, [])
+
+    def _drop(self, job: Job) -> None:
+        address, client = owner_of(job)
+        clients = self._turns[address]
+        clients[client].remove(job)
+        if not clients[client]:
+            del clients[client]
+        if not clients:
+            del self._turns[address]
 
     def _waiting(self, id: str) -> Job:
         found = self.find(id)

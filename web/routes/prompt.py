@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from katz_graph.errors import InputError
 from katz_graph.planner.changes import needed, permissions
+from katz_graph.web.http.access import origin_of
 from katz_graph.web.http.bodies import (
     ChoicesBody,
     PromptBody,
@@ -86,7 +87,8 @@ def router(state: State) -> APIRouter:
                     retry_after=state.options.drain_seconds,
                 )
             _check_choices(body.extra_data or {}, permissions(state.options.permit))
-            await state.jobs.admit(body.client_id, key)
+            origin = origin_of(request)
+            await state.jobs.admit(body.client_id, key, origin)
             checked = await state.runner.check(body.prompt, body.partial_execution_targets)
             node_errors = state.concealment.data(checked.node_errors)
             if checked.prompt is None or checked.error is not None:
@@ -107,6 +109,7 @@ def router(state: State) -> APIRouter:
                     if body.deadline_seconds is None
                     else arrived + body.deadline_seconds,
                     key=key,
+                    origin=origin,
                 )
             )
         except Refused as refused:
