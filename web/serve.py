@@ -60,6 +60,8 @@ async def _serve(
     async with contextlib.AsyncExitStack() as opened:  # of its callbacks the last is called first
         store = await asyncio.to_thread(JobStore.open, options.data)
         opened.push_async_callback(store.close)
+        for note in store.notes:
+            log.error("%s", note)
         state = assemble(options, store, partial(Runner, workers=workers))
         stops = opened.enter_context(_signals())
         opened.push_async_callback(lambda: _unless(stops, state.runner.close()))

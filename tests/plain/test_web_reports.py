@@ -100,19 +100,6 @@ def test_only_the_newest_reports_are_kept(tmp_path: Path) -> None:
     assert with_store(tmp_path, use) == [False, False, False, True, True]
 
 
-def test_a_store_of_before_gets_room_for_reports(tmp_path: Path) -> None:
-    async def before(store: JobStore) -> None:
-        await add_finished(store, 1)
-        await store._run("drop table reports", ())
-
-    async def after(store: JobStore) -> bytes | None:
-        await store.keep_report("job-0", b"there")
-        return await store.report("job-0")
-
-    with_store(tmp_path, before)
-    assert with_store(tmp_path, after) == b"there"
-
-
 @pytest.mark.parametrize("path", ["none", "..%2f..%2fkatz.sqlite3", "a" * 5000])
 def test_a_job_that_is_not_there_has_none(tmp_path: Path, path: str) -> None:
     async def scenario(server: Served) -> None:

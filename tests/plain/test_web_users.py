@@ -70,8 +70,11 @@ def test_settings_have_a_size(server: TestClient) -> None:
     assert server.get("/settings").json() == {}
 
 
+@pytest.mark.defect(30)
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"\xff\xfe", b'{"a": 1' + b"\0" * 99])
-def test_damaged_settings_are_set_aside(server: TestClient, tmp_path: Path, damaged: bytes) -> None:
+def test_damaged_settings_are_set_aside(
+    server: TestClient, tmp_path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "data/users/default"
     folder.mkdir(parents=True)
     (folder / "comfy.settings.json").write_bytes(damaged)
@@ -80,6 +83,7 @@ def test_damaged_settings_are_set_aside(server: TestClient, tmp_path: Path, dama
     assert server.get("/settings").json() == {"a": 1}
     (aside,) = folder.glob("comfy.settings.json.damaged-*")
     assert aside.read_bytes() == damaged
+    assert f"is damaged and counts as empty; it is kept as {aside.name}" in caplog.text
 
 
 def test_files_are_stored_listed_moved_and_deleted(server: TestClient) -> None:

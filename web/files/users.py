@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import time
@@ -33,6 +34,7 @@ MOST_SETTINGS = 2**20  # bytes
 LONGEST_NAME = 100
 MOST_FILES = 10_000
 MOST_FOLDERS = 5_000
+log = logging.getLogger("katz.web")
 
 
 Check = Callable[[os.stat_result | None], None]
@@ -148,8 +150,10 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     except (InputError, UnicodeDecodeError):
         pass
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     with suppress(OSError):
-        path.replace(path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
+        path.replace(aside)
+    log.warning("%s is damaged and counts as empty; it is kept as %s", path, aside.name)
     return {}
 
 

@@ -4,14 +4,25 @@ caller.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from katz_graph.messages import one_line, show
 from katz_graph.web.jobs.job import Job, Status, result_as_data
-from katz_graph.web.jobs.records import COLUMNS, WHOLE, StoredFile, as_text, job_of, row_of
+from katz_graph.web.jobs.records import (
+    COLUMNS,
+    UNREADABLE,
+    WHOLE,
+    StoredFile,
+    as_text,
+    job_of,
+    row_of,
+)
 
+log = logging.getLogger("katz.jobs")
 ORDERS = {"created_at": "created", "execution_duration": "ended - started"}
 
 SortBy = Literal["created_at", "execution_duration"]
@@ -29,7 +40,21 @@ class Kept:
 
 
 def jobs(connection: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Job]:
-    return [job_of(row) for row in connection.execute(query, values)]
+    """Returns the jobs of a query. One whose row was damaged since the store was opened is left
+    out, and logged.
+    """
+    found = []
+    try:
+        for row in connection.execute(query, values):
+            try:
+                found.append(job_of(row))
+            except UNREADABLE:
+                log.error("the row of job %s is damaged and left out", one_line(show(row[0])))
+    except sqlite3.DatabaseError as error:
+        if not found:
+            raise
+        log.error("the job store is damaged (%s): jobs are left out", error.sqlite_errorname)
+    return found
 
 
 def add(connection: sqlite3.Connection, job: Job, key: str | None, digest: str) -> Kept:
@@ -44,7 +69,7 @@ def add(connection: sqlite3.Connection, job: Job, key: str | None, digest: str) 
     )
     if key is not None:
         connection.execute(
-            "insert into keys values (?, ?, ?, ?, ?)",
+            "insert into keys (client, key, digest, job, created) values (?, ?, ?, ?, ?)",
             (job.client or "", key, digest, job.id, job.created),
         )
     return Kept(job)
@@ -85,7 +110,8 @@ def stop(connection: sqlite3.Connection, ids: Sequence[str]) -> None:
 
 def note(connection: sqlite3.Connection, id: str, files: Iterable[StoredFile]) -> None:
     rows = [(id, file.place, file.path, file.bytes) for file in files]
-    connection.executemany("insert or replace into files values (?, ?, ?, ?)", rows)
+    query = "insert or replace into files (job, place, path, bytes) values (?, ?, ?, ?)"
+    connection.executemany(query, rows)
 
 
 def retry(connection: sqlite3.Connection, id: str, crashes: int) -> None:

@@ -5,18 +5,18 @@ transactions and threads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from katz_graph.web.events import Ended
-from katz_graph.web.jobs.job import Job, Submission, workflow_id
+from katz_graph.web.jobs.job import Job, Status, Submission, workflow_id
 from katz_graph.web.options import MB
 
-VERSION = 1  # of the tables
+VERSION = 2  # of the tables
 LARGEST = 64 * MB  # bytes of one document, far below what a row of SQLite holds
 # large texts come last, so that a scan of the others never reads them; `finished` counts jobs in
 # the order of their ends
@@ -25,33 +25,52 @@ create table jobs (
     sequence integer primary key, id text not null unique, status text not null,
     number real not null, place integer not null, created real not null, started real, ended real,
     finished integer unique, crashes integer not null, deadline real, predicted real, client text,
-    workflow text, targets text not null, result text, extra text not null, prompt text not null
+    workflow text, origin text, checksum integer, targets text not null, result text,
+    extra text not null, prompt text not null
 );
 create index jobs_listed on jobs (created, status, workflow);
 create index jobs_lasted on jobs (ended - started, status, workflow);
 create index jobs_client on jobs (client, finished);
 create table keys (
     client text not null, key text not null, digest text not null, job text not null,
-    created real not null, primary key (client, key)
+    created real not null, checksum integer, primary key (client, key)
 );
 create table files (
     job text not null, place text not null, path text not null, bytes integer not null,
-    primary key (job, place, path)
+    checksum integer, primary key (job, place, path)
 ) without rowid;
 create index files_path on files (place, path);
-create table flags (name text primary key, value integer not null) without rowid;
+create table flags (name text primary key, value integer not null, checksum integer) without rowid;
+create table reports (
+    job text primary key, finished integer not null, checksum integer, report blob not null
+);
 """
-# stores of the same version may lack it; `finished` is that of the job
-REPORTS = """
+JOBS = "jobs"
+KEYS = {
+    JOBS: ("sequence",),
+    "keys": ("client", "key"),
+    "files": ("job", "place", "path"),
+    "flags": ("name",),
+    "reports": ("job",),
+}
+"""Names the tables, and the columns that identify a row of each."""
+BLOBS = ("report",)
+EARLIER = {
+    1: """
 create table if not exists reports (
     job text primary key, finished integer not null, report blob not null
-)
+);
+alter table jobs add column origin text;
 """
+    + "".join(f"alter table {table} add column checksum integer;\n" for table in KEYS)
+}
+"""Makes the tables of an earlier version those of this one."""
+UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)  # of a row that is damaged
 COLUMNS = (
     "id, number, targets, client, status, created, started, ended, deadline, crashes, "
     "predicted, result, place, workflow"
 )
-WHOLE = f"{COLUMNS}, extra, prompt"
+WHOLE = f"{COLUMNS}, origin, extra, prompt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +83,7 @@ class StoredFile:
 
 
 ENDED: TypeAdapter[Ended] = TypeAdapter(Ended)
+STATUSES = get_args(Status)
 
 
 def as_text(value: Any) -> str:
@@ -88,6 +108,7 @@ def row_of(job: Job) -> dict[str, Any]:
         "deadline": job.deadline,
         "predicted": job.predicted,
         "client": job.client,
+        "origin": job.origin,
         "workflow": workflow_id(job),
         "targets": as_text(job.targets),
         "extra": as_text(job.extra),
@@ -116,8 +137,10 @@ def job_of(row: Sequence[Any]) -> Job:
         workflow,
         *documents,
     ) = row
+    origin = ""
     if documents:
-        extra, prompt = (from_json(text) for text in documents)
+        origin, *texts = documents
+        extra, prompt = (from_json(text) for text in texts)
     else:
         extra = {"extra_pnginfo": {"workflow": {"id": workflow}}} if workflow is not None else {}
         prompt = {}
@@ -137,7 +160,29 @@ def job_of(row: Sequence[Any]) -> Job:
         predicted,
         None if result is None else ENDED.validate_json(result),
         place,
+        origin or "",
     )
+
+
+def decoded(columns: Sequence[str], row: Sequence[Any]) -> list[Any]:
+    """Decodes the texts of a row that was read as bytes. ValueError where one is damaged."""
+    return [
+        value.decode() if isinstance(value, bytes) and name not in BLOBS else value
+        for name, value in zip(columns, row, strict=True)
+    ]
+
+
+def readable(table: str, row: Mapping[str, Any]) -> bool:
+    """Checks that a row, with its texts as bytes, can be used."""
+    names = WHOLE.split(", ") if table == JOBS else list(row)
+    try:
+        values = decoded(names, [row[name] for name in names])
+        if table == JOBS:
+            job = job_of(values)
+            return job.status in STATUSES and isinstance(job.prompt, dict)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def digest(submission: Submission) -> str:

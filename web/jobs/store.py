@@ -8,7 +8,6 @@ that the event loop waits for neither.
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,8 @@ from katz_graph.errors import RunError
 from katz_graph.web.jobs import queries
 from katz_graph.web.jobs.job import Job, Status
 from katz_graph.web.jobs.queries import Kept, SortBy
-from katz_graph.web.jobs.records import COLUMNS, REPORTS, SCHEMA, VERSION, WHOLE, StoredFile
+from katz_graph.web.jobs.records import COLUMNS, WHOLE, StoredFile
+from katz_graph.web.jobs.store_file import explained, open_to_read, open_to_write
 from katz_graph.web.jobs.writer import Writer
 from katz_graph.web.options import RUNNER_LOCK
 
@@ -43,10 +43,16 @@ class JobStore:
 
     @classmethod
     def open(cls, folder: Path) -> JobStore:
-        """Opens the store of a data folder, and makes it where there is none. Raises RunError when
-        it is in use, cannot be written, or is damaged.
+        """Opens the store of a data folder, and makes it where there is none. Of a damaged one the
+        rows that can be read are kept; `notes` has a line for what is lost. Raises RunError when
+        it is in use, cannot be written, or nothing of it can be read.
         """
         return cls(open_folder(folder))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Returns a line for each thing that was wrong with the store when it was opened."""
+        return self._opened.notes
 
     async def close(self) -> None:
         """Waits for pending writes. The store cannot be used afterwards."""
@@ -229,7 +235,10 @@ class JobStore:
 
     async def keep_report(self, id: str, report: bytes) -> None:
         """Keeps the report of a job that ended, unless the job was forgotten meanwhile."""
-        query = "insert or replace into reports select id, finished, ? from jobs where id = ?"
+        query = (
+            "insert or replace into reports (job, finished, report) select id, finished, ? from "
+            "jobs where id = ?"
+        )
         await self._run(query, (report, id))
 
     async def report(self, id: str) -> bytes | None:
@@ -269,7 +278,9 @@ class JobStore:
         return bool(rows and rows[0][0])
 
     async def set_flag(self, name: str, value: bool) -> None:
-        await self._run("insert or replace into flags values (?, ?)", (name, int(value)))
+        await self._run(
+            "insert or replace into flags (name, value) values (?, ?)", (name, int(value))
+        )
 
     async def _run(self, statement: str, values: tuple[Any, ...]) -> None:
         await self._write(lambda connection: connection.execute(statement, values))
@@ -299,13 +310,15 @@ class JobStore:
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An open store: its file, one connection for the thread that writes and one for the thread
-    that reads, and the lock that keeps other servers off.
+    that reads, the lock that keeps other servers off, and a line for each thing that was wrong with
+    it.
     """
 
     file: Path
     lock: FileLock
     writing: sqlite3.Connection
     reading: sqlite3.Connection
+    notes: tuple[str, ...]
 
 
 def open_folder(folder: Path) -> Opened:
@@ -318,7 +331,8 @@ def open_folder(folder: Path) -> Opened:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=PATIENCE)
         with FileLock(folder / RUNNER_LOCK, timeout=RUNNER_PATIENCE, thread_local=False):
-            return Opened(file, lock, _writing(file), _reading(file))
+            writing, notes = open_to_write(file)
+            return Opened(file, lock, writing, open_to_read(file), tuple(notes))
     except Timeout:
         if lock.is_locked:
             lock.release()
@@ -342,52 +356,3 @@ def open_folder(folder: Path) -> Opened:
     except RunError:
         lock.release()
         raise
-
-
-def explained(file: Path, error: sqlite3.Error) -> RunError:
-    """Explains an error of the store to people."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
-        return RunError(
-            f"{file}: the disk is full; jobs are neither accepted nor started until there is room"
-        )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-        return RunError(
-            f"{file}: the job store is damaged ({error}); it was left as it is: move it away to "
-            "begin with an empty one"
-        )
-    return RunError(f"{file}: the job store cannot be used: {error}")
-
-
-def _writing(file: Path) -> sqlite3.Connection:
-    os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # prompts are nobody else's business
-    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("pragma auto_vacuum = incremental")
-        connection.execute("pragma journal_mode = wal")
-        connection.execute("pragma synchronous = full")
-        (version,) = connection.execute("pragma user_version").fetchone()
-        if version == 0:
-            connection.executescript(
-                f"begin immediate; {SCHEMA} pragma user_version = {VERSION}; commit;"
-            )
-        elif version != VERSION:
-            raise RunError(
-                f"{file}: written by another version of Katz Graph (tables {version}, ours "
-                f"{VERSION}); choose another --data"
-            )
-        connection.execute(REPORTS)
-        connection.execute(f"select {WHOLE}, finished from jobs limit 1").fetchall()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _reading(file: Path) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{file.absolute().as_uri()}?mode=ro",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-    )

@@ -1,0 +1,89 @@
+"""Keeps a checksum in each row of a database, so that a damaged row is noticed. Must not know what
+the tables hold.
+
+SQLite checks the form of its pages, but not the bytes of a text in them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+COLUMN = "checksum"  # of every table; null where a row was written before there were any
+FUNCTION = "row_checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its columns but for the checksum, and those that identify a row."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+def tables(connection: sqlite3.Connection, key_of: dict[str, tuple[str, ...]]) -> list[Table]:
+    """Describes the tables named in `key_of`."""
+    return [
+        Table(
+            name,
+            tuple(
+                sorted(
+                    row[1]
+                    for row in connection.execute(f"pragma table_info({name})")
+                    if row[1] != COLUMN
+                )
+            ),
+            key,
+        )
+        for name, key in key_of.items()
+    ]
+
+
+def keep_checksums(connection: sqlite3.Connection, described: Sequence[Table]) -> None:
+    """Has each row that this connection writes bear its checksum."""
+    connection.create_function(FUNCTION, -1, _checksum)
+    for table in described:
+        values = ", ".join(table.columns)
+        where = " and ".join(f"{name} = new.{name}" for name in table.key)
+        renew = f"update {table.name} set {COLUMN} = {FUNCTION}({values}) where {where}"
+        for when in ("insert", f"update of {values}"):
+            connection.execute(
+                f"create temp trigger {table.name}_{when.split()[0]} after {when} on "
+                f"main.{table.name} begin {renew}; end"
+            )
+
+
+def is_whole(row: Sequence[Any]) -> bool:
+    """Checks a row of all columns of a `Table`, then its checksum."""
+    *values, kept = row
+    return kept is None or kept == _checksum(*values)
+
+
+def all_columns(table: Table) -> str:
+    """Returns the columns that `is_whole` takes, for a query."""
+    return f"{', '.join(table.columns)}, {COLUMN}"
+
+
+def _checksum(*values: Any) -> int:
+    total = 0
+    for value in values:
+        for piece in _bytes_of(value):
+            total = zlib.crc32(piece, total)
+    return total
+
+
+def _bytes_of(value: Any) -> Iterator[bytes]:
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bytes):
+        yield b"b%d:" % len(value)
+        yield value
+    elif isinstance(value, float):
+        yield b"f" + struct.pack("<d", value)
+    else:
+        yield b"%r;" % (value,)
