@@ -1,19 +1,33 @@
-"""Bounds the time of a placement from below: work of each device, bytes over each direction of a
-link, longest path of an evaluation.
+"""Computes lower bounds in seconds for many placements at once, as numpy arrays.
+
+The bound of an evaluation is its longest path from the step to the prediction, or the one-machine
+bound of job-shop scheduling (Carlier 1982) of some device: calls that start at `h` or later, and
+behind which `t` or more is left to do, take `h`, their own seconds, and `t`. The bound of a request
+is the sum over its evaluations, or what one device computes or one link carries in all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Ref
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.region import stage_of
-from katz_graph.planner.searching.calls import Costs, Wiring, wirings
+from katz_graph.planner.searching.calls import Costs, Wiring
 
-RARE = 0.05  # of the evaluations: a variant that the bound leaves out
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+
+max_operations_for_pairs = 16
+"""Up to so many operations the one-machine bound tries every pair of a start and a remainder."""
+rounding = 1e-12  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +42,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class CriticalPath:
+class EvaluationGraph:
     """Lists the costed operations of a variant in topological order, and what they exchange."""
 
     evaluations: int
@@ -36,174 +50,381 @@ class CriticalPath:
     reads: Mapping[str, tuple[Reading, ...]]
     step_readers: tuple[str, ...]
     feeders: tuple[str, ...]  # what the prediction is made of
-    alike: tuple[tuple[str, ...], ...]  # every costed operation stands in one of these
+    alike: tuple[tuple[str, ...], ...]  # operations that may share a call, where there are several
+    concurrent: Mapping[str, frozenset[str]]  # neither before nor behind an operation
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """Holds numbers of devices: `operations` [placements, operations], `owners` [placements].
+    -1: not placed yet. `delayed`: true for ControlNet operations that are one evaluation behind,
+    [placements, operations].
+    """
+
+    operations: Integers
+    owners: Integers
+    delayed: Booleans
+
+    def some(self, rows: Integers) -> Placements:
+        return Placements(self.operations[rows], self.owners[rows], self.delayed[rows])
 
 
 class Bounds:
-    """Computes lower bounds in seconds for placements of the operations of a program's loop, as if
-    nothing disturbed anything.
+    """Bounds the loop of a program. `names`: the costed operations, in the order of placements."""
+
+    def __init__(
+        self, program: Program, costs: Costs, names: Sequence[str], wires: Sequence[Wiring]
+    ) -> None:
+        self.graphs = tuple(
+            _evaluation_graph(program, variant, wired)
+            for variant, wired in zip(program.variants, wires, strict=True)
+        )
+        self._devices = tuple(device.name for device in program.target.devices)
+        machine = _Machine(program, costs, names)
+        self._evaluations = tuple(_EvaluationBound(graph, machine) for graph in self.graphs)
+        self._first = min(
+            range(len(self.graphs)),
+            key=lambda number: min(program.variants[number].evaluations, default=sys.maxsize),
+            default=0,
+        )
+        self._columns = machine.columns
+        self._runs = _runs(program)
+
+    def placements(
+        self,
+        operations: Iterable[Sequence[str]],
+        owners: Iterable[str],
+        delayed: Iterable[Iterable[str]],
+    ) -> Placements:
+        """Converts names: of the devices of all operations of each placement, "" for one that is
+        not placed yet; of owners; of delayed operations.
+        """
+        numbers = {"": -1} | {name: number for number, name in enumerate(self._devices)}
+        rows = np.array([[numbers[name] for name in devices] for devices in operations], np.int64)
+        cut = np.zeros(rows.shape, dtype=bool)
+        for row, names in enumerate(delayed):
+            for name in names:
+                cut[row, self._columns[name]] = True
+        return Placements(rows, np.array([numbers[owner] for owner in owners], np.int64), cut)
+
+    def seconds(self, placements: Placements, limit: float = np.inf) -> Floats:
+        """Returns the bound of every placement, [placements]; of one that is not complete, that of
+        the operations which are placed. Beyond `limit` seconds the bound may be weaker.
+        """
+        rows, devices = len(placements.owners), len(self._devices)
+        work, traffic = np.zeros((rows, devices)), np.zeros((rows, devices, devices))
+        for bound in self._evaluations:
+            bound.add_work(placements, self._runs, work)
+            bound.add_traffic(placements, self._runs, traffic)
+        found: Floats = np.maximum(
+            work.max(axis=1, initial=0.0), traffic.max(axis=(1, 2), initial=0.0)
+        )
+        open_rows = np.flatnonzero(found < limit)
+        rest = placements.some(open_rows)
+        each = [bound.paths(rest) for bound in self._evaluations]
+        paths = np.zeros(len(open_rows))
+        for bound, seconds in zip(self._evaluations, each, strict=True):
+            paths += bound.graph.evaluations * seconds
+        if rest.delayed.any():  # the first evaluation waits for all ControlNets
+            whole = Placements(rest.operations, rest.owners, np.zeros_like(rest.delayed))
+            first = self._evaluations[self._first].longest_path(whole)
+            paths += np.maximum(0.0, first - each[self._first])
+        found[open_rows] = np.maximum(found[open_rows], paths)
+        return found
+
+
+class _Machine:
+    """Holds tables of what operations and transfers take. The last device stands for one that is
+    not chosen: nothing takes time there.
     """
 
-    def __init__(self, program: Program, costs: Costs) -> None:
-        self._program, self._costs = program, costs
-        self._sizes = ValueSizes(program)
-        self._step = self._sizes.of(Ref(program.region.begin.id))
-        total = sum(len(variant.evaluations) for variant in program.variants)
-        wired = zip(program.variants, wirings(program), strict=True)
-        self.outlines = tuple(
-            self._outline(variant, wires)
-            for variant, wires in wired
-            if len(variant.evaluations) >= RARE * total
+    def __init__(self, program: Program, costs: Costs, names: Sequence[str]) -> None:
+        devices = [device.name for device in program.target.devices]
+        count = len(devices) + 1
+        self.devices, self.names, self._costs = devices, names, costs
+        self.columns = {name: column for column, name in enumerate(names)}
+        self.batching = program.target.batching is not False
+        self.step_bytes = ValueSizes(program).of(Ref(program.region.begin.id))
+        hosts = {device.host: number for number, device in enumerate(program.target.devices)}
+        self.hosts = np.array([hosts[device.host] for device in program.target.devices] + [-1])
+        self.latency, self.per_byte = np.zeros((count, count)), np.zeros((count, count))
+        for (source, target), link in program.target.links.items():
+            if source != target and {source, target} <= set(devices):
+                place = devices.index(source), devices.index(target)
+                self.latency[place] = link.latency
+                self.per_byte[place] = 1 / link.bytes_per_second
+
+    def seconds(self, name: str, members: int) -> Floats:
+        """Returns the seconds of one call, [device, whether another device of the host works]."""
+        known = [
+            [self._costs.seconds(name, members, device, busy) for busy in (False, True)]
+            for device in self.devices
+        ]
+        return np.array([*known, [0.0, 0.0]])
+
+    def transfer(self, source: Integers, target: Integers, size: float) -> Floats:
+        """Returns the seconds that a value takes between two devices, [placements]."""
+        return np.where(
+            source == target,
+            0.0,
+            self.latency[source, target] + size * self.per_byte[source, target],
         )
 
-    def seconds(
-        self,
-        placement: Mapping[str, str],
-        owner: str,
-        cut: Set[str] = frozenset(),
-        least: float = 0.0,
-    ) -> float:
-        """Returns the loop's bound; readers of the ControlNet operations `cut` do not wait for
-        them. `least`: the result of `occupation`, if known.
-        """
-        total = 0.0
-        for outline in self.outlines:
-            total += outline.evaluations * max(
-                self._path(outline, placement, owner, cut),
-                self._occupied(outline, placement, owner) if not least else 0.0,
+
+class _EvaluationBound:
+    """Bounds one evaluation of a variant."""
+
+    def __init__(self, graph: EvaluationGraph, machine: _Machine) -> None:
+        self.graph, self._machine = graph, machine
+        self._single = {name: machine.seconds(name, 1) for name in graph.names}
+        self._shared = [
+            np.array(
+                [
+                    machine.seconds(names[0], members) / members
+                    for members in range(1, len(names) + 1)
+                ]
             )
-        return max(total, least)
+            for names in graph.alike
+        ]
 
-    def occupation(self, placement: Mapping[str, str], owner: str) -> float:
-        """Returns a weaker, cheaper bound: what devices compute and links carry. `placement` may be
-        partial.
+    def paths(self, placements: Placements) -> Floats:
+        """Returns the longest path or the one-machine bound of the most burdened device,
+        [placements].
         """
-        return sum(
-            outline.evaluations * self._occupied(outline, placement, owner)
-            for outline in self.outlines
-        )
-
-    def _occupied(self, outline: CriticalPath, placement: Mapping[str, str], owner: str) -> float:
-        work, traffic = self._work(outline, placement), self._traffic(outline, placement, owner)
-        return max(max(work.values(), default=0.0), max(traffic.values(), default=0.0))
-
-    def _work(self, outline: CriticalPath, placement: Mapping[str, str]) -> dict[str, float]:
-        """Returns device -> seconds of computing an evaluation, equal operations batched where that
-        is faster.
-        """
-        found: dict[str, float] = {}
-        seconds, batching = self._costs.seconds, self._program.target.batching
-        for names in outline.alike:
-            members: dict[str, int] = {}
-            for name in names:
-                if name in placement:
-                    members[placement[name]] = members.get(placement[name], 0) + 1
-            for device, count in members.items():
-                one = count * seconds(names[0], 1, device)
-                if count > 1 and batching is not False:
-                    one = min(one, seconds(names[0], count, device))
-                found[device] = found.get(device, 0.0) + one
-        return found
-
-    def _traffic(
-        self, outline: CriticalPath, placement: Mapping[str, str], owner: str
-    ) -> dict[tuple[str, str], float]:
-        """Returns direction of a link -> seconds that an evaluation's bytes take."""
-        sent: dict[tuple[Ref, str, str], float] = {}
-        for name, readings in outline.reads.items():
-            target = placement.get(name)
-            if target is None:
-                continue
-            for reading in readings:
-                source = placement.get(reading.source)
-                if reading.ref is not None and source is not None and source != target:
-                    sent[reading.ref, source, target] = reading.size
-        begin = Ref(self._program.region.begin.id)
-        for target in {placement[name] for name in outline.step_readers if name in placement} - {
-            owner
-        }:
-            sent[begin, owner, target] = self._step
-        found: dict[tuple[str, str], float] = {}
-        for (_, source, target), size in sent.items():
-            link = self._program.target.links.get((source, target))
-            if link is not None:
-                found[source, target] = (
-                    found.get((source, target), 0.0) + size / link.bytes_per_second
-                )
-        return found
-
-    def _path(
-        self, outline: CriticalPath, placement: Mapping[str, str], owner: str, cut: Set[str]
-    ) -> float:
-        """Returns the seconds of the longest path from the step to the prediction."""
-        finished: dict[str, float] = {}
-        links, seconds = self._program.target.links, self._costs.seconds
-        stepping = set(outline.step_readers)
-        for name in outline.names:
-            device = placement.get(name)
-            if device is None:
-                continue
-            start = 0.0
-            if device != owner and name in stepping and (owner, device) in links:
-                start = links[owner, device].seconds(self._step)
-            for reading in outline.reads[name]:
-                if reading.source in cut or reading.source not in finished:
-                    continue
-                at, source = finished[reading.source], placement[reading.source]
-                if source != device and reading.ref is not None and (source, device) in links:
-                    at += links[source, device].seconds(reading.size)
-                start = max(start, at)
-            finished[name] = start + seconds(name, 1, device)
-        return max((finished[name] for name in outline.feeders if name in finished), default=0.0)
-
-    def _outline(self, variant: Variant, wires: Wiring) -> CriticalPath:
-        costed = {operation.id: stage_of(operation).costed for operation in variant.operations}
-        feeders = self._through(wires, costed, variant.prediction.operation)
-        return CriticalPath(
-            evaluations=len(variant.evaluations),
-            names=tuple(name for name in wires.names if costed[name]),
-            reads={
-                op.id: tuple(self._readings(wires, costed, op.references()))
-                for op in variant.operations
-                if costed[op.id]
-            },
-            step_readers=tuple(
-                op.id
-                for op in variant.operations
-                if costed[op.id]
-                and any(
-                    ref.operation == self._program.region.begin.id for _, ref in op.references()
-                )
+        timed = self._timed(placements)
+        if not timed.remainders:
+            return np.zeros(len(placements.owners))
+        leading = list(timed.remainders)
+        shares = self._shares(timed)
+        return np.maximum(
+            _longest(timed),
+            _one_machine(
+                np.stack([timed.devices[name] for name in leading]),
+                np.stack([shares[name] for name in leading]),
+                np.stack([timed.starts[name] for name in leading]),
+                np.stack([timed.remainders[name] for name in leading]),
             ),
-            feeders=tuple(feeders),
-            alike=_alike(wires, costed),
         )
 
-    def _readings(
-        self, wires: Wiring, costed: Mapping[str, bool], references: Iterator[tuple[str, Ref]]
-    ) -> Iterator[Reading]:
-        for _, ref in references:
-            if costed.get(ref.operation):
-                yield Reading(ref.operation, ref, self._sizes.of(ref))
-            elif ref.operation in costed:
-                yield from (
-                    Reading(name, None, 0.0) for name in self._through(wires, costed, ref.operation)
+    def longest_path(self, placements: Placements) -> Floats:
+        """Returns the seconds from the step to the prediction, [placements]."""
+        return _longest(self._timed(placements))
+
+    def add_work(self, placements: Placements, runs: Mapping[str, int], work: Floats) -> None:
+        """Adds what every device computes in all evaluations to `work`, [placements, devices].
+
+        A delayed operation is left out in the last evaluation of each of its `runs`.
+        """
+        timed = self._placed(placements)
+        for name, share in self._shares(timed).items():
+            seconds = share * self._times(placements, name, runs)
+            for device in range(work.shape[1]):
+                work[:, device] += np.where(timed.devices[name] == device, seconds, 0.0)
+
+    def add_traffic(self, placements: Placements, runs: Mapping[str, int], traffic: Floats) -> None:
+        """Adds the seconds that the bytes over every link take in all evaluations to `traffic`,
+        [placements, source, target].
+        """
+        machine, columns = self._machine, self._machine.columns
+        readers: dict[tuple[str, Ref | None, float], list[str]] = {}
+        for name in self.graph.step_readers:
+            readers.setdefault(("", None, machine.step_bytes), []).append(name)
+        for name, readings in self.graph.reads.items():
+            for reading in readings:
+                if reading.ref is not None:
+                    key = reading.source, reading.ref, reading.size
+                    readers.setdefault(key, []).append(name)
+        rows = np.arange(len(placements.owners))
+        for (source, _, size), names in readers.items():
+            device = placements.operations[:, columns[source]] if source else placements.owners
+            times = self._times(placements, source, runs)
+            sent: list[Integers] = []
+            for name in names:
+                target = placements.operations[:, columns[name]]
+                fresh = np.logical_and.reduce([target != other for other in sent], initial=True)
+                placed = (device >= 0) & (target >= 0) & fresh
+                seconds = np.where(placed, times * size * machine.per_byte[device, target], 0.0)
+                traffic[rows, device, target] += seconds
+                sent.append(target)
+
+    def _times(self, placements: Placements, name: str, runs: Mapping[str, int]) -> Floats:
+        """Returns how often an operation is computed at least, [placements]."""
+        count = float(self.graph.evaluations)
+        if name not in runs:
+            return np.full(len(placements.owners), count)
+        delayed = placements.delayed[:, self._machine.columns[name]]
+        return np.where(delayed, max(0.0, count - runs[name]), count)
+
+    def _placed(self, placements: Placements) -> _Timed:
+        columns = self._machine.columns
+        devices = {name: placements.operations[:, columns[name]] for name in self.graph.names}
+        busy = self._busy(devices, placements)
+        seconds = {name: self._single[name][devices[name], busy[name]] for name in devices}
+        return _Timed(devices, busy, seconds, {}, {})
+
+    def _timed(self, placements: Placements) -> _Timed:
+        timed = self._placed(placements)
+        self._set_starts(timed, placements)
+        self._set_remainders(timed, placements)
+        return timed
+
+    def _busy(self, devices: Mapping[str, Integers], placements: Placements) -> dict[str, Integers]:
+        """Returns 1 where a concurrent operation is on another device of the same host. Delayed
+        ones do not count: the last evaluation is without them.
+        """
+        hosts, columns = self._machine.hosts, self._machine.columns
+        found = {}
+        for name, device in devices.items():
+            shared = np.zeros(len(device), dtype=bool)
+            for other in self.graph.concurrent[name]:
+                apart = (devices[other] != device) & (hosts[devices[other]] == hosts[device])
+                shared |= apart & ~placements.delayed[:, columns[other]]
+            found[name] = shared.astype(np.int64)
+        return found
+
+    def _shares(self, timed: _Timed) -> dict[str, Floats]:
+        """Returns what each operation adds to its device: its own seconds, or its part of a call
+        with all like it on that device, if that is less.
+        """
+        found = dict(timed.seconds)
+        if not self._machine.batching:
+            return found
+        for names, shared in zip(self.graph.alike, self._shared, strict=True):
+            for name in names:
+                device = timed.devices[name]
+                together = [timed.devices[other] == device for other in names]
+                members = np.sum(together, axis=0)
+                busy = [
+                    np.where(one, timed.busy[other], 0)
+                    for one, other in zip(together, names, strict=True)
+                ]
+                share = shared[members - 1, device, np.max(busy, axis=0)]
+                found[name] = np.minimum(timed.seconds[name], share)
+        return found
+
+    def _set_starts(self, timed: _Timed, placements: Placements) -> None:
+        stepping, transfer = set(self.graph.step_readers), self._machine.transfer
+        for name in self.graph.names:
+            start = np.zeros(len(placements.owners))
+            if name in stepping:
+                start = transfer(placements.owners, timed.devices[name], self._machine.step_bytes)
+            for reading in self.graph.reads[name]:
+                at = timed.starts[reading.source] + timed.seconds[reading.source]
+                start = np.maximum(start, self._after(reading, name, at, timed, placements, 0.0))
+            timed.starts[name] = start
+
+    def _set_remainders(self, timed: _Timed, placements: Placements) -> None:
+        nothing = np.zeros(len(placements.owners))
+        timed.remainders.update(dict.fromkeys(self.graph.feeders, nothing))
+        for name in reversed(self.graph.names):
+            if name not in timed.remainders:
+                continue
+            for reading in self.graph.reads[name]:
+                left = timed.remainders[name] + timed.seconds[name]
+                left = self._after(reading, name, left, timed, placements, -np.inf)
+                known = timed.remainders.get(reading.source)
+                timed.remainders[reading.source] = (
+                    left if known is None else np.maximum(known, left)
                 )
 
-    def _through(self, wires: Wiring, costed: Mapping[str, bool], name: str) -> dict[str, None]:
+    def _after(
+        self,
+        reading: Reading,
+        name: str,
+        seconds: Floats,
+        timed: _Timed,
+        placements: Placements,
+        otherwise: float,
+    ) -> Floats:
+        """Adds a transfer to `seconds`; `otherwise` where the operation read is delayed, so that
+        nothing waits for it.
+        """
+        if reading.ref is not None:
+            seconds = seconds + self._machine.transfer(
+                timed.devices[reading.source], timed.devices[name], reading.size
+            )
+        delayed = placements.delayed[:, self._machine.columns[reading.source]]
+        return np.where(delayed, otherwise, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Holds an evaluation's times of many placements, by operation, each [placements]: devices, 1
+    where a device of the same host works at the same time, seconds of a call, the earliest start,
+    and what is left to do behind it; -inf where no prediction waits for it.
+    """
+
+    devices: dict[str, Integers]
+    busy: dict[str, Integers]
+    seconds: dict[str, Floats]
+    starts: dict[str, Floats]
+    remainders: dict[str, Floats]
+
+
+def _longest(timed: _Timed) -> Floats:
+    paths = [
+        timed.starts[name] + timed.seconds[name] + left for name, left in timed.remainders.items()
+    ]
+    return np.asarray(np.max(paths, axis=0, initial=0.0)) if paths else np.zeros(1)
+
+
+def _one_machine(devices: Integers, shares: Floats, starts: Floats, remainders: Floats) -> Floats:
+    """Returns the largest one-machine bound of any device. All arrays: [operations, placements]."""
+    best = np.zeros(devices.shape[1])
+    pairs = len(devices) <= max_operations_for_pairs
+    for first, start in enumerate(starts):
+        later = (devices == devices[first]) & (starts >= start - rounding) & (remainders >= 0)
+        if not pairs:
+            load = np.where(later, shares, 0.0).sum(axis=0)
+            left = np.where(later, remainders, np.inf).min(axis=0)
+            best = np.maximum(best, np.where(later[first], start + load + left, 0.0))
+            continue
+        for last, left in enumerate(remainders):
+            both = later & (remainders >= left - rounding)
+            load = np.where(both, shares, 0.0).sum(axis=0)
+            best = np.maximum(best, np.where(both[last], start + load + left, 0.0))
+    return best
+
+
+def _runs(program: Program) -> dict[str, int]:
+    """Returns ControlNet operation -> rows of evaluations in which it acts without a gap."""
+    acting: dict[str, set[int]] = {}
+    for variant in program.variants:
+        for operation in variant.operations:
+            if stage_of(operation).may_lag is not None:
+                acting.setdefault(operation.id, set()).update(variant.evaluations)
+    return {
+        name: sum(index - 1 not in evaluations for index in evaluations)
+        for name, evaluations in acting.items()
+    }
+
+
+def _evaluation_graph(program: Program, variant: Variant, wires: Wiring) -> EvaluationGraph:
+    costed = {operation.id: stage_of(operation).costed for operation in variant.operations}
+    sizes, begin = ValueSizes(program), program.region.begin.id
+    operations = [operation for operation in variant.operations if costed[operation.id]]
+
+    def through(name: str) -> dict[str, None]:
         """Returns the costed operations that `name` is or reads over operations without cost."""
         if costed.get(name):
             return {name: None}
-        return {
-            found: None
-            for source in wires.sources.get(name, ())
-            for found in self._through(wires, costed, source)
-        }
+        return {found: None for source in wires.sources.get(name, ()) for found in through(source)}
 
+    def readings(references: Iterator[tuple[str, Ref]]) -> Iterator[Reading]:
+        for _, ref in references:
+            if costed.get(ref.operation):
+                yield Reading(ref.operation, ref, sizes.of(ref))
+            elif ref.operation in costed:
+                yield from (Reading(name, None, 0.0) for name in through(ref.operation))
 
-def _alike(wires: Wiring, costed: Mapping[str, bool]) -> tuple[tuple[str, ...], ...]:
-    together = {name for names in wires.alike for name in names}
-    return (
-        *wires.alike,
-        *((name,) for name in wires.names if costed[name] and name not in together),
+    return EvaluationGraph(
+        evaluations=len(variant.evaluations),
+        names=tuple(name for name in wires.names if costed[name]),
+        reads={op.id: tuple(readings(op.references())) for op in operations},
+        step_readers=tuple(
+            op.id for op in operations if any(ref.operation == begin for _, ref in op.references())
+        ),
+        feeders=tuple(through(variant.prediction.operation)),
+        alike=wires.alike,
+        concurrent={name: wires.beside[name] for name in wires.names if costed[name]},
     )

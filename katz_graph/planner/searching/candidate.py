@@ -4,14 +4,18 @@ simulator's clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.passes.variants import delay
 from katz_graph.planner.region import stage_of
+from katz_graph.planner.searching.bound import Bounds, Floats
 from katz_graph.planner.searching.calls import (
     Arrangement,
     Costs,
@@ -66,6 +70,12 @@ class CandidateTimer:
         self.program, self.sites, self.costs = program, sites, costs
         self.names = sites.costed
         self._graph, self._neighbours = _Graph(program), Neighbours(program)
+        places: dict[str, int] = {name: place for place, name in enumerate(self.names)}
+        # the place of each ControlNet operation, and of its readers that are placed
+        self._read_by = [
+            (places[name], tuple(places.get(reader) for reader in readers))
+            for name, readers in self._graph.sessions.items()
+        ]
         self._prepared: dict[frozenset[str], PreparedSearch] = {}
         self._flows: dict[frozenset[str], Flow] = {}
 
@@ -74,12 +84,29 @@ class CandidateTimer:
 
     def crossing(self, candidate: Candidate) -> frozenset[str]:
         """Returns the ControlNet operations that are read on another device than theirs."""
-        placement = self.placement(candidate)
+        devices = candidate.devices
         return frozenset(
-            name
-            for name, readers in self._graph.sessions.items()
-            if any(placement.get(reader) != placement[name] for reader in readers)
+            [
+                self.names[place]
+                for place, readers in self._read_by
+                if any(reader is None or devices[reader] != devices[place] for reader in readers)
+            ]
         )
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        return Bounds(self.program, self.costs, self.names, self.prepared(frozenset()).wires)
+
+    def least_seconds(self, candidates: Sequence[Candidate], limit: float) -> Floats:
+        """Returns a lower bound of every candidate, [candidates]; see `Bounds.seconds`."""
+        if not candidates:
+            return np.zeros(0)
+        placed = self.bounds.placements(
+            (one.devices for one in candidates),
+            (one.owner for one in candidates),
+            (one.delayed for one in candidates),
+        )
+        return self.bounds.seconds(placed, limit)
 
     def timed(self, candidate: Candidate, merged: bool) -> Timed | None:
         """Times a candidate; None when nothing can be merged, so that it is the same as without."""

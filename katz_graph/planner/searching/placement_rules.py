@@ -17,7 +17,10 @@ from katz_graph.models.text.recipe import prompts
 from katz_graph.planner.region import stage_of
 from katz_graph.recipe import ModelRecipe
 
-NOISE = 0.1  # of a measured size or rate
+measuring_noise = 0.1
+"""Links whose rates differ by no more than this share of the larger count as equal."""
+max_enumerated_modules = 12
+"""Of so many modules every set is looked at: to know whether two devices hold the same ones."""
 
 
 class PlacementRules:
@@ -36,6 +39,7 @@ class PlacementRules:
         self._bytes = _module_bytes(program, [*loop.values(), *program.before], self._module)
         self._memory = {device.name: device.memory_bytes for device in program.target.devices}
         self._endless = all(math.isinf(size) for size in self._memory.values())
+        self._sums = _subset_sums(tuple(self._bytes.values()))
         self.allowed: Mapping[str, tuple[str, ...]] = {
             name: self._allowed(loop[name]) for name in self.costed
         }
@@ -153,7 +157,7 @@ class PlacementRules:
             other, name="", host="", memory_bytes=0.0
         ):
             return False
-        if not _near(one.memory_bytes, other.memory_bytes):
+        if not self._hold_the_same(one.memory_bytes, other.memory_bytes):
             return False
         if any(
             (one.name in pinned) != (other.name in pinned)
@@ -172,6 +176,13 @@ class PlacementRules:
         )
         return same and alike((one.name, other.name), (other.name, one.name))
 
+    def _hold_the_same(self, one: float, other: float) -> bool:
+        """Returns true if every set of modules that fits one memory fits the other."""
+        if self._sums is None:
+            return one == other or sum(self._bytes.values()) <= min(one, other)
+        less, more = sorted((one, other))
+        return not any(less < size <= more for size in self._sums)
+
     def _links_alike(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
         first, second = self.program.target.link(*one), self.program.target.link(*other)
         if first is None or second is None:
@@ -181,9 +192,19 @@ class PlacementRules:
         )
 
 
+def _subset_sums(sizes: tuple[float, ...]) -> frozenset[float] | None:
+    """Returns the bytes of every set of modules; None for too many modules."""
+    if len(sizes) > max_enumerated_modules:
+        return None
+    sums = {0.0}
+    for size in sizes:
+        sums |= {known + size for known in sums}
+    return frozenset(sums)
+
+
 def _near(one: float, other: float) -> bool:
-    """Returns true if two measured figures differ by no more than measuring noise."""
-    return one == other or abs(one - other) <= NOISE * max(one, other)
+    """Returns true if two measured rates or latencies differ by no more than measuring noise."""
+    return one == other or abs(one - other) <= measuring_noise * max(one, other)
 
 
 def _module(operation: Operation) -> Hashable:

@@ -7,26 +7,32 @@ the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+
+import numpy as np
 
 from katz_graph.ir.program import Program
 from katz_graph.planner.passes.decompose import decompose
 from katz_graph.planner.report.explain import Compared, Describer, notes
-from katz_graph.planner.searching.bound import Bounds
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer, Timed
 from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.searching.space import Space
 from katz_graph.planner.simulation.simulate import simulate
 
-# candidates that are timed at most, of those without and of those with delays, and again while
-# stages are moved
-TIMED = 60
-AT_LEAST = 4  # so that there is something to compare with
-STARTS = 8  # best candidates whose stages are moved
-NEAREST = 6  # of each kind that are timed in one round, those with the least bound
+max_timed_of_all, max_timed_of_beam = 240, 60
+"""Candidates that are timed at most, of those without delays and of those with delays: where all
+placements are enumerated, so that the bounds prove the best one, and where a beam begins from them.
+"""
+min_timed = 4
+"""Candidates that are timed even if their bounds are above the best time: to compare with."""
+max_starts = 8
+"""Best candidates that moves begin from."""
+max_moves_timed = 60
+"""Candidates that are timed at most while operations are moved."""
+max_timed_per_round = 6
+"""Neighbours of each kind that are timed in one round, those with the least bound."""
 BETTER = 1 - 1e-6
 EQUAL = 1.01  # times within this factor count as equal: predictions are not better than that
 WORTH = 0.98  # of the best exact time: a plan that approximates must be below
@@ -39,80 +45,74 @@ def search(program: Program) -> Program:
     """
     costs = Costs(program)
     bench = CandidateTimer(program, PlacementRules(program), costs)
-    return chosen(bench, _Search(bench, Bounds(program, costs)).run())
+    return chosen(bench, _Search(bench).run())
 
 
 class _Search:
-    def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
-        self._bench, self._bounds = bench, bounds
+    def __init__(self, bench: CandidateTimer) -> None:
+        self._bench = bench
         batching = bench.program.target.batching
-        self._space = Space(bench, bounds)
+        self._space = Space(bench, bench.bounds)
         self._options = (
             (False, True)
             if batching is None or len(bench.program.target.devices) == 1
             else (batching,)
         )
+        self._max_timed = max_timed_of_all if self._space.all_enumerated else max_timed_of_beam
         self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
 
     def run(self) -> list[Timed]:
         """Searches and returns all timed candidates."""
         beginnings = self._space.beginnings()
-        self._best_first(beginnings)
-        self._best_first(self._space.delayed(beginnings))
+        proven = self._best_first(beginnings)
+        proven &= self._best_first(self._space.delayed(beginnings))
+        if proven and self._space.all_enumerated:
+            return [one for timed in self._found.values() for one in timed]
         for start in sorted(
             (timed[0] for timed in self._found.values()), key=lambda one: one.seconds
-        )[:STARTS]:
+        )[:max_starts]:
             self._climb(start)
         return [one for timed in self._found.values() for one in timed]
 
-    def _best_first(self, candidates: Iterable[Candidate]) -> None:
+    def _best_first(self, candidates: Sequence[Candidate]) -> bool:
         """Times candidates in the order of their bounds, until no bound is below the best time.
-        Times at least one on a single device and one on several.
+        Times at least one on a single device and one on several. Returns false if candidates with
+        a bound below the best time are left.
         """
-        heap = [
-            (self._occupation(candidate), False, number, candidate)
-            for number, candidate in enumerate(candidates)
-        ]
-        heapify(heap)
-        before = len(self._found)
-        while heap and len(self._found) - before < TIMED:
-            bound, refined, number, candidate = heappop(heap)
-            if not refined:
-                heappush(heap, (self._bound(candidate, bound), True, number, candidate))
-            elif bound < self._best() * BETTER or len(self._found) - before < AT_LEAST:
-                self._time(candidate)
-            else:
-                heappush(heap, (bound, True, number, candidate))
-                break
+        bounds = self._bench.least_seconds(candidates, self._best())
+        order = [candidates[place] for place in np.argsort(bounds, kind="stable")]
+        least = np.sort(bounds)
+        timed = 0
+        while timed < len(order) and (
+            timed < min_timed or (timed < self._max_timed and least[timed] < self._best() * BETTER)
+        ):
+            self._time(order[timed])
+            timed += 1
         kinds = {len(set(candidate.devices)) > 1 for candidate in self._found}
-        for *_, candidate in sorted(heap):
+        for candidate in order:
             if (several := len(set(candidate.devices)) > 1) not in kinds:
                 kinds.add(several)
                 self._time(candidate)
+        return timed == len(order) or bool(least[timed] >= self._best() * BETTER)
 
     def _climb(self, start: Timed) -> None:
         """Moves from a candidate to a faster one near it, for as long as there is one."""
-        current, limit = start, len(self._found) + TIMED // STARTS
+        current, limit = start, len(self._found) + max_moves_timed // max_starts
         while len(self._found) < limit:
             promising: list[Candidate] = []
             for kind in self._space.near(current.candidate):
-                bounds = {one: self._bound(one) for one in kind if one not in self._found}
-                better = [one for one in bounds if bounds[one] < current.seconds * BETTER]
-                promising += sorted(better, key=bounds.__getitem__)[:NEAREST]
+                fresh = [one for one in kind if one not in self._found]
+                bounds = self._bench.least_seconds(fresh, current.seconds)
+                order = np.argsort(bounds, kind="stable")[:max_timed_per_round]
+                promising += [
+                    fresh[place] for place in order if bounds[place] < current.seconds * BETTER
+                ]
             best = min(
                 (self._time(one) for one in promising), key=lambda one: one.seconds, default=current
             )
             if best.seconds >= current.seconds * BETTER:
                 return
             current = best
-
-    def _bound(self, candidate: Candidate, least: float = 0.0) -> float:
-        return self._bounds.seconds(
-            self._bench.placement(candidate), candidate.owner, candidate.delayed, least
-        )
-
-    def _occupation(self, candidate: Candidate) -> float:
-        return self._bounds.occupation(self._bench.placement(candidate), candidate.owner)
 
     def _best(self) -> float:
         return min((timed[0].seconds for timed in self._found.values()), default=float("inf"))

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
+from functools import cache
+from itertools import chain, combinations, permutations, product
 
 import networkx
 
@@ -18,10 +19,21 @@ from katz_graph.planner.searching.bound import Bounds
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
 from katz_graph.planner.searching.placement_rules import PlacementRules
 
-FEW = 1000  # up to so many placements of single stages all are looked at, else those of chains
-LITTLE = 0.01  # of an evaluation's work: glued to its consumer
-MOST = 8000  # placements that are looked at
-BEAM = 200
+max_enumerated = 10_000
+"""Up to so many placements of single operations are all generated; beyond, a beam of them."""
+glued_share = 0.01
+"""Of an evaluation's work: an item with less goes with the item that reads it."""
+max_grown = 4000
+"""Partial placements that a beam grows to before it is cut to `beam_width`."""
+beam_width = 200
+max_pair_moves = 1000
+"""Up to so many moves of two operations to any two devices are neighbours of a candidate; beyond,
+those of an operation and its reader to one device.
+"""
+max_delay_subsets = 3
+"""Up to so many ControlNet operations that cross devices, each set of them may be delayed; beyond,
+all or none to begin with.
+"""
 Item = tuple[str, ...]
 
 
@@ -32,19 +44,26 @@ class Space:
         self._bench, self._bounds, self._sites = bench, bounds, bench.sites
         self.stale = STALE_CONTROLNET in bench.program.target.allowed
         self._classes = bench.sites.classes()
-        main = max(bounds.outlines, key=lambda outline: outline.evaluations, default=None)
+        self._members: dict[int, list[str]] = {}  # of each class of interchangeable devices
+        for device, number in self._classes.items():
+            self._members.setdefault(number, []).append(device)
+        main = max(bounds.graphs, key=lambda graph: graph.evaluations, default=None)
         self._feeders = main.feeders if main else ()
         self._edges = {
             (reading.source, name)
-            for outline in bounds.outlines
-            for name, reads in outline.reads.items()
+            for graph in bounds.graphs
+            for name, reads in graph.reads.items()
             for reading in reads
         }
         self._branches = self._stages_of_branches()
+        count = len(self._sites.devices) ** len(bench.names)
+        self.all_enumerated = count <= max_enumerated
+        """True if `beginnings` are all placements and owners."""
 
     def beginnings(self) -> list[Candidate]:
-        """Returns placements of single stages while few, else of chains out of the tree, without
-        delays. InputError when nothing fits.
+        """Returns all placements of single operations with all owners while they are few, else the
+        best of beams of single operations and of chains out of the tree; without delays. InputError
+        when nothing fits.
         """
         found = [
             one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)
@@ -54,29 +73,41 @@ class Space:
         return found
 
     def delayed(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Returns those of `candidates` in which ControlNets are read on other devices, with all of
-        these delayed; none unless stale ControlNets are allowed.
+        """Returns those of `candidates` in which ControlNets are read on other devices, with each
+        set of these delayed while they are few, else with all; none unless stale ControlNets are
+        allowed.
         """
-        crossing = ((one, self._bench.crossing(one)) for one in candidates if self.stale)
-        return [replace(one, delayed=sessions) for one, sessions in crossing if sessions]
+        return [
+            Candidate(one.devices, one.owner, sessions)
+            for one in candidates
+            if self.stale
+            for sessions in _subsets(self._bench.crossing(one))
+        ]
 
     def near(self, candidate: Candidate) -> tuple[list[Candidate], list[Candidate]]:
-        """Returns candidates with a stage or a pair elsewhere, another owner, or one ControlNet's
-        delay changed; and candidates with a stage of every branch elsewhere.
+        """Returns candidates with an operation or a pair elsewhere, another owner, or one
+        ControlNet's delay changed; and candidates with a stage of every branch elsewhere.
 
         The second, because moving a stage of one branch gains nothing while the others are as slow.
         """
         placement, names = self._bench.placement(candidate), self._bench.names
-        pairs = (
-            pair
-            for pair in combinations(names, 2)
-            if pair in self._edges or pair[::-1] in self._edges
-        )
-        groups = [*((name,) for name in names), *pairs]
-        single = self._changed(
-            candidate,
-            (dict.fromkeys(group, device) for group in groups for device in self._sites.devices),
-        )
+        devices = self._sites.devices
+        moves = [{name: device} for name in names for device in devices]
+        pairs = list(combinations(names, 2))
+        if len(pairs) * len(devices) ** 2 <= max_pair_moves:
+            moves += [
+                dict(zip(pair, homes, strict=True))
+                for pair in pairs
+                for homes in product(devices, repeat=2)
+            ]
+        else:
+            moves += [
+                dict.fromkeys(pair, device)
+                for pair in pairs
+                if pair in self._edges or pair[::-1] in self._edges
+                for device in devices
+            ]
+        single = self._changed(candidate, moves)
         other = [replace(candidate, owner=owner) for owner in self._ends(placement)]
         if self.stale:
             other += [
@@ -92,27 +123,35 @@ class Space:
         if not names:
             yield Candidate((), devices[0])
             return
-        items: list[Item] = [(name,) for name in names]
-        if len(devices) ** len(items) > FEW:
-            seconds = self._bench.costs.seconds
-            items = items_of(
-                self._bench.program,
-                self._sites,
-                lambda name: min(seconds(name, 1, device) for device in devices),
-            )
+        single: list[Item] = [(name,) for name in names]
+        if self.all_enumerated:
+            for placement in placements(single, self._sites, self._partial_seconds):
+                homes = tuple(placement[name] for name in names)
+                yield from (Candidate(homes, owner) for owner in self._ends(placement))
+            return
+        seconds = self._bench.costs.seconds
+        chains = items_of(
+            self._bench.program,
+            self._sites,
+            lambda name: min(seconds(name, 1, device) for device in devices),
+        )
         together = (dict.fromkeys(names, device) for device in devices)
         alone = [
             one
             for one in together
             if all(device in self._sites.allowed[name] for name, device in one.items())
         ]
-        found = placements(
-            items,
-            self._sites,
-            lambda partial: self._bounds.occupation(partial, self._owner(partial)),
+        found = (
+            placements(items, self._sites, self._partial_seconds) for items in (chains, single)
         )
-        for placement in (*alone, *found):
+        for placement in chain(alone, *found):
             yield Candidate(tuple(placement[name] for name in names), self._owner(placement))
+
+    def _partial_seconds(self, partial: Sequence[Mapping[str, str]]) -> list[float]:
+        names = self._bench.names
+        rows = ([one.get(name, "") for name in names] for one in partial)
+        known = self._bounds.placements(rows, (self._owner(one) for one in partial), ())
+        return [float(seconds) for seconds in self._bounds.seconds(known)]
 
     def _changed(
         self, candidate: Candidate, changes: Iterable[Mapping[str, str]]
@@ -178,17 +217,27 @@ class Space:
         the owner before the others.
         """
         names: dict[str, str] = {}
-        left: dict[int, list[str]] = {}
-        for device, number in self._classes.items():
-            left.setdefault(number, []).append(device)
+        used: dict[int, int] = {}
         for device in (candidate.owner, *candidate.devices):
             if device not in names:
-                names[device] = left[self._classes[device]].pop(0)
-        return replace(
-            candidate,
-            owner=names[candidate.owner],
-            devices=tuple(names[device] for device in candidate.devices),
+                number = self._classes[device]
+                names[device] = self._members[number][used.get(number, 0)]
+                used[number] = used.get(number, 0) + 1
+        return Candidate(
+            tuple([names[device] for device in candidate.devices]),
+            names[candidate.owner],
+            candidate.delayed,
         )
+
+
+@cache
+def _subsets(names: frozenset[str]) -> list[frozenset[str]]:
+    """Returns the sets of `names` that may be delayed at the same time, without the empty one."""
+    if len(names) > max_delay_subsets:
+        return [names]
+    return [
+        frozenset(some) for size in range(1, len(names) + 1) for some in combinations(names, size)
+    ]
 
 
 def items_of(
@@ -207,7 +256,7 @@ def items_of(
             known |= set(fresh)
             found += [fresh] if fresh else []
     total = sum(seconds(name) for item in found for name in item)
-    found = _glued(program, found, lambda item: sum(map(seconds, item)) < LITTLE * total)
+    found = _glued(program, found, lambda item: sum(map(seconds, item)) < glued_share * total)
     found = [part for item in found for part in _by_pins(item, sites)]
     return sorted(found, key=lambda item: -sum(map(seconds, item)))
 
@@ -280,18 +329,23 @@ def _by_pins(item: Item, sites: PlacementRules) -> list[Item]:
 
 
 def placements(
-    items: Sequence[Item], sites: PlacementRules, score: Callable[[Mapping[str, str]], float]
+    items: Sequence[Item],
+    sites: PlacementRules,
+    score: Callable[[Sequence[Mapping[str, str]]], Sequence[float]],
 ) -> list[dict[str, str]]:
     """Returns operation -> device for every placement that meets pins and memory and differs by
     more than interchangeable devices.
 
-    Beyond `MOST` placements, keeps the best of a beam by `score` of what is placed so far.
+    Beyond `max_enumerated` in all, keeps the best of a beam by `score` of what is placed so far.
     """
     classes = sites.classes()
     found: list[dict[str, str]] = [{}]
+    few = len(sites.devices) ** len(items) <= max_enumerated
     for item in items:
-        if len(found) * len(sites.devices) > MOST:
-            found = sorted(found, key=score)[:BEAM]
+        if not few and len(found) * len(sites.devices) > max_grown:
+            scores = score(found)
+            best = sorted(range(len(found)), key=scores.__getitem__)[:beam_width]
+            found = [found[place] for place in best]
         found = [grown for partial in found for grown in _grown(partial, item, sites, classes)]
     return found
 

@@ -15,8 +15,10 @@ from katz_graph.planner.queries import WeightSwitch, switches, weight_sets
 from katz_graph.recipe import ModelRecipe
 
 LONGEST_BLOCK = 8  # evaluations of a repeating pattern
-# repeats of it that are simulated; the last of these that the others are told from
-KEPT, STEADY = 6, 4
+simulated_repeats, steady_repeats = 12, 4
+"""Repeats of a pattern that are simulated where evaluations read values of earlier ones, and the
+last of these, which the others are extrapolated from: such a pipeline takes a while to fill.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,13 @@ class Repeats:
 
 def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
     """Returns the program with at most a few repeats of every repeating pattern of variants, and
-    what was left out.
+    the repeats left out, each of which takes as long as the last ones that stay.
 
-    What was left out takes as long, each time, as the last repeats that were kept.
+    Where no value passes between evaluations, each begins with all devices idle, so that every
+    repeat behind the first takes the same time: two stay.
     """
+    carried = any(variant.carried for variant in program.variants)
+    most, steady = (simulated_repeats, steady_repeats) if carried else (2, 1)
     numbers = {
         index: number
         for number, variant in enumerate(program.variants)
@@ -141,10 +146,10 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
     place = 0
     while place < len(kinds):
         length, times = _pattern(kinds[place:])
-        kept += kinds[place : place + length] * min(times, KEPT)
-        if times > KEPT:
+        kept += kinds[place : place + length] * min(times, most)
+        if times > most:
             repeats.append(
-                Repeats(len(kept) - STEADY * length, len(kept) - 1, STEADY, times - KEPT)
+                Repeats(len(kept) - steady * length, len(kept) - 1, steady, times - most)
             )
         place += length * times
     variants = tuple(
