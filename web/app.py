@@ -4,7 +4,6 @@ ComfyUI's shapes, and the guard before all of them.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 from pkgutil import resolve_name
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp
 
 from katz_graph.errors import InputError, KatzError
 from katz_graph.web.http.access_log import RequestRecord
-from katz_graph.web.http.bodies import PARSED_AT_ONCE
+from katz_graph.web.http.reading import Reading
 from katz_graph.web.http.responses import PathRedactor, Refusal, refuse
 from katz_graph.web.http.security import Security
 from katz_graph.web.routes import frontend
@@ -58,7 +57,7 @@ def build(state: State) -> ASGIApp:
     app = FastAPI(
         title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
-    app.state.parsing = asyncio.Semaphore(PARSED_AT_ONCE)
+    app.state.reading = Reading()
     for name in (*TWICE, *ONCE):
         routes: APIRouter = resolve_name(f"katz_graph.web.routes.{name}")(state)
         app.include_router(routes)

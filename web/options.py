@@ -10,7 +10,7 @@ from katz_graph.files.settings import TOKEN
 from katz_graph.options import CACHE, GB, FolderOptions, PlacementOptions, option
 from katz_graph.planner.changes import PERMISSIONS, PLACE
 
-MB = 2**20
+KB, MB = 2**10, 2**20
 RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it lives
 
 
@@ -20,7 +20,7 @@ class Limits:
     answer.
     """
 
-    body_bytes: int = 64 * MB  # of a request that is no upload
+    body_bytes: int = 64 * MB  # of a file or picture that is sent, and is no upload
     prompt_bytes: int = 8 * MB  # of a job's graph and extra data, as JSON
     upload_bytes: int = option(
         "of a picture that is uploaded",

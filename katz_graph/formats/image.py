@@ -6,25 +6,25 @@ PNG: text chunks (PNG specification, third edition, section 11.3.3). WebP: EXIF 
 
 from __future__ import annotations
 
-import io
 import re
 import struct
-import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from katz_graph.errors import InputError
-from katz_graph.formats.strict_json import parse_json
+from katz_graph.formats.strict_json import TooLarge, parse_json
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import FORMAT, VERSION, is_native
 
 LIMIT = 64 * 2**20  # bytes of JSON; 10,000 nodes take about 1 MB
 PNG = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
+CARRIERS = ("prompt", "workflow")  # keys of the texts that hold a document
+LONGEST_KEY = 79  # bytes (PNG specification, third edition, section 11.3.3.2)
 EXIF_TAGS = (0x010E, 0x010F, 0x0110)  # description, make and model: where save nodes write
-BROKEN_OFF = ".*(larger than file|corrupt|truncated)"  # what Pillow warns of and then leaves out
+EXIF_TYPES = (1, 2, 7)  # BYTE, ASCII and UNDEFINED, whose values may be texts
 LABELLED = re.compile(r"\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 
@@ -39,13 +39,13 @@ class Carried:
     in_picture: bool = True
 
 
-def workflow_from_picture(data: bytes) -> Any:
+def workflow_from_picture(stream: BinaryIO, limit: int = LIMIT) -> Any:
     """Reads the document in a PNG or WebP. A graph with an editor's document beside it becomes Katz
     Graph's wrapper, with that one as its `workflow`.
 
-    InputError when there is none, or it cannot be read.
+    InputError when there is none, or it cannot be read; errors for its size as of `carried`.
     """
-    found = carried(io.BytesIO(data))
+    found = carried(stream, limit)
     if found is None:
         raise InputError("is no PNG or WebP picture")
     document, editor = found.document, found.editor
@@ -59,9 +59,10 @@ def workflow_from_picture(data: bytes) -> Any:
     return {"format": FORMAT, "version": VERSION, "graph": document, "workflow": editor}
 
 
-def carried(stream: BinaryIO) -> Carried | None:
+def carried(stream: BinaryIO, limit: int = LIMIT) -> Carried | None:
     """Reads the workflow that a picture carries; None when the file is neither PNG nor WebP.
-    InputError when it carries nothing that can be read.
+    InputError when it carries nothing that can be read, TooLarge for texts of more than `limit`
+    bytes together, however small they are compressed.
 
     Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in
     `prompt`, and that before an editor's.
@@ -69,9 +70,9 @@ def carried(stream: BinaryIO) -> Carried | None:
     head = stream.read(len(PNG) + 4)
     stream.seek(0)
     if head.startswith(PNG):
-        kind, texts = "PNG", png_texts(stream, LIMIT)
+        kind, texts = "PNG", png_texts(stream, limit)
     elif is_webp(head):
-        kind, texts = "WebP", webp_texts(stream, LIMIT)
+        kind, texts = "WebP", webp_texts(stream, limit)
     else:
         return None
     prompt, beside = texts.get("prompt"), texts.get("workflow")
@@ -91,14 +92,14 @@ def carried(stream: BinaryIO) -> Carried | None:
 
 def inside(error: InputError) -> InputError:
     """Rewords an error for a workflow that a picture carries."""
-    return InputError(
+    return type(error)(
         "\n".join(f"the workflow inside the picture: {line}" for line in str(error).split("\n"))
     )
 
 
 def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """Reads the text chunks of a PNG by key. InputError for more than `limit` bytes in all, or a
-    broken file.
+    """Reads the text chunks of a PNG whose keys are among CARRIERS. TooLarge for more than `limit`
+    bytes in all, InputError for a broken file. Other texts are neither read nor decompressed.
     """
     stream.read(len(PNG))
     texts: dict[str, str] = {}
@@ -114,14 +115,19 @@ def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
         if kind not in TEXT_CHUNKS:
             stream.seek(size + 4, 1)
             continue
-        if size > limit:
-            raise InputError(f"is a PNG with a text of {size:,} bytes; at most {limit:,} are read")
-        data = stream.read(size)
+        data = stream.read(min(size, LONGEST_KEY + 1))
+        key = data.partition(b"\0")[0].decode("latin-1")
+        if key not in CARRIERS or key in texts:
+            stream.seek(size - len(data) + 4, 1)
+            continue
+        if size > limit + len(data):
+            raise TooLarge(f"is a PNG with a text of {size:,} bytes; at most {limit:,} are read")
+        data += stream.read(size - len(data))
         stream.seek(4, 1)
         if len(data) == size:
-            key, text = _decoded(kind, data, limit)
+            text = _decoded(kind, data[len(key) + 1 :], limit)
             limit -= len(text)
-            texts.setdefault(key, text)
+            texts[key] = _text(text)
 
 
 def is_webp(head: bytes) -> bool:
@@ -129,8 +135,8 @@ def is_webp(head: bytes) -> bool:
 
 
 def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """Reads the labelled texts in the EXIF of a WebP by label. InputError for more than `limit`
-    bytes, or broken EXIF.
+    """Reads the labelled texts in the EXIF of a WebP by label. TooLarge for more than `limit`
+    bytes, InputError for broken EXIF.
     """
     stream.read(12)
     while len(header := stream.read(8)) == 8:
@@ -139,42 +145,51 @@ def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
             stream.seek(size + size % 2, 1)
             continue
         if size > limit:
-            raise InputError(f"is a WebP with EXIF of {size:,} bytes; at most {limit:,} are read")
+            raise TooLarge(f"is a WebP with EXIF of {size:,} bytes; at most {limit:,} are read")
         return _exif_texts(stream.read(size))
     return {}
 
 
 def _exif_texts(data: bytes) -> dict[str, str]:
-    from PIL import Image
+    """Reads the labelled texts among EXIF_TAGS of the first directory (Exif 2.32, section 4.6).
 
-    exif = Image.Exif()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("error", BROKEN_OFF)
-            exif.load(data)
-            values = [exif.get(tag) for tag in EXIF_TAGS]
-    except Exception:  # Pillow's reader fails in many ways on damaged data
-        raise InputError("is a WebP with damaged EXIF") from None
+    Stands in for Pillow's reader, which copies the value of every entry: entries of a few bytes
+    that share one large value take thousands of times the memory of the file.
+    """
+    data = data.removeprefix(b"Exif\0\0")
     texts: dict[str, str] = {}
-    for value in values:
-        text = _text(value) if isinstance(value, bytes) else value if isinstance(value, str) else ""
-        if label := LABELLED.match(text):
-            texts.setdefault(label[1].lower(), text[label.end() :].rstrip("\0"))
+    try:
+        order = {b"II*\0": "<", b"MM\0*": ">"}[data[:4]]
+        (start,) = struct.unpack_from(f"{order}I", data, 4)
+        (entries,) = struct.unpack_from(f"{order}H", data, start)
+        for at in range(start + 2, start + 2 + 12 * entries, 12):
+            tag, kind, size, place = struct.unpack_from(f"{order}HHII", data, at)
+            if tag not in EXIF_TAGS or kind not in EXIF_TYPES:
+                continue
+            place = at + 8 if size <= 4 else place
+            if place + size > len(data):
+                raise ValueError
+            text = _text(data[place : place + size])
+            if label := LABELLED.match(text):
+                texts.setdefault(label[1].lower(), text[label.end() :].rstrip("\0"))
+    except (KeyError, ValueError, struct.error):
+        raise InputError("is a WebP with damaged EXIF") from None
     return texts
 
 
-def _decoded(kind: bytes, data: bytes, limit: int) -> tuple[str, str]:
-    key, _, rest = data.partition(b"\0")
-    name = key.decode("latin-1")
-    if kind == b"tEXt":
-        return name, _text(rest)
+def _decoded(kind: bytes, rest: bytes, limit: int) -> bytes:
+    """Returns the bytes of a chunk's text; `rest` is what follows its key."""
     if kind == b"zTXt":
-        return name, _text(_inflated(rest[1:], limit))
-    compressed, rest = rest[:1] == b"\1", rest[2:]
-    _, _, rest = rest.partition(b"\0")  # language
-    _, _, rest = rest.partition(b"\0")  # translated keyword
-    return name, _text(_inflated(rest, limit) if compressed else rest)
+        return _inflated(rest[1:], limit)
+    if kind == b"iTXt":
+        compressed, rest = rest[:1] == b"\1", rest[2:]
+        _, _, rest = rest.partition(b"\0")  # language
+        _, _, rest = rest.partition(b"\0")  # translated keyword
+        if compressed:
+            return _inflated(rest, limit)
+    if len(rest) > limit:
+        raise TooLarge(f"is a PNG with texts of more than {limit:,} bytes")
+    return rest
 
 
 def _text(data: bytes) -> str:
@@ -186,19 +201,22 @@ def _text(data: bytes) -> str:
 
 
 def _inflated(data: bytes, limit: int) -> bytes:
+    """Decompresses a text, and no more of it than one byte above the limit."""
     inflater = zlib.decompressobj()
     try:
-        text = inflater.decompress(data, limit)
+        text = inflater.decompress(data, limit + 1)
     except zlib.error:
         raise InputError("is a PNG with a damaged compressed text") from None
-    if inflater.unconsumed_tail:
-        raise InputError(f"is a PNG with a compressed text of more than {limit:,} bytes")
+    if len(text) > limit:
+        raise TooLarge(f"is a PNG with a compressed text of more than {limit:,} bytes")
     return text
 
 
 def _mapping(text: str) -> Mapping[str, Any] | None:
     try:
         document = parse_json(text)
+    except TooLarge:
+        raise
     except InputError:
         return None
     return document if isinstance(document, Mapping) else None

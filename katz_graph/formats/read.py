@@ -16,7 +16,7 @@ from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api
 from katz_graph.formats.image import LIMIT, PNG, Carried, carried, inside, is_webp
 from katz_graph.formats.signature import Signature, Signatures, signatures
-from katz_graph.formats.strict_json import parse_json
+from katz_graph.formats.strict_json import TooLarge, parse_json
 from katz_graph.formats.ui import from_ui
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import Workflow, from_native, is_native
@@ -107,8 +107,10 @@ def _opened(file: Path) -> BinaryIO:
     return file.open("rb")
 
 
-def read_document(stream: BinaryIO) -> Carried:
-    """Reads what a workflow file holds, as parsed JSON. InputError for a file that holds none."""
+def read_document(stream: BinaryIO, limit: int = LIMIT) -> Carried:
+    """Reads what a workflow file holds, as parsed JSON. InputError for a file that holds none,
+    TooLarge for more than `limit` bytes of JSON, however small a picture has compressed it.
+    """
     head = stream.read(HEAD)
     if not head:
         raise InputError("is empty")
@@ -116,7 +118,7 @@ def read_document(stream: BinaryIO) -> Carried:
         if not stream.seekable():
             raise InputError("is a picture in a pipe; give the file itself")
         stream.seek(0)
-        found = carried(stream)
+        found = carried(stream, limit)
         assert found is not None
         return found
     for magic, meaning in FOREIGN.items():
@@ -126,9 +128,9 @@ def read_document(stream: BinaryIO) -> Carried:
         raise InputError(
             "is a binary file, expected a workflow: JSON text, or a PNG or WebP that carries one"
         )
-    data = head + stream.read(LIMIT + 1 - len(head))
-    if len(data) > LIMIT:
-        raise InputError(f"is larger than {LIMIT // 2**20} MB; no workflow is")
+    data = head + stream.read(max(0, limit + 1 - len(head)))
+    if len(data) > limit:
+        raise TooLarge(f"is larger than {limit / 2**20:,.4g} MB; no workflow is")
     return Carried(parse_json(_utf8(data)), in_picture=False)
 
 

@@ -14,15 +14,25 @@ from katz_graph.errors import InputError
 from katz_graph.messages import shorten, show
 
 DEPTH = 100
+# values of one text: a value takes up to a hundred times the memory of its text (`[],`), and the
+# interpreter is held while some thousands of them are made
+MAX_VALUES = 500_000
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse_json(text: str) -> Any:
-    """Parses a JSON text. InputError names line and column. NaN is let through: its reader knows
-    which input it came to.
+class TooLarge(InputError):
+    """A text is larger than its reader takes."""
+
+
+def parse_json(text: str, max_values: int = MAX_VALUES) -> Any:
+    """Parses a JSON text. InputError names line and column; TooLarge for one of more than
+    `max_values` numbers, texts, lists and objects, before it is parsed. NaN is let through: its
+    reader knows which input it came to.
     """
     if not text.strip():
         raise InputError("is empty")
+    if _holds_more(text, max_values):
+        raise TooLarge(f"holds more than {max_values:,} values")
     try:
         data = json.loads(text, object_pairs_hook=_unique, parse_float=_finite)
     except json.JSONDecodeError as error:
@@ -43,6 +53,20 @@ def parse_json(text: str) -> Any:
                 r"a text holds half of a surrogate pair (\ud800 to \udfff), which is no character"
             ) from None
     return data
+
+
+def _holds_more(text: str, max_values: int) -> bool:
+    """Counts commas and brackets outside of strings: JSON has hardly more values than these."""
+    if _separators(text) <= max_values:
+        return False
+    plain = text.replace("\\\\", "").replace('\\"', "")
+    if plain.count('"') > 4 * max_values:  # two of each value, and of each key
+        return True
+    return sum(map(_separators, plain.split('"')[::2])) > max_values
+
+
+def _separators(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
 
 
 def _too_deep() -> str:

@@ -28,6 +28,7 @@ from websockets.exceptions import InvalidStatus
 from katz_graph.web.app import build
 from katz_graph.web.http import connections
 from katz_graph.web.http.connections import HttpServer, listen
+from katz_graph.web.http.places import HEALTH_PLACES, Places
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits, ServeOptions
 from katz_graph.web.serve import assemble
@@ -401,20 +402,87 @@ def test_a_websocket_lasts_longer_than_a_request_may_take(
     asyncio.run(stay())
 
 
-def test_there_are_only_so_many_connections(server: Attacked) -> None:
+@pytest.mark.defect(26)
+@pytest.mark.parametrize("beginning", [b"", b"GET /queue HT"])
+def test_one_address_cannot_keep_the_others_out(server: Attacked, beginning: bytes) -> None:
     with contextlib.ExitStack() as stack:
-        opened = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
-            for _ in range(CONNECTIONS + 5)
-        ]
-        for late in opened[CONNECTIONS:]:
-            with contextlib.suppress(ConnectionError):
-                assert late.recv(1) == b""
-    while True:
-        with contextlib.suppress(AssertionError):
-            assert server.ask("/livez")[0] == 200
-            break
-        time.sleep(0.05)
+        for _ in range(CONNECTIONS + 8):
+            held = socket.create_connection(
+                ("127.0.0.1", server.port), timeout=5, source_address=("127.0.0.2", 0)
+            )
+            stack.enter_context(held)
+            with contextlib.suppress(OSError):
+                held.sendall(beginning)
+        for address in ("127.0.0.3", "127.0.0.2"):
+            asked = f"GET /livez HTTP/1.1\r\nHost: {server.host}\r\n{CLOSE}\r\n\r\n"
+            with socket.create_connection(
+                ("127.0.0.1", server.port), timeout=5, source_address=(address, 0)
+            ) as other:
+                other.sendall(asked.encode())
+                assert other.recv(2**16).startswith(b"HTTP/1.1 200 "), address
+
+
+@pytest.mark.defect(26)
+def test_health_is_told_where_every_place_is_busy(server: Attacked) -> None:
+    head = (
+        f"POST /prompt HTTP/1.1\r\nHost: {server.host}\r\nAuthorization: Bearer {TOKEN}\r\n"
+        "Content-Length: 100\r\n\r\n"
+    )
+    with contextlib.ExitStack() as stack:
+        for _ in range(CONNECTIONS):
+            held = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+            stack.enter_context(held).sendall(head.encode())
+        time.sleep(0.1)  # until all of them are being read
+        assert server.ask("/livez", token=False)[0] == 200
+        assert server.ask("/queue")[0] == 503
+
+
+@dataclass(slots=True)
+class Peer:
+    """A connection of an address, as `Places` judges it."""
+
+    host: str
+    known: bool = False
+    busy: bool = False
+    since: float = 0.0
+    only_health: bool = False
+    left: bool = False
+
+    @property
+    def transport(self) -> Peer:
+        return self
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return self.host, 1
+
+    def is_closing(self) -> bool:
+        return self.left
+
+    def abort(self) -> None:
+        self.left = True
+
+
+def stays(there: list[Peer], new: Peer, connections: int = 4) -> list[Peer]:
+    Places(connections).make_room(new, [*there, new])
+    return [one for one in (*there, new) if not one.left]
+
+
+@pytest.mark.defect(26)
+def test_who_leaves_for_another_connection() -> None:
+    strangers = [Peer("192.0.2.1", since=1), Peer("192.0.2.1", known=True), Peer("192.0.2.2")]
+    assert len(stays(strangers, Peer("192.0.2.3"))) == 4
+    oldest = Peer("192.0.2.1", since=0)
+    assert oldest not in stays([*strangers, oldest], Peer("192.0.2.3"))
+    crowd = [Peer("192.0.2.1", known=True, since=at) for at in (3, 2, 1)]
+    assert crowd[2] not in stays(crowd, Peer("192.0.2.1"))
+    network = [Peer(f"2001:db8::{at}") for at in range(3)]
+    assert network[0] not in stays(network, Peer("2001:db8::9"))
+    busy = [Peer("192.0.2.1", busy=True) for _ in range(4)]
+    late = [Peer(f"198.51.100.{at}", busy=True, since=at) for at in range(HEALTH_PLACES + 1)]
+    for count, one in enumerate(late):
+        stays([*busy, *late[:count]], one)
+    assert not any(one.left for one in busy) and all(one.only_health for one in late)
+    assert [one.left for one in late] == [True] + [False] * HEALTH_PLACES
 
 
 def test_codecs_that_python_has_and_forms_have_not(server: Attacked) -> None:

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket
 
 from katz_graph.errors import InputError
-from katz_graph.web.http import security
+from katz_graph.web.http import body_limits
 from katz_graph.web.http.content_policy import page_policy
 from katz_graph.web.http.responses import Refusal, refuse
 from katz_graph.web.http.security import Security
@@ -396,16 +396,16 @@ def test_bodies_are_capped_whether_or_not_they_announce_their_length() -> None:
     client = guarded(limits=Limits(body_bytes=1000, upload_bytes=5000))
     assert client.post("/prompt", content=b"x" * 1000).status_code == 200
     assert client.post("/prompt", content=b"x" * 1001).json()["error"]["type"] == "too_large"
-    assert client.post("/queue", content=iter([b"x" * 600] * 2)).status_code == 413
+    assert client.post("/prompt", content=iter([b"x" * 600] * 2)).status_code == 413
     assert client.post("/upload/image", content=b"x" * 4000).status_code == 200
-    assert client.post("/ignore", content=b"x" * 2000).status_code == 413
+    assert client.post("/ignore", content=b"x" * 2**17).status_code == 413
     assert (
         client.post("/queue", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
     )
 
 
 def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "IDLE_BODY", 0.05)
+    monkeypatch.setattr(body_limits, "MAX_SILENCE_S", 0.05)
 
     async def silent() -> Any:
         await asyncio.Event().wait()
@@ -492,7 +492,7 @@ def test_forms_are_read_in_one_way_only(charset: str) -> None:
 
 
 def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "IDLE_BODY", 0.3)
+    monkeypatch.setattr(body_limits, "MAX_SILENCE_S", 0.3)
     pieces = 0
 
     async def trickle() -> Any:

@@ -26,6 +26,9 @@ PORTS = {"http": 80, "https": 443}
 SECURE = {"ws": "http", "wss": "https"}  # a websocket's scheme as its page's
 # Sec-Fetch-Site of this server's pages, and of an address that a person typed
 OWN_PAGES = ("same-origin", "none")
+KNOWN = "katz.known"
+"""Names, in the scope of a request that was let in, that its host, origin and token were right."""
+OPEN = re.compile(r"(/api)?/(livez|readyz)")  # for what watches the process and holds no token
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 PNG = "image/png"

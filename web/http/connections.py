@@ -10,21 +10,30 @@ import errno
 import logging
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
+import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from katz_graph.errors import InputError
-from katz_graph.web.http.access import is_loopback
+from katz_graph.web.http.access import KNOWN, OPEN, is_loopback
+from katz_graph.web.http.places import Places
+from katz_graph.web.http.responses import refuse
 
 # milliseconds that a peer may leave what was sent to it unread before the system drops its
 # connection (RFC 5482)
 UNREAD = 60_000
-LARGEST_FRAME = 2**20  # bytes that a websocket client may send at once
+LARGEST_FRAME = 2**16  # bytes that a websocket client may send at once
 FAREWELL = 5.0  # seconds for connections to end
 ASKING = 20.0  # seconds for the lines and headers of a request
+# a body that goes on after its request was refused: so much of it is read, for so long, so that the
+# client reads the answer before its connection ends (RFC 9112, section 9.6)
+UNWANTED_BYTES, UNWANTED_S = 2**20, 1.0
+TOO_MANY = "the server has too many connections at the moment"
 DATE = 1.0  # seconds after which the date in answers is set anew
 GATHERED = 2**16  # bytes that are sent at once, however many more follow
 
@@ -85,18 +94,18 @@ def _is_fault(record: logging.LogRecord) -> bool:
 
 class HttpServer(uvicorn.Server):
     """Serves HTTP and websockets for an application. Leaves signals to others. Takes `connections`
-    at once; one more is not answered.
+    at once, of one address three quarters of them; `Places` says who leaves for one more.
     """
 
     def __init__(self, app: ASGIApp, connections: int) -> None:
+        protocol: Any = partial(HttpConnection, places=Places(connections))
         super().__init__(
             uvicorn.Config(
                 app,
-                http=HttpConnection,
+                http=protocol,
                 ws="websockets-sansio",
                 ws_max_size=LARGEST_FRAME,
                 ws_per_message_deflate=False,
-                limit_concurrency=connections,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -127,28 +136,67 @@ class HttpServer(uvicorn.Server):
 
 class HttpConnection(H11Protocol):
     """Closes when no request is being answered and none begins within ASKING seconds, whatever else
-    arrives meanwhile.
+    arrives meanwhile; soon after an answer to a request whose body still comes.
     """
 
     _patience: asyncio.TimerHandle | None = None
+    _unwanted: int | None = None  # bytes that are still read of a body after its answer
+
+    def __init__(self, *given: Any, places: Places, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._places = places
+        self.known = self.only_health = False
+        self.since = self.loop.time()
+
+    @property
+    def busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, Gathering(transport)))
-        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
-            transport.abort()
+        self._places.make_room(self, self.connections)
+        if self.only_health:
+            self.app = only_health(self.app)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
+        if self._unwanted is not None and self._body_comes:
+            self._unwanted -= len(data)
+            if self._unwanted < 0:
+                self.transport.pause_reading()  # `_give_up` ends it
+                return
         super().data_received(data)
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering or self.transport.get_protocol() is not self:  # it is a websocket now
+        if self.busy or self.transport.get_protocol() is not self:  # it is a websocket now
             self._stop_waiting()
         else:
             self._wait()
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        if self.only_health:
+            self.transport.close()
+        else:
+            super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        self.known = self.known or KNOWN in self.scope
+        self.since = self.loop.time()
+        super().on_response_complete()
+        if self._body_comes and not self.transport.is_closing():
+            self._unwanted = UNWANTED_BYTES
+            self.loop.call_later(UNWANTED_S, self._give_up)
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_waiting()
+
+    @property
+    def _body_comes(self) -> bool:
+        return self.conn.their_state is h11.SEND_BODY and not self.busy
+
+    def _give_up(self) -> None:
+        self._unwanted = None
+        if self._body_comes:
+            self.transport.close()
 
     def _wait(self) -> None:
         if self._patience is None:
@@ -158,6 +206,20 @@ class HttpConnection(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+def only_health(app: ASGIApp) -> ASGIApp:
+    """Answers what watches the server, and refuses everything else."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if OPEN.fullmatch(scope["path"]):
+            await app(scope, receive, send)
+        else:
+            refusal = refuse(Request(scope), 503, TOO_MANY, "busy", retry_after=1)
+            refusal.headers["Connection"] = "close"
+            await refusal(scope, receive, send)
+
+    return answer
 
 
 class Gathering:

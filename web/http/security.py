@@ -6,9 +6,7 @@ Must not know what the routes do.
 
 from __future__ import annotations
 
-import asyncio
-import re
-import time
+import contextlib
 from http import HTTPStatus
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -19,19 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from katz_graph.web.http.access import COOKIE, Access, body_trouble
+from katz_graph.web.http.access import COOKIE, KNOWN, OPEN, Access, body_trouble
+from katz_graph.web.http.body_limits import HELD, BoundedBody, body_limit, too_large
 from katz_graph.web.http.content_policy import POLICY
-from katz_graph.web.http.responses import Refusal, json_answer, refuse
+from katz_graph.web.http.responses import json_answer, refuse
 from katz_graph.web.http.token_page import asking_for_token
-from katz_graph.web.options import Limits, ServeOptions
+from katz_graph.web.options import ServeOptions
 
-UPLOADS = re.compile(r"(/api)?/upload/\w+")
-OPEN = re.compile(r"(/api)?/(livez|readyz)")  # for what watches the process and holds no token
 PAGE = "/"
-ENVELOPE = 2**20  # bytes of an upload's body besides the file
-IDLE_BODY = 60.0  # seconds that a body may stand still
-# bytes a second that a body has to come in with on average, once IDLE_BODY is over
-SLOWEST_BODY = 2**13
 UTF_8 = (b"utf-8", b"utf8")
 READING = ("GET", "HEAD", "OPTIONS")
 NO_TOKEN = (
@@ -80,12 +73,13 @@ class Security:
             )
             return
         answer = self._answer(scope, headers, guest)
-        bounded = _Bounded(receive, body_limit(scope["path"], self._limits))
+        bounded = BoundedBody(receive, body_limit(scope["path"], self._limits))
         hardened = _hardened(send, guest)
-        if answer is None and scope["method"] == "HEAD":
-            await _head(self._app, scope, bounded.receive, hardened)
-        else:
-            await (self._app if answer is None else answer)(scope, bounded.receive, hardened)
+        with contextlib.ExitStack() as scope[HELD]:
+            if answer is None and scope["method"] == "HEAD":
+                await _head(self._app, scope, bounded.receive, hardened)
+            else:
+                await (self._app if answer is None else answer)(scope, bounded.receive, hardened)
 
     def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
         """Answers requests that need no route; None where the routes may answer."""
@@ -109,6 +103,8 @@ class Security:
             answer = refuse(request, HTTPStatus.UNAUTHORIZED, NO_TOKEN, "unauthorized")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
+        if not OPEN.fullmatch(scope["path"]):
+            scope[KNOWN] = True
         if page and self._access.token is not None and b"token=" in scope["query_string"]:
             return self._remembering(scope)
         if scope["path"] == PAGE and scope["method"] == "POST" and self._access.token is not None:
@@ -141,7 +137,7 @@ class Security:
         limit = body_limit(request.url.path, self._limits)
         if length.isascii() and length.isdigit() and int(length) > limit:
             return refuse(
-                request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit), "too_large"
+                request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_large(limit), "too_large"
             )
         return None
 
@@ -184,11 +180,6 @@ class Security:
         return None
 
 
-def body_limit(path: str, limits: Limits) -> int:
-    """Returns the bytes that a request to this path may have."""
-    return limits.upload_bytes + ENVELOPE if UPLOADS.fullmatch(path) else limits.body_bytes
-
-
 def _form_charset(headers: Headers) -> bytes:
     """Returns the charset of a multipart body's texts, read as the form's parser will read it: that
     takes any codec that Python has, and some need quadratic time. UTF-8 for any other body, as it
@@ -196,43 +187,6 @@ def _form_charset(headers: Headers) -> bytes:
     """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]
-
-
-def _too_large(limit: int) -> str:
-    return f"the body has more than {limit:,} bytes, which is the limit here"
-
-
-class _Bounded:
-    """Counts a body while it arrives. Raises Refusal 413 over the limit, 408 when nothing more
-    comes, or too little.
-    """
-
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self._limit = receive, limit
-        self._taken, self._whole = 0, False
-        self._waited = 0.0  # seconds; what the routes do with the body in between does not count
-
-    async def receive(self) -> Message:
-        if self._whole:
-            return await self._receive()
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(
-                min(IDLE_BODY, IDLE_BODY + self._taken / SLOWEST_BODY - self._waited)
-            ):
-                message = await self._receive()
-        except TimeoutError:
-            raise Refusal(
-                HTTPStatus.REQUEST_TIMEOUT,
-                "the body came too slowly, or no more of it came",
-                "timeout",
-            ) from None
-        self._waited += time.monotonic() - began
-        self._whole = message["type"] != "http.request" or not message.get("more_body", False)
-        self._taken += len(message.get("body", b""))
-        if self._taken > self._limit:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(self._limit), "too_large")
-        return message
 
 
 def _hardened(send: Send, guest: str | None) -> Send:

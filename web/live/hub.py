@@ -60,8 +60,11 @@ class Queue(Protocol):
 class Session:
     """One socket of a client. It gets nothing before `begin`, and nothing after `close`."""
 
-    def __init__(self, hub: Hub, client: str, channel: Channel, budget: ByteBudget) -> None:
+    def __init__(
+        self, hub: Hub, client: str, channel: Channel, budget: ByteBudget, address: str
+    ) -> None:
         self.client, self.channel, self.begun = client, channel, False
+        self.address = address
         self.outbox = FrameQueue(OUTBOX, budget)
         self._hub = hub
 
@@ -144,10 +147,16 @@ class Hub:
     def sockets(self) -> int:
         return sum(map(len, self._sessions.values()))
 
-    def connect(self, client: str, channel: Channel) -> Session:
-        """Opens a new session of a client, beside its others. Raises TooManySockets when the
-        server, or the client, has enough.
+    def connect(self, client: str, channel: Channel, address: str = "") -> Session:
+        """Opens a new session of a client, besides its others. Raises TooManySockets when the
+        server or the client has enough, or the address three quarters of the server's.
         """
+        most = max(1, self._limits.sockets * 3 // 4)
+        opened = (session for sessions in self._sessions.values() for session in sessions)
+        if address and sum(session.address == address for session in opened) >= most:
+            raise TooManySockets(
+                f"one address has {most} websockets at once, and this one has them"
+            )
         if self.sockets >= self._limits.sockets:
             raise TooManySockets(
                 f"this server takes {self._limits.sockets} websockets at once, and has them"
@@ -157,7 +166,7 @@ class Hub:
                 f"a client has {self._limits.client_sockets} websockets at once, and this one has "
                 "them; close one"
             )
-        session = Session(self, client, channel, self._budget)
+        session = Session(self, client, channel, self._budget, address)
         self._sessions.setdefault(client, {})[session] = None
         return session
 

@@ -28,11 +28,9 @@ from katz_graph.web.http.bodies import (
     PromptBody,
     TokensBody,
     UnfoldBody,
-    read_graph,
-    read_prompt,
-    read_workflow_file,
     unreadable,
 )
+from katz_graph.web.http.reading import read_graph, read_prompt, read_workflow_file
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.runner_client.facts import PlannedGraph

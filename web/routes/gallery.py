@@ -19,7 +19,8 @@ from katz_graph.web.files.listing import Entry, newest, pixels
 from katz_graph.web.files.paths import NAME_BYTES, folder_of
 from katz_graph.web.files.trash import restore, trash
 from katz_graph.web.http.answers import FilePage, ListedFile, MovedFile, MovedFiles
-from katz_graph.web.http.bodies import FilesBody, read_body
+from katz_graph.web.http.bodies import FilesBody
+from katz_graph.web.http.reading import read_body
 from katz_graph.web.http.responses import json_answer
 from katz_graph.web.jobs.job import Job, workflow_id
 from katz_graph.web.jobs.retention import shown_by

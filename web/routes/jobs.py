@@ -19,9 +19,9 @@ from katz_graph.web.http.bodies import (
     InterruptBody,
     MoveBody,
     is_canonical,
-    read_body,
 )
 from katz_graph.web.http.job_views import detail, history_entry, place_number, queue_item, summary
+from katz_graph.web.http.reading import read_body
 from katz_graph.web.http.responses import (
     PAGE,
     Refusal,

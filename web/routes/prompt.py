@@ -18,10 +18,10 @@ from katz_graph.web.http.bodies import (
     ChoicesBody,
     PromptBody,
     idempotency_key,
-    read_prompt,
     validated,
 )
 from katz_graph.web.http.job_views import PRIVATE, place_number
+from katz_graph.web.http.reading import read_prompt
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Submission

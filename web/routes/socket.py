@@ -51,7 +51,8 @@ def router(state: State) -> APIRouter:
         channel = NativeChannel() if native else ConventionChannel(features(state.options.limits))
         await websocket.accept(SUBPROTOCOL if native else None)
         try:
-            session = state.hub.connect(client, channel)
+            address = websocket.client.host if websocket.client else ""
+            session = state.hub.connect(client, channel, address)
         except TooManySockets as refusal:
             await _close(websocket, BUSY, str(refusal))
             return

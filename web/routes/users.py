@@ -15,8 +15,9 @@ from starlette.responses import Response
 from katz_graph.web.files.paths import NAME_BYTES
 from katz_graph.web.files.users import LONGEST_NAME, UserFileEntry, UserFiles, Users
 from katz_graph.web.http.answers import OthersThere
-from katz_graph.web.http.bodies import Body, PresenceBody, json_of, read_body
+from katz_graph.web.http.bodies import Body, PresenceBody
 from katz_graph.web.http.file_responses import Precondition, stored_file, tag_of
+from katz_graph.web.http.reading import read_body, read_json
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.live.presence import Presence
 from katz_graph.web.routes.documented import answers, refusals, takes
@@ -94,7 +95,7 @@ def router(state: State) -> APIRouter:
     @routes.post("/settings", openapi_extra=ANY_OBJECT, responses=answers("done") | refusals(507))
     async def set_several(request: Request) -> Response:
         files = await files_of(request)
-        values = await json_of(request, await request.body())
+        values = await read_json(request)
         if not isinstance(values, dict):
             raise Refusal(400, "the body is not a JSON object of settings")
         await people.set(files, values)
@@ -111,7 +112,7 @@ def router(state: State) -> APIRouter:
         if not 0 < len(id) <= NAME_BYTES:
             raise Refusal(400, f"a setting's name has 1 to {NAME_BYTES} characters")
         files = await files_of(request)
-        await people.set(files, {id: await json_of(request, await request.body())})
+        await people.set(files, {id: await read_json(request)})
         return Response()
 
     @routes.get("/userdata", responses=answers("files in a folder") | refusals(404))

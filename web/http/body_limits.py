@@ -1,0 +1,82 @@
+"""Bounds the bodies of requests: their bytes by route, and the time that they take to arrive. Must
+not know what is in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from starlette.types import Message, Receive
+
+from katz_graph.web.http.responses import Refusal
+from katz_graph.web.options import KB, MB, Limits
+
+HELD = "katz.held"
+"""Names, in a request's scope, the ExitStack of what the request holds until it is answered."""
+OTHER_BODY_BYTES = 64 * KB  # of routes that BODY_BYTES does not name
+ENVELOPE_BYTES = MB  # of an upload's body besides the file
+BODY_BYTES: tuple[tuple[re.Pattern[str], Callable[[Limits], int]], ...] = (
+    (re.compile(r"/upload/\w+"), lambda limits: limits.upload_bytes + ENVELOPE_BYTES),
+    # a picture that carries a workflow; JSON has at most `prompt_bytes` there, which its reader
+    # checks as soon as it sees what comes
+    (re.compile(r"/prompt|/katz/(open|check)"), lambda limits: limits.body_bytes),
+    (re.compile(r"/katz/(plan|tokens|unfold)"), lambda limits: limits.prompt_bytes),
+    (re.compile(r"/userdata/.+"), lambda limits: limits.body_bytes),
+    # twice what is stored of them: a text may be escaped
+    (re.compile(r"/settings(/.*)?"), lambda limits: 2 * MB),
+    (re.compile(r"/queue|/history|/jobs/cancel"), lambda limits: MB),  # 10,000 ids
+    (re.compile(r"/katz/files/(trash|restore)"), lambda limits: 2 * MB),  # 1,000 names
+    (re.compile(r"/katz/presence"), lambda limits: 256 * KB),  # 100 names
+)
+"""Lists the routes whose bodies may have more than OTHER_BODY_BYTES, without `/api`."""
+MAX_SILENCE_S = 30.0  # that a body may stand still
+MIN_BYTES_PER_S = 2**13  # of a body on average, once MAX_SILENCE_S are over
+
+
+def body_limit(path: str, limits: Limits) -> int:
+    """Returns the bytes that the body of a request to this path may have."""
+    path = path.removeprefix("/api")
+    return next(
+        (most(limits) for route, most in BODY_BYTES if route.fullmatch(path)), OTHER_BODY_BYTES
+    )
+
+
+def too_large(limit: int) -> str:
+    return f"the body has more than {limit:,} bytes, which is the limit here"
+
+
+class BoundedBody:
+    """Counts a body while it arrives. Raises Refusal 413 over the limit, 408 when nothing more
+    comes, or too little.
+    """
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit = receive, limit
+        self._taken, self._whole = 0, False
+        self._waited = 0.0  # seconds; what the routes do with the body in between does not count
+
+    async def receive(self) -> Message:
+        if self._whole:
+            return await self._receive()
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(
+                min(MAX_SILENCE_S, MAX_SILENCE_S + self._taken / MIN_BYTES_PER_S - self._waited)
+            ):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(
+                HTTPStatus.REQUEST_TIMEOUT,
+                "the body came too slowly, or no more of it came",
+                "timeout",
+            ) from None
+        self._waited += time.monotonic() - began
+        self._whole = message["type"] != "http.request" or not message.get("more_body", False)
+        self._taken += len(message.get("body", b""))
+        if self._taken > self._limit:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_large(self._limit), "too_large")
+        return message
