@@ -66,6 +66,7 @@ def region(
     control: ControlNetRecipe | None,
     image: Picture | None = None,
     model: ModelRecipe | None = None,
+    size: tuple[int, int] = SIZE,
 ) -> Region:
     own, clip, vae = pipeline_recipes(folder)
     model = model or own
@@ -76,7 +77,7 @@ def region(
         "scheduler": schedule(kind),
         "steps": STEPS,
         "seed": 7,
-        "latent_image": {"samples": torch.zeros(1, 16, SIZE[0] // 8, SIZE[1] // 8)},
+        "latent_image": {"samples": torch.zeros(1, 16, size[0] // 8, size[1] // 8)},
         "model": model,
     }
     sides = ((ConditioningEntry(Prompt(clip, text), control=used),) for text in PROMPTS)
@@ -180,6 +181,18 @@ def test_a_picture_with_a_controlnet_in_xlabs_layout_is_the_stock_pipeline_s(
     folder, file, _ = flux
     ours, wanted, plain = pictures(folder, "flux", controlnet_recipe(file))
     assert (ours - wanted).abs().max() <= 1e-5
+    assert (ours - plain).abs().max() > 1e-2
+
+
+@pytest.mark.defect(17)
+def test_a_controlnet_in_xlabs_layout_acts_at_an_odd_size(flux: tuple[Path, Path, Any]) -> None:
+    folder, file, _ = flux
+    with local_engine() as engine:
+        ours, plain = (
+            sample(engine, region(folder, "flux", one, size=(56, 72)))
+            for one in (controlnet_recipe(file), None)
+        )
+    assert ours.isfinite().all()
     assert (ours - plain).abs().max() > 1e-2
 
 

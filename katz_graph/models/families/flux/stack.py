@@ -72,7 +72,7 @@ def hint(module: Any, reference: Tensor) -> Tensor:
     """A ControlNet that reads pixels makes them as small as a latent first."""
     if module.input_hint_block is not None:
         reference = module.input_hint_block(reference)
-    tokens: Tensor = module.controlnet_x_embedder(packed(reference))
+    tokens: Tensor = module.controlnet_x_embedder(packed(filled(reference, side(module))))
     return tokens
 
 

@@ -19,6 +19,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
     Fixed,
+    filled,
     lacks_text,
     unpatched,
 )
@@ -87,7 +88,7 @@ def unshifted(values: Mapping[str, Any]) -> bool:
 
 
 def hint(module: Any, reference: Tensor) -> Tensor:
-    tokens: Tensor = module.input_block(module.pos_embed(reference))
+    tokens: Tensor = module.input_block(module.pos_embed(filled(reference, side(module))))
     return tokens
 
 

@@ -18,6 +18,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
     Fixed,
+    filled,
     lacks_text,
     unpatched,
 )
@@ -64,7 +65,7 @@ def unshifted(values: Mapping[str, Any]) -> bool:
 
 
 def hint(module: Any, reference: Tensor) -> Tensor:
-    tokens: Tensor = module.pos_embed_input(reference)
+    tokens: Tensor = module.pos_embed_input(filled(reference, side(module)))
     return tokens
 
 

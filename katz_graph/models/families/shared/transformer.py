@@ -122,8 +122,7 @@ def reference(encode: Callable[[Tensor], Tensor] | None, given: Mapping[str, Any
 
 def hint(module: Any, given: Mapping[str, Any]) -> Outputs:
     stack = stack_of(module)
-    seen = given["reference"].to(module.dtype)
-    return (stack.hint(module, filled(seen, stack.side(module))),)
+    return (stack.hint(module, given["reference"].to(module.dtype)),)
 
 
 def control(module: Any, given: Mapping[str, Any]) -> Outputs:

@@ -96,7 +96,7 @@ class Stack(Protocol):
 
     def hint(self, module: Any, reference: Tensor) -> Tensor:
         """Returns the tokens [B, N, D] that a ControlNet makes of a reference: a latent in the
-        model's scale, or pixels [B, 3, H, W] in -1..1.
+        model's scale, or pixels [B, 3, H, W] in -1..1. What it cuts into patches is `filled`.
         """
 
     def residual(self, module: Any, number: int, hidden: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Beside,
     Fixed,
+    filled,
     grid_ids,
     unpatched,
 )
@@ -109,7 +110,9 @@ def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
 
 
 def hint(module: Any, reference: Tensor) -> Tensor:
-    tokens: Tensor = module.control_all_x_embedder[f"{side(module)}-1"](_patches(module, reference))
+    tokens: Tensor = module.control_all_x_embedder[f"{side(module)}-1"](
+        _patches(module, filled(reference, side(module)))
+    )
     return tokens
 
 
