@@ -29,6 +29,8 @@ class FileIdentity:
     modified_ns: int  # 0 for a URL
     header: str  # SHA-256 of a safetensors header, or of the whole file for configurations
     version: str = ""  # of a URL: what its server says that the file is, where it says something
+    # the files in its folder that say how to read it
+    companions: tuple[FileIdentity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,20 @@ class Component:
     configuration: str | None = None  # JSON
     prefix: str = ""
     rounding: str | None = None
+
+    @property
+    def weight_files(self) -> tuple[FileIdentity, ...]:
+        """Returns the files that hold its tensors: all but a folder's configuration and index."""
+        return tuple(file for file in self.files if not file.path.lower().endswith(".json"))
+
+
+@dataclass(frozen=True, slots=True)
+class MissingComponent(Component):
+    """Stands for a module that a checkpoint does not hold, as far as nothing uses it. `reason`:
+    what the error of a user says.
+    """
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +178,12 @@ class ClipRecipe:
     learned: tuple[LearnedWords, ...] = ()
     layout: TextLayout = DEFAULT_LAYOUT
 
+    @property
+    def missing(self) -> MissingComponent | None:
+        """Returns what stands for text encoders that a checkpoint does not hold."""
+        first = self.encoders[0].encoder if self.encoders else None
+        return first if isinstance(first, MissingComponent) else None
+
     def with_lora(self, lora: Lora) -> ClipRecipe:
         return replace(self, loras=(*self.loras, lora))
 
@@ -169,6 +191,11 @@ class ClipRecipe:
 @dataclass(frozen=True, slots=True)
 class VaeRecipe:
     vae: Component
+
+    @property
+    def missing(self) -> MissingComponent | None:
+        """Returns what stands for a VAE that a checkpoint does not hold."""
+        return self.vae if isinstance(self.vae, MissingComponent) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from katz_graph.files.urls import is_url, shown
 from katz_graph.models.configuration import union_types
 from katz_graph.models.family import known, text_sets
 from katz_graph.models.fetching.file_cache import FileCache, remote_identity
-from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.identity import PEFT_CONFIGURATION, PEFT_FILE, file_identity
 from katz_graph.models.loading.sources import (
     clip_recipe,
+    controlnet_files,
     controlnet_recipe,
     network_recipe,
     pipeline_recipes,
@@ -33,8 +34,6 @@ from katz_graph.wires import Clip, ControlNet, Model, Vae
 
 TokenCount = Annotated[int, Field(ge=0, le=10000)]
 LoraStrength = Annotated[float, Field(ge=-100.0, le=100.0), Widget(step=0.01)]
-# a LoRA as PEFT saves it
-PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 TextEncoderDevice = Literal["default", "cpu"]
 ROUNDING = {
     "default": None,
@@ -67,10 +66,11 @@ class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
     ckpt_name: Annotated[str, FileChoice("checkpoints")]
 
     def fingerprint(self, context: Context) -> Any:
-        return [digest(recipe) for recipe in self.run(context)]
+        found = pipeline_recipes(context.folders.resolve("checkpoints", self.ckpt_name))
+        return [digest(recipe) for recipe in found]
 
     def run(self, context: Context) -> tuple[Model, Clip, Vae]:
-        return pipeline_recipes(context.folders.resolve("checkpoints", self.ckpt_name))
+        return _checkpoint(self.ckpt_name, context)
 
 
 class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint With Config"):
@@ -82,17 +82,15 @@ class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint
     ckpt_name: Annotated[str, FileChoice("checkpoints")]
 
     def fingerprint(self, context: Context) -> Any:
-        return [digest(recipe) for recipe in self._recipes(context)]
+        found = pipeline_recipes(context.folders.resolve("checkpoints", self.ckpt_name))
+        return [digest(recipe) for recipe in found]
 
     def run(self, context: Context) -> tuple[Model, Clip, Vae]:
         context.warn(
             f"CheckpointLoader: config_name {self.config_name!r} is not used: what the checkpoint "
             "is, is told from the file"
         )
-        return self._recipes(context)
-
-    def _recipes(self, context: Context) -> tuple[Model, Clip, Vae]:
-        return pipeline_recipes(context.folders.resolve("checkpoints", self.ckpt_name))
+        return _checkpoint(self.ckpt_name, context)
 
 
 class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"):
@@ -241,7 +239,7 @@ class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Mode
     control_net_name: Annotated[str, FileChoice("controlnet")]
 
     def fingerprint(self, context: Context) -> Any:
-        return digest(file_identity(_control_net(context, self.control_net_name)))
+        return digest(controlnet_files(_control_net(context, self.control_net_name)))
 
     def run(self, model: Model, context: Context) -> ControlNet:
         return controlnet_recipe(_control_net(context, self.control_net_name), model.network)
@@ -307,6 +305,15 @@ class LoraLoaderModelOnly(Node, category="loaders"):
     def run(self, model: Model, context: Context) -> Model:
         file = _lora(context, self.lora_name)
         return model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
+
+
+def _checkpoint(name: str, context: Context) -> tuple[Model, Clip, Vae]:
+    """Returns the recipes of a checkpoint; warns of parts that it does not hold."""
+    model, clip, vae = pipeline_recipes(context.folders.resolve("checkpoints", name))
+    for one in (clip.missing, vae.missing):
+        if one is not None:
+            context.warn(one.reason)
+    return model, clip, vae
 
 
 def _lora(context: Context, name: str) -> FileIdentity:

@@ -27,6 +27,7 @@ _CLASSES: tuple[type, ...] = (
     recipe.Component,
     recipe.Lora,
     recipe.MergedComponent,
+    recipe.MissingComponent,
     latent_space.LatentSpace,
     recipe.ModelRecipe,
     recipe.TextEncoderRecipe,

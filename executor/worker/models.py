@@ -46,6 +46,7 @@ from katz_graph.models.text import encoder as text
 from katz_graph.models.text.evaluate import evaluate
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.recipe import clips
+from katz_graph.models.vae_halves import check_half
 from katz_graph.recipe import (
     ClipRecipe,
     Component,
@@ -222,6 +223,7 @@ class DeviceModels:
         self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None
     ) -> tuple[Tensor, Notes]:
         """Runs a VAE stage; again, and from then on, in float32 where half precision overflows."""
+        check_half(recipe.vae, "encoder" if stage is VAE_ENCODE else "decoder")
         wanted = self._vae(recipe)
         try:
             with self.residents.using(wanted) as module:

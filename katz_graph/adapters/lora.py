@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import RawIOBase
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
@@ -26,7 +25,7 @@ from katz_graph.files.locks import never
 from katz_graph.files.urls import is_url, shown
 from katz_graph.models.family import families
 from katz_graph.models.fetching.file_cache import FileCache
-from katz_graph.models.loading.identity import LENGTH_BYTES, read_header_of, read_json
+from katz_graph.models.loading.identity import LENGTH_BYTES, read_configuration, read_header_of
 from katz_graph.recipe import FileIdentity
 
 PIECE = 2**24  # bytes at once
@@ -84,7 +83,7 @@ def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> Lora
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
     return _parsed(
-        name,
+        file,
         entries,
         lambda key: _tensor(content[slice(*entries[key]["data_offsets"])], entries[key]),
     )
@@ -115,7 +114,7 @@ def describe(file: FileIdentity) -> LoraFile:
                     torch.full(entry["shape"], math.nan) if opened is None else _at(opened, entry)
                 )
 
-            return _parsed(name, entries, load)
+            return _parsed(file, entries, load)
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
 
@@ -151,13 +150,13 @@ def _tensor(part: Tensor, entry: Mapping[str, Any]) -> Tensor:
     return part.view(kind).view(entry["shape"])
 
 
-def _parsed(name: str, entries: dict[str, Any], load: Load) -> LoraFile:
+def _parsed(file: FileIdentity, entries: dict[str, Any], load: Load) -> LoraFile:
     """Makes a file's methods of the entries of its header and what loads its tensors."""
-    metadata = entries.pop("__metadata__", {})
+    name, metadata = shown(file.path), entries.pop("__metadata__", {})
     if not entries:
         raise InputError(f"{name}: holds no tensors, expected a LoRA")
     named, extras = unified(name, tuple(entries))
-    config = _adapter_config(name, metadata)
+    config = _adapter_config(file, metadata)
     parts: dict[str, dict[str, Method]] = {part: {} for part in named}
     for part, modules in named.items():
         for module, keys in modules.items():
@@ -234,22 +233,23 @@ def _matches(pattern: str, module: str) -> bool:
         return False  # a name that is no pattern
 
 
-def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """Reads PEFT's configuration, from the file's metadata (diffusers) or from adapter_config.json
-    beside it (PEFT), by `part.name`.
+def _adapter_config(file: FileIdentity, metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    """Reads PEFT's configuration, from the file's metadata (diffusers) or from the file that was
+    named with it (PEFT), by `part.name`.
     """
-    beside = Path(path).with_name("adapter_config.json")
     if METADATA in metadata:
         try:
             config = json.loads(metadata[METADATA])
         except (ValueError, RecursionError):
             config = None
         if not isinstance(config, dict):
-            raise InputError(f"{path}: its {METADATA} is not a JSON object")
+            raise InputError(f"{shown(file.path)}: its {METADATA} is not a JSON object")
         return {_of_part(name): value for name, value in config.items()}
-    if Path(path).name != "adapter_model.safetensors" or not beside.exists():
-        return {}
-    return {f"{NETWORK}.{name}": value for name, value in read_json(beside).items()}
+    return {
+        f"{NETWORK}.{name}": value
+        for companion in file.companions
+        for name, value in read_configuration(companion).items()
+    }
 
 
 def _of_part(name: str) -> str:

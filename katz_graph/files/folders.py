@@ -16,11 +16,10 @@ from urllib.parse import unquote, urlsplit
 from katz_graph.errors import InputError
 from katz_graph.files.extra_paths import ExtraPaths
 from katz_graph.files.urls import NONE, FetchRule, is_remote, is_url, shown
+from katz_graph.files.weights import WEIGHT_ENDINGS, is_pickle, is_weights
 from katz_graph.messages import listed, show, suggest
 
-WEIGHTS = (".safetensors",)
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 PICKLED = (
     "is a pickle, which can run code when it is opened, so it is never loaded; "
     "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
@@ -43,7 +42,7 @@ class FolderKind:
     """
 
     folders: tuple[str, ...]
-    endings: tuple[str, ...] = WEIGHTS
+    endings: tuple[str, ...] = WEIGHT_ENDINGS
     marker: str | None = None
     fetched: bool = False
 
@@ -179,7 +178,7 @@ class Folders:
                 f"{shown(url)}: may not be fetched here (--fetch, KATZ_FETCH): use a name inside "
                 f"the {kind} folders"
             )
-        if unquote(urlsplit(url).path).lower().endswith(PICKLES):
+        if is_pickle(unquote(urlsplit(url).path)):
             raise InputError(f"{shown(url)} {PICKLED}")
 
     def _local(self, kind: str, name: str) -> Path | None:
@@ -198,7 +197,7 @@ class Folders:
         return None
 
     def _may_be_on_hub(self, kind: str, name: str) -> bool:
-        is_file = name.endswith((*WEIGHTS, *PICKLES))
+        is_file = is_weights(name) or is_pickle(name)
         return (
             self.paths
             and _kind(kind).marker is not None
@@ -207,7 +206,7 @@ class Folders:
         )
 
     def _unknown(self, kind: str, name: str) -> str:
-        if name.lower().endswith(PICKLES) and _base(kind) not in PEOPLES_FILES:
+        if is_pickle(name) and _base(kind) not in PEOPLES_FILES:
             return f"{show(name)} {PICKLED}"
         choices = self.choices(kind)
         suggestion = suggest(name, choices) or (

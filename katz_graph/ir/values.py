@@ -46,7 +46,7 @@ class Residuals:
 class TextEncoding:
     """Holds a prompt as a network takes it."""
 
-    hidden: Tensor  # [B, T, D]; of CLIP alone T is 77·chunks
+    hidden: Tensor  # [B, T, D]; of CLIP alone T is a multiple of a row, 77
     pooled: Tensor | None = None  # [B, P]
     # [B, 7]: original height and width, crop top and left, target height and width, aesthetic
     # score

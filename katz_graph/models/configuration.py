@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from katz_graph.errors import InputError
 from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
-from katz_graph.models.loading.identity import content_hash, read_json, resolve
+from katz_graph.models.loading.identity import read_configuration
 from katz_graph.recipe import (
     Component,
     ControlNetRecipe,
     FileIdentity,
+    MissingComponent,
     ModelRecipe,
     VaeRecipe,
 )
@@ -25,8 +26,10 @@ from katz_graph.recipe import (
 
 def config(part: Component) -> Mapping[str, Any]:
     """Returns a component's configuration, as it was when the recipe was made. InputError when the
-    file has changed since.
+    file has changed since, and for a component that a checkpoint does not hold.
     """
+    if isinstance(part, MissingComponent):
+        raise InputError(part.reason)
     if part.configuration is not None:
         return _parsed(part.configuration)
     return _config(
@@ -115,9 +118,4 @@ def _parsed(configuration: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _config(file: FileIdentity) -> Mapping[str, Any]:
-    path = resolve(file.path)
-    if content_hash(path) != file.header:
-        raise InputError(
-            f"{path}: changed since the workflow began to use it: run the workflow again"
-        )
-    return read_json(path)
+    return read_configuration(file)

@@ -423,11 +423,11 @@ def check_given(given: Given, model: ModelRecipe) -> None:
         )
 
 
-def check_pipeline(model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None:
-    """Raises InputError when the parts of one pipeline do not fit each other."""
+def check_pipeline_text(model: ModelRecipe, clip: ClipRecipe) -> None:
+    """Raises InputError when the network of a pipeline does not read its text encoders."""
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     takes, gives = f"{model.network.folder}: the {noun} takes", "text encoders give"
-    width, pooled, channels = text_width(clip), pooled_text_width(clip), latent_space(vae).channels
+    width, pooled = text_width(clip), pooled_text_width(clip)
     if not wanted.takes_text(width):
         raise InputError(
             f"{takes} text of width {wanted.text_width}, the pipeline's {gives} {width}"
@@ -435,7 +435,14 @@ def check_pipeline(model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None
     if pooled != wanted.pooled_width:
         given = f"the pipeline's {len(clip.encoders)} {gives} {pooled}"
         raise InputError(f"{takes} pooled text of width {wanted.pooled_width}, {given}")
+
+
+def check_pipeline_latents(model: ModelRecipe, vae: VaeRecipe) -> None:
+    """Raises InputError when the network of a pipeline has other latents than its VAE."""
+    wanted, noun = architecture(model.network), family_of(model.network).network.noun
+    channels = latent_space(vae).channels
     if channels != wanted.latent_channels:
         raise InputError(
-            f"{takes} {wanted.latent_channels} latent channels, the VAE has {channels}"
+            f"{model.network.folder}: the {noun} takes {wanted.latent_channels} latent channels, "
+            f"the VAE has {channels}"
         )

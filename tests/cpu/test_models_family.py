@@ -14,6 +14,7 @@ from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.blocks import skip_range
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.text.kinds import kind_of
 
 
 @pytest.fixture
@@ -70,11 +71,6 @@ def test_the_skips_of_a_block_are_told_without_the_module(family):
     [
         (
             "unet/config.json",
-            {"cross_attention_dim": 768},
-            "takes text of width 768, the pipeline's text encoders give 32",
-        ),
-        (
-            "unet/config.json",
             {"cross_attention_dim": [8, 8]},
             r"\[8, 8\] as cross_attention_dim, expected a number",
         ),
@@ -107,7 +103,6 @@ def test_the_skips_of_a_block_are_told_without_the_module(family):
             {"prediction_type": "sample"},
             "'sample', expected 'epsilon'",
         ),
-        ("model_index.json", {"text_encoder": [None, None]}, "has no text_encoder"),
     ],
 )
 def test_what_does_not_fit_is_named(changed, file, values, words):
@@ -115,9 +110,20 @@ def test_what_does_not_fit_is_named(changed, file, values, words):
         pipeline_recipes(changed("sd1", file, **values))
 
 
-def test_sdxl_with_one_encoder(changed):
-    with pytest.raises(InputError, match="text of width 80, the pipeline's text encoders give 32"):
-        pipeline_recipes(changed("sdxl", "model_index.json", text_encoder_2=[None, None]))
+@pytest.mark.parametrize(
+    ("family", "file", "values", "width"),
+    [
+        ("sd1", "unet/config.json", {"cross_attention_dim": 768}, 768),
+        ("sdxl", "model_index.json", {"text_encoder_2": [None, None]}, 80),
+    ],
+)
+def test_text_encoders_that_the_network_does_not_read_are_refused_when_used(
+    changed, family, file, values, width
+):
+    _, clip, _ = pipeline_recipes(changed(family, file, **values))
+    words = f"text of width {width}, the pipeline's text encoders give 32: take them from CLIPLoad"
+    with pytest.raises(InputError, match=words):
+        kind_of(clip.encoders[0].encoder)
 
 
 def test_a_name_that_is_neither_folder_nor_hub_id():

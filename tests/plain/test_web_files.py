@@ -475,6 +475,8 @@ def test_notes_and_lists_of_models(server: TestClient, tmp_path: Path) -> None:
         server.get("/view_metadata/nothing", params={"filename": "a.safetensors"}).status_code
         == 404
     )
+    (tmp_path / "models/loras/ink.SFT").write_bytes(safetensors({"ss_tag": "ink"}))
+    assert server.get("/view_metadata/loras", params={"filename": "ink.SFT"}).json()
     assert server.get("/embeddings").json() == ["bad.hands"]
     assert {"checkpoints", "loras", "text_encoders", "diffusion_models"} <= set(
         server.get("/models").json()

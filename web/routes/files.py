@@ -18,6 +18,7 @@ from starlette.staticfiles import NotModifiedResponse
 
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
+from katz_graph.files.weights import is_weights
 from katz_graph.web.files.paths import NAME_BYTES, Place, people_file
 from katz_graph.web.files.pictures import Channel, Preview, checked_format, shown, with_alpha_of
 from katz_graph.web.files.thumbnails import Thumbnails
@@ -155,8 +156,8 @@ def _preview(wanted: str) -> Preview | None:
 
 
 def _notes(folders: Folders, kind: str, name: str) -> dict[str, Any]:
-    if not name.lower().endswith(".safetensors"):
-        raise Refusal(404, "only .safetensors files have notes")
+    if not is_weights(name):
+        raise Refusal(404, "only safetensors files have notes")
     try:
         path = folders.resolve(known_kind(folders, kind), name)
         with safe_open(path, framework="numpy") as file:

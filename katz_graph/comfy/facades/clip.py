@@ -130,27 +130,26 @@ class ClipFacade:
 
 def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple[Any, ...]]]]:
     """Makes each encoder's rows of (token, weight); `with_words` adds a third number, always 0."""
-    from katz_graph.models.text.kinds import kind_of, positions_of, width_of
+    from katz_graph.models.text.kinds import kind_of, row_of, width_of
     from katz_graph.models.text.prompt import weighted_segments
     from katz_graph.models.text.textual_inversion import vectors
-    from katz_graph.models.text.tokens import load_tokenizer, row_length, sequence, token_rows
+    from katz_graph.models.text.tokens import load_tokenizer, sequence, token_rows
 
     ending = (0,) if with_words else ()
     found = []
     for number, encoder in enumerate(clip.encoders):
-        tokenizer, positions = load_tokenizer(encoder), positions_of(encoder.encoder)
+        tokenizer = load_tokenizer(encoder)
         if not kind_of(encoder.encoder).rows:
             whole = sequence(tokenizer, text, clip.layout, clip.layout.length(number))
             found.append([[(*token, *ending) for token in whole]])
             continue
+        row_length = row_of(encoder.encoder)
         learned = vectors(clip.learned, number, width_of(encoder.encoder))
         start, end, filler = (
             (token, 1.0, *ending)
             for token in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
         )
-        rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
+        rows = token_rows(tokenizer, row_length, weighted_segments(text), learned)
         ended = [[start, *((*token, *ending) for token in row), end] for row in rows]
-        found.append(
-            [row + [filler] * (row_length(tokenizer, positions) - len(row)) for row in ended]
-        )
+        found.append([row + [filler] * (row_length - len(row)) for row in ended])
     return found

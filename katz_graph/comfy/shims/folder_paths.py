@@ -14,11 +14,12 @@ from typing import Any
 from katz_graph.comfy.finder import installed
 from katz_graph.comfy.missing import missing_names
 from katz_graph.errors import InputError
-from katz_graph.files.folders import KINDS, PICKLES, TEMP, WEIGHTS
+from katz_graph.files.folders import KINDS, TEMP
 from katz_graph.files.output_files import filled_prefix
+from katz_graph.files.weights import PICKLE_ENDINGS, WEIGHT_ENDINGS
 from katz_graph.scope import current
 
-supported_pt_extensions: set[str] = {".safetensors", ".sft", *PICKLES}
+supported_pt_extensions: set[str] = {*WEIGHT_ENDINGS, *PICKLE_ENDINGS}
 ANNOTATIONS = {" [output]": "output", " [input]": "input", " [temp]": "temp"}
 
 
@@ -195,7 +196,7 @@ def _table() -> dict[str, tuple[list[str], set[str]]]:
 
 
 def _entry(kind: str) -> tuple[list[str], set[str]]:
-    endings = KINDS[kind].endings if kind in KINDS else WEIGHTS
+    endings = KINDS[kind].endings if kind in KINDS else WEIGHT_ENDINGS
     return [str(path.absolute()) for path in installed().folders.searched(kind)], set(endings)
 
 

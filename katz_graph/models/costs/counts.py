@@ -15,11 +15,10 @@ from katz_graph.ir.device import Work
 from katz_graph.models.costs.formula import Formula, sizes
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stages import stage as declared
-from katz_graph.models.text.kinds import kind_named
+from katz_graph.models.text.kinds import kind_named, row_in
 from katz_graph.recipe import digest
 
 COUNTING = 3  # another number when our stages compute otherwise, or formulas are written otherwise
-ROW = 77  # tokens of the longest row of CLIP's text encoders
 LONG = 32  # long texts are counted as the next whole number of so many tokens
 
 
@@ -81,7 +80,8 @@ class Counts:
         # a row is never longer, so its length is not a size but a part of the stage
         if declared(stage).encodes_text:
             if kind_named(config).rows:
-                row, batch = min(ROW, tokens), batch * -(-tokens // ROW)
+                whole = row_in(config)
+                row, batch = min(whole, tokens), batch * -(-tokens // whole)
             else:
                 row = -(-tokens // LONG) * LONG
         elif _is_tiny(config, height, width) or filled > 1:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -29,6 +29,7 @@ from katz_graph.eviction import POLICIES
 from katz_graph.files.locks import exclusive, never, remove_unused, shared
 from katz_graph.files.settings import fetched_files
 from katz_graph.files.urls import address, checksum, is_url, shown
+from katz_graph.files.weights import USUAL_ENDING, without_ending
 from katz_graph.models.fetching.fetch import (
     PATIENCE,
     Changed,
@@ -40,11 +41,12 @@ from katz_graph.models.fetching.fetcher import FETCHER, Fetcher
 from katz_graph.models.loading.identity import check_unchanged, parse_header, read_header
 from katz_graph.recipe import FileIdentity
 
-WEIGHTS, PART, NEW, LOCK = ".safetensors", ".part", ".new", ".lock"
+WHOLE, PART, NEW, LOCK = USUAL_ENDING, ".part", ".new", ".lock"
 FRESH = 10.0  # seconds that the word of a server about its file counts
 LEFT_BEHIND = 24 * 3600.0  # seconds after which nobody goes on with a part of a file
 LONGEST_NAME = 100  # characters that are kept of a file's name
 KEY = 24  # hexadecimal digits
+RECORDED = "size", "modified_ns", "header", "version"  # of the identity of a URL's file
 HASHED = 2**20  # bytes at once
 
 log = logging.getLogger("katz_graph")
@@ -89,7 +91,7 @@ class FileCache:
             log.warning("%s: what was fetched before is used", problem)
             return known
         self._write(self._header(file), header)
-        said = {name: value for name, value in asdict(file).items() if name != "path"}
+        said = {name: getattr(file, name) for name in RECORDED}
         self._write(record, json.dumps(said).encode())
         self._make_room()
         return file
@@ -123,9 +125,9 @@ class FileCache:
         another version, or another checksum, is another file.
         """
         made_of = address(file.path), file.size, file.header, file.version, checksum(file.path)
-        name = unquote(urlsplit(file.path).path).rpartition("/")[2].removesuffix(WEIGHTS)
+        name = without_ending(unquote(urlsplit(file.path).path).rpartition("/")[2])
         name = re.sub(r"[^\w.-]", "_", name)[-LONGEST_NAME:] or "file"
-        return self.folder / f"{_key(repr(made_of))}-{name}{WEIGHTS}"
+        return self.folder / f"{_key(repr(made_of))}-{name}{WHOLE}"
 
     def local_file(self, file: FileIdentity, cancelled: Callable[[], bool] = never) -> Path:
         """Returns the path of a file, of a URL when it has been fetched; errors as of `using`.

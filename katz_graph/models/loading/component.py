@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from katz_graph.errors import InputError
-from katz_graph.files.folders import PICKLES
+from katz_graph.files.weights import USUAL_ENDING, is_pickle, is_weights, without_ending
 from katz_graph.models.loading.identity import (
     PICKLE,
     configuration_identity,
@@ -36,6 +36,7 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "chat_template.jinja",  # read with the others, though no prompt is written by it
 )
 
 
@@ -83,7 +84,7 @@ def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
     whole = [
         name
         for name in names
-        if name.startswith(f"{stem}.") and name.endswith(".safetensors") and "-of-" not in name
+        if name.startswith(f"{stem}.") and is_weights(name) and "-of-" not in name
     ]
     indices = [
         name
@@ -92,9 +93,9 @@ def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
     ]
     found = [(_suffix(name, stem), name) for name in (*whole, *indices)]
     if not found:
-        pickle = next((name for name in names if name.lower().endswith(PICKLES)), None)
+        pickle = next(filter(is_pickle, names), None)
         if pickle is None:
-            raise InputError(f"{folder}: no weights of the {called}: expected {stem}.safetensors")
+            raise InputError(f"{folder}: no weights of the {called}: expected {stem}{USUAL_ENDING}")
         package, model = "transformers", "CLIPTextModel"
         if kind != "text_encoder":
             package = "diffusers"
@@ -107,7 +108,7 @@ def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
             f'{folder / pickle}: {PICKLE}: if you trust it, convert it with python -c "{convert}"'
         )
     _, chosen = min(found, key=lambda pair: (pair[0] != "", pair[0] != "fp16", pair[0]))
-    if chosen.endswith(".safetensors"):
+    if is_weights(chosen):
         return [file_identity(folder / chosen)]
     return [configuration_identity(folder / chosen), *_shards(folder / chosen)]
 
@@ -116,8 +117,8 @@ def _suffix(name: str, stem: str) -> str:
     """Returns `fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty
     for a name without variant.
     """
-    rest = name.removeprefix(f"{stem}.").removeprefix("safetensors.index.")
-    return rest.removesuffix("safetensors").removesuffix("json").strip(".")
+    index = name.removeprefix(f"{stem}.safetensors.index").removesuffix(".json")
+    return (index if index != name else without_ending(name).removeprefix(stem)).strip(".")
 
 
 def _shards(index: Path) -> list[FileIdentity]:

@@ -18,6 +18,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 LATENTS = (4, 16)  # channels of latents of one picture
 GROUPS = 32  # of every normalisation
+# a tensor of each half of a VAE in the original layout
+ORIGINAL_VAE = {"encoder.down.0.block.0.conv1.weight", "decoder.up.0.block.0.conv1.weight"}
 HEAD_WIDTH = 64  # of text encoders
 PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder that projects
 OPEN_CLIP_WIDTHS = (1024, PROJECTING_WIDTH)  # ViT-H and ViT-bigG
@@ -25,31 +27,38 @@ VOCABULARY, T5_VOCABULARY = 49408, 32128
 
 
 def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) -> dict[str, Any]:
-    """Derives that of an AutoencoderKL, whose scaling factor and behaviour in half precision shapes
-    cannot say.
+    """Derives that of an AutoencoderKL, or of a half of one; its scaling factor and behaviour in
+    half precision shapes cannot say.
     """
-    original = "encoder.down.0.block.0.conv1.weight" in shapes
-    resnet = (
-        "encoder.down.{}.block.{}.conv1.weight"
-        if original
-        else "encoder.down_blocks.{}.resnets.{}.conv1.weight"
+    original, encodes = not ORIGINAL_VAE.isdisjoint(shapes), "encoder.conv_in.weight" in shapes
+    decodes = "decoder.conv_in.weight" in shapes
+    resnet = ("encoder.down" if encodes else "decoder.up") + (
+        ".{}.block.{}.conv1.weight" if original else "_blocks.{}.resnets.{}.conv1.weight"
     )
     levels = next(level for level in count() if resnet.format(level, 0) not in shapes)
-    latents = shapes["decoder.conv_in.weight"][1]
+    widths = [shapes[resnet.format(level, 0)][0] for level in range(levels)]
+    layers = next(layer for layer in count() if resnet.format(0, layer) not in shapes)
+    if not encodes:  # a decoder has a layer more, and diffusers' names begin with its deepest
+        widths, layers = widths if original else widths[::-1], layers - 1
+    if decodes:
+        latents, colours = shapes["decoder.conv_in.weight"][1], shapes["decoder.conv_out.weight"][0]
+    else:  # an encoder gives a mean and a variance of each channel
+        latents, colours = (
+            shapes["encoder.conv_out.weight"][0] // 2,
+            shapes["encoder.conv_in.weight"][1],
+        )
     if latents not in LATENTS:
         raise InputError(
             f"a VAE with latents of {latents} channels, expected {' or '.join(map(str, LATENTS))}"
         )
     return {
         "_class_name": "AutoencoderKL",
-        "in_channels": shapes["encoder.conv_in.weight"][1],
-        "out_channels": shapes["decoder.conv_out.weight"][0],
+        "in_channels": shapes["encoder.conv_in.weight"][1] if encodes else colours,
+        "out_channels": colours,
         "down_block_types": ["DownEncoderBlock2D"] * levels,
         "up_block_types": ["UpDecoderBlock2D"] * levels,
-        "block_out_channels": [shapes[resnet.format(level, 0)][0] for level in range(levels)],
-        "layers_per_block": next(
-            layer for layer in count() if resnet.format(0, layer) not in shapes
-        ),
+        "block_out_channels": widths,
+        "layers_per_block": layers,
         "latent_channels": latents,
         "norm_num_groups": GROUPS,
         "scaling_factor": scaling_factor,

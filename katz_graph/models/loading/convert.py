@@ -23,14 +23,17 @@ from torch import Tensor
 from katz_graph.errors import InputError
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
+from katz_graph.models.loading.configurations import ORIGINAL_VAE
 from katz_graph.models.loading.deferred import Latest, deferred
 from katz_graph.models.loading.identity import header
 from katz_graph.models.loading.quantised import is_beside, rounded, stored_weights, widened
 from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
+from katz_graph.models.vae_halves import without_missing_half
 from katz_graph.recipe import Component
 
 SHOWN = 3  # mismatches that an error names
+VAE = "AutoencoderKL"
 # VAEs of diffusers before 0.17
 OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 MARKS = ("difference",)  # tensors that say something by being there
@@ -49,6 +52,8 @@ def blank(part: Component) -> Any:
     with torch.device("meta"):
         if "_class_name" in values:
             module = getattr(diffusers, values["_class_name"]).from_config(values)
+            if values["_class_name"] == VAE:
+                without_missing_half(part, module)
         else:
             module = text_module(values, kind_of(part))
     return module.eval().requires_grad_(False)
@@ -101,7 +106,7 @@ def _check(part: Component, called: str, found: Mapping[str, Tensor], module: An
         name: tuple(value.shape)
         for name, value in (*module.named_parameters(), *module.named_buffers())
     }
-    weights = next(file.path for file in part.files if file.path.endswith(".safetensors"))
+    weights = part.weight_files[0].path
     what = (
         f"does not fit config.json beside it ({called})"
         if part.configuration is None
@@ -126,7 +131,7 @@ def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
     """Reads the part's tensors without its prefix, deferring what is widened to `dtype`, and what
     is rounded as the part says. A weight with a scale is of 8 bits, and is not rounded again.
     """
-    paths = [file.path for file in part.files if file.path.endswith(".safetensors")]
+    paths = [file.path for file in part.weight_files]
     stored = stored_weights(*(header(Path(path)) for path in paths))
     read: dict[str, Tensor] = {}
     for path in paths:
@@ -152,7 +157,7 @@ def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[st
     if family is not None and family.files is not None:
         converted: dict[str, Tensor] = named(family.files.convert)(tensors, values)
         return converted
-    if "encoder.down.0.block.0.conv1.weight" in tensors:
+    if not ORIGINAL_VAE.isdisjoint(tensors):
         return dict(convert_ldm_vae_checkpoint(tensors, values))
     return {_present_attention(name): tensor for name, tensor in tensors.items()}
 

@@ -12,7 +12,9 @@ import torch
 import transformers
 
 from katz_graph.models.configuration import config
+from katz_graph.models.loading.convert import VAE
 from katz_graph.models.text.kinds import EncoderKind, kind_of
+from katz_graph.models.vae_halves import halves
 from katz_graph.recipe import Component
 
 # what a configuration says of files, not of the module
@@ -30,6 +32,8 @@ def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashabl
         if name is None
         else _of_class(getattr(diffusers, name), values)
     )
+    if name == VAE:
+        told["halves"] = halves(part)
     return name, json.dumps(told, sort_keys=True, default=str), str(place), dtype
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.files.folders import PICKLES
+from katz_graph.files.weights import USUAL_ENDING, is_pickle
 from katz_graph.models.loading.quantised import Header, is_beside
 from katz_graph.recipe import Component, FileIdentity
 
@@ -28,6 +28,7 @@ VALUE_BITS = {
     "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 PICKLE = "a pickle, which can run code when it is opened, is refused"
+CHANGED = "changed since the workflow began to use it: run the workflow again"
 FOREIGN = {
     b"version https://git-lfs": "a pointer of Git LFS, not the file itself: fetch it with git lfs "
     "pull, or download it",
@@ -39,19 +40,22 @@ FOREIGN = {
 }  # how files begin that people have in place of a model
 LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the number before a header
+PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
+COMPANIONS = {PEFT_FILE: (PEFT_CONFIGURATION,)}
+"""Maps the names of weights files to the files in their folder that say how to read them. Readers
+find those in the identity of the weights file, and look for none themselves.
+"""
 
 
 def check_unchanged(*files: FileIdentity) -> None:
     """Raises InputError when one of the files has changed since it was named."""
-    for file in files:
+    for file in (one for named in files for one in (named, *named.companions)):
         try:
             now = Path(file.path).stat()
         except OSError as error:
             raise InputError(f"{file.path}: {error.strerror or error}") from None
         if (now.st_size, now.st_mtime_ns) != (file.size, file.modified_ns):
-            raise InputError(
-                f"{file.path}: changed since the workflow began to use it: run the workflow again"
-            )
+            raise InputError(f"{file.path}: {CHANGED}")
 
 
 def count_values(component: Component) -> int:
@@ -61,15 +65,10 @@ def count_values(component: Component) -> int:
 
 def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
     """Yields the header entries of its weights."""
-    for file in component.files:
-        if file.path.endswith(".safetensors"):
-            for name, entry in read_header(Path(file.path))[1].items():
-                if (
-                    name != "__metadata__"
-                    and name.startswith(component.prefix)
-                    and not is_beside(name)
-                ):
-                    yield entry
+    for file in component.weight_files:
+        for name, entry in read_header(Path(file.path))[1].items():
+            if name != "__metadata__" and name.startswith(component.prefix) and not is_beside(name):
+                yield entry
 
 
 def resolve(path: str | Path) -> Path:
@@ -104,22 +103,41 @@ def configuration_identity(path: str | Path) -> FileIdentity:
     return FileIdentity(str(path), status.st_size, status.st_mtime_ns, content_hash(path))
 
 
+def read_configuration(file: FileIdentity) -> dict[str, Any]:
+    """Reads the object in a JSON file. InputError when it has changed since it was named."""
+    check_content(file)
+    return read_json(Path(file.path))
+
+
+def check_content(*files: FileIdentity) -> None:
+    """Raises InputError when the content of a small file is another than when it was named."""
+    for file in files:
+        if content_hash(file.path) != file.header:
+            raise InputError(f"{file.path}: {CHANGED}")
+
+
 def content_hash(path: str | Path) -> str:
     """Returns the SHA-256 of a file's bytes."""
     return hashlib.sha256(_read(resolve(path))).hexdigest()
 
 
 def file_identity(path: str | Path) -> FileIdentity:
-    """Returns the identity of a safetensors file, by its header. InputError when it is a pickle, or
-    when the header does not agree with the file.
+    """Returns the identity of a safetensors file, by its header, with that of the files in its
+    folder that say how to read it. InputError when it is a pickle, or when the header does not
+    agree with the file.
     """
     path = resolve(path)
     if not path.is_file():
         raise InputError(f"{path}: expected a safetensors file, got a folder")
     header, _ = read_header(path)
     status = path.stat()
+    beside = (path.with_name(name) for name in COMPANIONS.get(path.name, ()))
     return FileIdentity(
-        str(path), status.st_size, status.st_mtime_ns, hashlib.sha256(header).hexdigest()
+        str(path),
+        status.st_size,
+        status.st_mtime_ns,
+        hashlib.sha256(header).hexdigest(),
+        companions=tuple(configuration_identity(one) for one in beside if one.exists()),
     )
 
 
@@ -129,7 +147,7 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
     Layout: 8 bytes length of the header (little-endian), the header, the tensors' bytes without
     gaps (github.com/huggingface/safetensors).
     """
-    if path.suffix.lower() in PICKLES:
+    if is_pickle(path):
         load = (
             "import torch; from safetensors.torch import save_file as s; d = "
             f"torch.load('{path}', weights_only=True)"
@@ -140,7 +158,7 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
         )
         raise InputError(
             f'{path}: {PICKLE}: convert it with python -c "{load}; s({{{copied}}}, '
-            f"'{path.with_suffix('.safetensors')}')\""
+            f"'{path.with_suffix(USUAL_ENDING)}')\""
         )
     size = path.stat().st_size
     try:

@@ -119,7 +119,7 @@ PIPELINE_PARTS = {
         "text encoder",
         "load it with CLIPLoader",
     ),
-    r"decoder\.conv_in\.weight$": ("VAE", "load it with VAELoader"),
+    r"(de|en)coder\.conv_in\.weight$": ("VAE", "load it with VAELoader"),
     r"^(conv_first|model\.0|body\.0)\.": ("upscale model", "load it with UpscaleModelLoader"),
 }
 
@@ -178,7 +178,7 @@ def vae_component(
     """
     layout = Layout(
         VAES,
-        ("decoder.conv_in.weight",),
+        ("decoder.conv_in.weight", "encoder.conv_in.weight"),
         lambda shapes, _: vae_configuration(shapes, scale, overflows),
     )
     return _component(file, [layout], "a VAE")
@@ -204,31 +204,29 @@ def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
 
 
 def check_checkpoint(file: Contents) -> None:
-    """Raises InputError, naming what the file is, when it does not hold a whole pipeline."""
-    lacking = [
-        words
-        for words, there in (
-            (
-                a_network(),
-                any(
-                    file.under(one.network.prefixes[0]) or one.network.prefix(file.shapes)
-                    for one in all_files()
-                ),
-            ),
-            ("text encoders", any(file.under(prefix) for prefix in _text_prefixes())),
-            ("a VAE", any(file.under(prefix) for prefix in VAES[:-1])),
-        )
-        if not there
-    ]
+    """Raises InputError, naming what the file is, when it does not hold a network."""
     _refuse_others(file)
-    if len(lacking) == 3:
+    if any(
+        file.under(one.network.prefixes[0]) or one.network.prefix(file.shapes) is not None
+        for one in all_files()
+    ):
+        return
+    parts = {"CLIPLoader": holds_text_encoders(file), "VAELoader": holds_vae(file)}
+    loaders = [loader for loader, there in parts.items() if there]
+    if not loaders:
         raise _other(file, "a checkpoint")
-    if lacking:
-        raise InputError(
-            f"{file.path}: a checkpoint without {' and '.join(lacking)}: load its parts with "
-            "UNETLoader, CLIPLoader and VAELoader, "
-            "and what is missing from another file"
-        )
+    raise InputError(
+        f"{file.path}: a checkpoint without {a_network()}: load its parts with "
+        f"{' and '.join(loaders)}, and a network from another file"
+    )
+
+
+def holds_text_encoders(file: Contents) -> bool:
+    return any(file.under(prefix) for prefix in _text_prefixes())
+
+
+def holds_vae(file: Contents) -> bool:
+    return any(file.under(prefix) for prefix in VAES[:-1])
 
 
 def _tokenizer(file: Contents, prefix: str, kind: EncoderKind) -> Component | None:

@@ -24,18 +24,21 @@ from katz_graph.models.family import (
     a_network,
     all_controls,
     architecture,
-    check_pipeline,
+    check_pipeline_latents,
+    check_pipeline_text,
     families,
     family_of,
     known,
     supported,
 )
 from katz_graph.models.loading.component import SENTENCE_PIECES, Kind, component, has_vocabulary
-from katz_graph.models.loading.identity import read_json, resolve
+from katz_graph.models.loading.identity import file_identity, read_json, resolve
 from katz_graph.models.loading.single_file import (
     check_checkpoint,
     contents,
     controlnet_component,
+    holds_text_encoders,
+    holds_vae,
     network_component,
     text_encoders,
     vae_component,
@@ -47,7 +50,9 @@ from katz_graph.recipe import (
     ClipRecipe,
     Component,
     ControlNetRecipe,
+    FileIdentity,
     MergedComponent,
+    MissingComponent,
     ModelRecipe,
     TextEncoderRecipe,
     TextLayout,
@@ -64,19 +69,24 @@ HUB_FILES = (
     f"*/{SENTENCE_PIECES}",
 )
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
+TEXT_LOADERS = "take them from CLIPLoader, DualCLIPLoader or TripleCLIPLoader"
 DIFFERENCES = "difference"  # an empty tensor that says so by its name
 
 
 def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     """Returns the recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
-    (`owner/name`), which is fetched.
+    (`owner/name`), which is fetched. Text encoders and VAE may be missing: what uses them is
+    refused.
 
     InputError when it is a pipeline of no known family, or its parts do not fit each other.
     """
     place = _local(source)
     model, clip, vae = _of_folder(place) if place.is_dir() else _of_file(place)
     _check_network(model.network)
-    check_pipeline(model, clip, vae)
+    if not clip.missing:
+        clip = _fitting(clip, model)
+    if not vae.missing:
+        check_pipeline_latents(model, vae)
     prediction_type(model)
     return model, clip, vae
 
@@ -182,6 +192,12 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
     return recipe
 
 
+def controlnet_files(source: str | Path) -> tuple[FileIdentity, ...]:
+    """Returns the files of a ControlNet, also of one that needs a network to be added to."""
+    place = _local(source)
+    return component(place, "controlnet").files if place.is_dir() else (file_identity(place),)
+
+
 def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     index = folder / "model_index.json"
     if not index.exists():
@@ -191,8 +207,11 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         )
     parts = read_json(index)
 
+    def holds(name: str) -> bool:
+        return _present(parts, name) and (folder / name).is_dir()
+
     def part(name: str, kind: Kind, called: str = "") -> Component:
-        if not _present(parts, name) or not (folder / name).is_dir():
+        if not holds(name):
             raise InputError(
                 f"{folder}: the pipeline has no {name}: expected a {supported()} pipeline in "
                 "diffusers' layout"
@@ -201,22 +220,22 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
 
     family = _family_in(parts)
     network = family.network
-    suffixes = [
-        suffix for suffix in ("", "_2", "_3") if _present(parts, f"text_encoder{suffix}")
-    ] or [""]
     encoders = tuple(
         TextEncoderRecipe(
             part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")
         )
-        for s in suffixes
+        for s in ("", "_2", "_3")
+        if holds(f"text_encoder{s}")
     )
-    vae = VaeRecipe(part("vae", "vae"))
+    clip = ClipRecipe(encoders, layout=family.text_layout) if encoders else _no_text(folder)
+    vae = VaeRecipe(part("vae", "vae")) if holds("vae") else _no_vae(folder)
+    loaded = part(network.part, "network", network.noun)
     model = ModelRecipe(
-        part(network.part, "network", network.noun),
+        loaded,
         part("scheduler", "scheduler"),
-        latent_space(vae),
+        family.training.latent(loaded) if vae.missing else latent_space(vae),
     )
-    return model, ClipRecipe(encoders, layout=family.text_layout), vae
+    return model, clip, vae
 
 
 def _family_in(parts: Mapping[str, Any]) -> ModelFamily:
@@ -233,12 +252,39 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     check_checkpoint(file)
     network = network_component(file)
     training = family_of(network).training
-    trained = training.latent(network)
-    vae = VaeRecipe(vae_component(file, trained.scale, training.vae_overflows(network)))
-    space = replace(latent_space(vae), shift=trained.shift)
-    model = ModelRecipe(network, training.scheduler_of(network, file), space)
-    layout = family_of(network).text_layout
-    return model, ClipRecipe(text_encoders(file), layout=layout), vae
+    trained = space = training.latent(network)
+    vae, clip = _no_vae(path), _no_text(path)
+    if holds_vae(file):
+        vae = VaeRecipe(vae_component(file, trained.scale, training.vae_overflows(network)))
+        space = replace(latent_space(vae), shift=trained.shift)
+    if holds_text_encoders(file):
+        clip = ClipRecipe(text_encoders(file), layout=family_of(network).text_layout)
+    return ModelRecipe(network, training.scheduler_of(network, file), space), clip, vae
+
+
+def _no_vae(place: Path) -> VaeRecipe:
+    return VaeRecipe(_missing(place, "holds no VAE: take one from VAELoader"))
+
+
+def _no_text(place: Path) -> ClipRecipe:
+    part = _missing(place, f"holds no text encoders: {TEXT_LOADERS}")
+    return ClipRecipe((TextEncoderRecipe(part, part),))
+
+
+def _missing(place: Path, reason: str) -> MissingComponent:
+    return MissingComponent(str(place), (), reason=f"{place}: {reason}")
+
+
+def _fitting(clip: ClipRecipe, model: ModelRecipe) -> ClipRecipe:
+    """Returns the text encoders of a pipeline; as missing where the network reads others or more of
+    them, so that they are refused where a text is written.
+    """
+    try:
+        check_pipeline_text(model, clip)
+    except InputError as problem:
+        part = MissingComponent(model.network.folder, (), reason=f"{problem}: {TEXT_LOADERS}")
+        return ClipRecipe((TextEncoderRecipe(part, part),))
+    return clip
 
 
 def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:

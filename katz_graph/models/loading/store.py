@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from katz_graph.errors import InputError
+from katz_graph.files.weights import without_ending
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
@@ -162,7 +163,7 @@ def _called(part: Component) -> str:
         *(family.network.part for family in families()),
     ):
         path = path.parent
-    return path.stem if path.suffix == ".safetensors" else path.name
+    return without_ending(path.name)
 
 
 def _size(part: Component, dtype: torch.dtype) -> int:

@@ -19,11 +19,11 @@ from katz_graph.errors import InputError
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.identity import check_unchanged
-from katz_graph.models.text.kinds import kind_of_module
+from katz_graph.models.text.kinds import joined_length, kind_of_module
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
 from katz_graph.models.text.sequence import encode_sequence
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
-from katz_graph.models.text.tokens import row_length, token_rows
+from katz_graph.models.text.tokens import token_rows
 from katz_graph.models.text.weighing import weigh
 from katz_graph.recipe import DEFAULT_LAYOUT, LearnedWords, TextLayout
 
@@ -58,8 +58,9 @@ def encode(
     layout: TextLayout = DEFAULT_LAYOUT,
     absent: Sequence[int] = (),
 ) -> TextEncoding:
-    """Encodes a prompt with pairs (text encoder, tokenizer): those of CLIP give [1, 77 · chunks,
-    D], as many chunks as the longest needs, side by side; how the others come in says the layout.
+    """Encodes a prompt with pairs (text encoder, tokenizer): those of CLIP give rows of one length,
+    77 tokens or what their configuration says, [1, length · chunks, D] side by side; how the
+    others come in says the layout.
 
     last_layer: of CLIP's: -1 is the last layer of the encoder as it was trained, -2 the one before;
     beyond the first it is the last again. None is the family's own. further: the texts for the
@@ -125,7 +126,8 @@ def _encode_rows(
         )
         for number, (module, tokenizer, said) in enumerate(encoders)
     ]
-    longest = max(len(one) for one in rows)
+    lengths = [module.config.max_position_embeddings for module, *_ in encoders]
+    tokens = joined_length([(len(one), row) for one, row in zip(rows, lengths, strict=True)])
     projects = hasattr(encoders[-1][0], "text_projection")
     encoded = [
         _encode(
@@ -134,16 +136,19 @@ def _encode_rows(
                 tokenizer,
                 {words.name: _vectors(words, number, module) for words in learned},
             ),
-            [*one, *[[]] * (longest - len(one))],
+            [*one, *[[]] * (-(-tokens // row) - len(one))],
             _layer(module.config, projects, last_layer),
         )
-        for number, ((module, tokenizer, _), one) in enumerate(zip(encoders, rows, strict=True))
+        for number, ((module, tokenizer, _), one, row) in enumerate(
+            zip(encoders, rows, lengths, strict=True)
+        )
     ]
     pooled = [vector for _, vector in encoded]
     if projects and layout.pooled != "plain":
         pooled[-1] = encoders[-1][0].text_projection(pooled[-1])
     states = [
-        torch.zeros_like(one) if off else one for (one, _), off in zip(encoded, mute, strict=True)
+        torch.zeros_like(one[:, :tokens]) if off else one[:, :tokens]
+        for (one, _), off in zip(encoded, mute, strict=True)
     ]
     pooled = [torch.zeros_like(one) if off else one for one, off in zip(pooled, mute, strict=True)]
     hidden = torch.cat(states, dim=-1)
@@ -203,9 +208,7 @@ def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tup
         *(STAND_IN if isinstance(token, tuple) else token for token in tokens),
         tokenizer.eos_token_id,
     ]
-    ids += [tokenizer.pad_token_id] * (
-        row_length(tokenizer, module.config.max_position_embeddings) - len(ids)
-    )
+    ids += [tokenizer.pad_token_id] * (module.config.max_position_embeddings - len(ids))
     with torch.no_grad(), _placed(module, vectors):
         inner = getattr(module, "text_model", module)  # of an encoder that projects
         output = inner(to_device(torch.tensor([ids]), module.device), output_hidden_states=True)

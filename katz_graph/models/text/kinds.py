@@ -4,7 +4,7 @@ configurations call things. Never imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,9 @@ from katz_graph.errors import InputError
 from katz_graph.models.configuration import config, config_value
 from katz_graph.recipe import ClipRecipe, Component, TextEncoderRecipe
 
-LONGEST_ROW = 77  # tokens of a row of CLIP's, where a configuration does not say it
+USUAL_ROW = 77  # tokens of a row of CLIP's, where a configuration does not say it
+POSITIONS = "max_position_embeddings"  # what configurations of CLIP's call that number
+SHORTEST_ROW = 3  # tokens: start, end, and one between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,32 @@ def width_of(encoder: Component) -> int:
     return int(config_value(encoder, kind_of(encoder).width, int))
 
 
-def positions_of(encoder: Component) -> int:
-    """Returns the tokens of its longest row."""
-    return int(config_value(encoder, "max_position_embeddings", int, LONGEST_ROW))
+def row_of(encoder: Component) -> int:
+    """Returns the tokens of each row that an encoder of CLIP's reads, start and end included.
+    InputError where they are too few.
+    """
+    row = int(config_value(encoder, POSITIONS, int, USUAL_ROW))
+    if row < SHORTEST_ROW:
+        raise InputError(
+            f"{encoder.folder}: config.json gives {row} as {POSITIONS}, expected at least "
+            f"{SHORTEST_ROW}"
+        )
+    return row
+
+
+def row_in(values: Mapping[str, Any]) -> int:
+    """Returns the same from a configuration."""
+    return int(values.get(POSITIONS, USUAL_ROW))
+
+
+def joined_length(rows: Sequence[tuple[int, int]]) -> int:
+    """Returns the tokens of several encoders' rows side by side, of so many rows of so many tokens
+    each: those with fewer rows are filled up with empty ones; where rows are of unlike lengths,
+    the longer are cut instead, as in ComfyUI.
+    """
+    counts = [count * length for count, length in rows]
+    unlike = len({length for _, length in rows}) > 1
+    return (min if unlike else max)(counts, default=0)
 
 
 def split(encoders: Iterable[TextEncoderRecipe]) -> tuple[list[Component], list[Component]]:

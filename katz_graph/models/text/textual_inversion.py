@@ -13,7 +13,8 @@ from pathlib import Path
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.files.folders import PICKLES, WEIGHTS, Folders
+from katz_graph.files.folders import Folders
+from katz_graph.files.weights import PICKLE_ENDINGS, USUAL_ENDING, is_pickle, without_ending
 from katz_graph.messages import suggest
 from katz_graph.models.loading.identity import PICKLE, file_identity
 from katz_graph.models.loading.single_file import contents_of
@@ -52,11 +53,13 @@ def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context)
     """Adds the textual inversions that the texts name to the text encoders. One that is not there
     is left out with a warning, for shared prompts name what others had. InputError for a pickle.
     """
+    for encoder in clip.encoders:
+        kind_of(encoder.encoder)  # refuses those that a checkpoint does not hold
     found = []
     for name in dict.fromkeys(name for text in texts for name in called(text)):
         path = find(name, context.folders)
         if path is None:
-            known = [choice.removesuffix(WEIGHTS[0]) for choice in context.folders.choices(KIND)]
+            known = list(map(without_ending, context.folders.choices(KIND)))
             context.warn(
                 f"embedding:{name} is not in {KIND}{suggest(name, known)}; the prompt "
                 "goes without it"
@@ -86,14 +89,15 @@ def find(name: str, folders: Folders) -> Path | None:
     there is only a pickle.
     """
     choices = folders.choices(KIND)
-    chosen = next((choice for choice in (name, name + WEIGHTS[0]) if choice in choices), None)
+    meant = [choice for choice in choices if name in (choice, without_ending(choice))]
+    chosen = name if name in meant else next(iter(meant), None)
     if chosen is not None:
         return folders.resolve(KIND, chosen)
     for root in folders.searched(KIND):
-        for ending in ("", *PICKLES):
+        for ending in ("", *PICKLE_ENDINGS):
             pickle = root / (name + ending)
             inside = pickle.is_relative_to(root) and ".." not in Path(name).parts
-            if inside and pickle.suffix.lower() in PICKLES and pickle.is_file():
+            if inside and is_pickle(pickle) and pickle.is_file():
                 load = (
                     "import torch; from safetensors.torch import save_file as s; d = "
                     f"torch.load('{pickle}', weights_only=True)"
@@ -101,7 +105,7 @@ def find(name: str, folders: Folders) -> Path | None:
                 layouts = "d.get('string_to_param', d).values()"
                 convert = (
                     f"{load}; s({{'emb_params': next(iter({layouts})).detach()}}, "
-                    f"'{pickle.with_suffix('.safetensors')}')"
+                    f"'{pickle.with_suffix(USUAL_ENDING)}')"
                 )
                 raise InputError(f'{pickle}: {PICKLE}: convert it with python -c "{convert}"')
     return None

@@ -14,9 +14,10 @@ from transformers.utils import logging
 from katz_graph.errors import InputError
 from katz_graph.messages import first_line
 from katz_graph.models.loading.component import SENTENCE_PIECES, VOCABULARIES
+from katz_graph.models.loading.identity import check_content, check_unchanged
 from katz_graph.models.loading.number import read_bytes
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.text.kinds import kind_of, positions_of, split, width_of
+from katz_graph.models.text.kinds import joined_length, kind_of, row_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
 from katz_graph.models.text.recipe import TextSize
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
@@ -26,12 +27,12 @@ from katz_graph.recipe import Component, Prompt, TextEncoderRecipe, TextLayout
 
 def token_rows(
     tokenizer: Any,
-    positions: int,
+    row: int,
     segments: Sequence[tuple[str, float]],
     learned: Mapping[str, int] | None = None,
 ) -> list[list[Token]]:
-    """Returns weighted tokens in rows that leave room for the start and end tokens; `positions` is
-    the encoder's longest row.
+    """Returns weighted tokens in rows that leave room for the start and end tokens; `row` is the
+    length of an encoder's row with them.
 
     learned: the number of vectors of the textual inversions that the prompt may name; a name that
     is not among them gives no tokens.
@@ -47,19 +48,15 @@ def token_rows(
                 groups.append(
                     [(token, weight) for token in tokenizer(text, verbose=False).input_ids[1:-1]]
                 )
-    return chunks(groups, row_length(tokenizer, positions) - 2)
-
-
-def row_length(tokenizer: Any, positions: int) -> int:
-    """Counts the tokens of one row, start and end included: 77 for CLIP."""
-    return int(min(tokenizer.model_max_length, positions))
+    return chunks(groups, row - 2)
 
 
 def prompt_length(prompt: Prompt) -> int:
-    """Returns T of the encoding [1, T, D] of a prompt: of CLIP's encoders whole rows, as many as
-    the one with the most needs, and the tokens of long texts behind them.
+    """Returns T of the encoding [1, T, D] of a prompt: of CLIP's encoders whole rows, and the
+    tokens of long texts behind them.
     """
-    layout, in_rows, long = prompt.clip.layout, [0], 0
+    layout, long = prompt.clip.layout, 0
+    in_rows: list[tuple[int, int]] = []
     clip, _ = split(prompt.clip.encoders)
     silent = all(number in prompt.absent for number in range(len(clip)))
     for number, encoder in enumerate(prompt.clip.encoders):
@@ -69,8 +66,8 @@ def prompt_length(prompt: Prompt) -> int:
                 long += len(sequence(tokenizer, text, layout, layout.length(number)))
         elif layout.clip_rows and not silent:
             size = text_size(prompt, number)
-            in_rows.append(size.chunks * (size.most + 2))
-    return max(in_rows) + long
+            in_rows.append((size.chunks, size.most + 2))
+    return joined_length(in_rows) + long
 
 
 def text_size(prompt: Prompt, number: int) -> TextSize:
@@ -78,11 +75,10 @@ def text_size(prompt: Prompt, number: int) -> TextSize:
     encoder, text, layout = prompt.clip.encoders[number], prompt.text_of(number), prompt.clip.layout
     tokenizer, kind = load_tokenizer(encoder), kind_of(encoder.encoder)
     if kind.rows:
-        positions = positions_of(encoder.encoder)
+        row = row_of(encoder.encoder)
         learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
-        rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
-        most = row_length(tokenizer, positions) - 2
-        return TextSize(kind.title, sum(map(len, rows)), len(rows), most)
+        rows = token_rows(tokenizer, row, weighted_segments(text), learned)
+        return TextSize(kind.title, sum(map(len, rows)), len(rows), row - 2)
     around = len(said(tokenizer, "", layout))
     most = max(0, layout.length(number) - around)
     return TextSize(kind.title, len(said(tokenizer, text, layout)) - around, 0, most)
@@ -127,14 +123,18 @@ def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
     with quiet(logging):
         try:
             if (model := _sentence_pieces(part)) is not None:
-                return sentence_piece_tokenizer(model)
-            return getattr(transformers, name).from_pretrained(
-                part.folder, local_files_only=True, **json.loads(part.configuration or "{}")
-            )
+                loaded = sentence_piece_tokenizer(model)
+            else:
+                loaded = getattr(transformers, name).from_pretrained(
+                    part.folder, local_files_only=True, **json.loads(part.configuration or "{}")
+                )
         except Exception as error:  # the tokenizers library raises bare Exception
             raise InputError(
                 f"{part.folder}: cannot be loaded as {name}: {first_line(error)}"
             ) from error
+    check = check_unchanged if part.prefix else check_content
+    check(*part.files)
+    return loaded
 
 
 def _sentence_pieces(part: Component) -> bytes | None:

@@ -12,7 +12,7 @@ from katz_graph.messages import first_line
 from katz_graph.models.configuration import config
 from katz_graph.models.loading.component import TOKENIZER_FILES, component
 from katz_graph.models.loading.identity import configuration_identity
-from katz_graph.models.text.kinds import QWEN3, T5, kind_of
+from katz_graph.models.text.kinds import QWEN3, T5, kind_of, row_of
 from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 
 TOKENIZERS = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ def text_encoder(encoder: Component, own: Component | None = None) -> TextEncode
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
     # the two kinds of CLIP's fill up their rows with different tokens
     padding = PADDING[config(encoder).get("hidden_act", "quick_gelu")]
-    settings = {"pad_token": padding, "model_max_length": 77}
+    settings = {"pad_token": padding, "model_max_length": row_of(encoder)}
     return TextEncoderRecipe(encoder, Component(str(folder), files, json.dumps(settings)))
 
 

@@ -40,13 +40,15 @@ def load_checkpoint_guess_config(
     output_model: bool = True,
     **_: Any,
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None, None]:
-    """Returns diffusion model, text encoders and VAE of a checkpoint, and no image encoder."""
+    """Returns diffusion model, text encoders and VAE of a checkpoint, and no image encoder. Text
+    encoders that it does not hold are None, as in ComfyUI; a VAE is refused when it is used.
+    """
     if output_clipvision:
         refuse("comfy.sd.load_checkpoint_guess_config(output_clipvision=True)")
     model, clip, vae = pipeline_recipes(ckpt_path)
     chosen = (
         ModelFacade(model) if output_model else None,
-        ClipFacade(clip) if output_clip else None,
+        ClipFacade(clip) if output_clip and not clip.missing else None,
         VaeFacade(vae) if output_vae else None,
     )
     return (*chosen, None)

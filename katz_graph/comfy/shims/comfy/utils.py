@@ -14,7 +14,7 @@ from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.running import ProgressBar
 from katz_graph.comfy.weight_file import WeightFile
 from katz_graph.errors import InputError
-from katz_graph.files.folders import PICKLES
+from katz_graph.files.weights import is_pickle
 from katz_graph.picture.batch import repeated
 from katz_graph.picture.latents import bislerp, resample
 
@@ -61,7 +61,7 @@ def load_torch_file(
     from safetensors import safe_open
     from safetensors.torch import load_file
 
-    if str(ckpt).lower().endswith(PICKLES):
+    if is_pickle(ckpt):
         raise InputError(
             f"{ckpt} is a pickle, which can run code when it is opened; use the .safetensors file "
             "of the same model"

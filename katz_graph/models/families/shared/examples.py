@@ -12,11 +12,10 @@ from katz_graph.models.stages import Example, Sized
 from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.sequence import outputs
 
-ROW = 77  # tokens of the longest row of CLIP's text encoders
-
 
 def text(module: Any, sizes: Sized) -> Example:
-    rows = -(-sizes.tokens // ROW) if kind_of_module(module).rows else 1
+    in_rows = kind_of_module(module).rows
+    rows = -(-sizes.tokens // module.config.max_position_embeddings) if in_rows else 1
     ids = torch.zeros(sizes.batch * rows, -(-sizes.tokens // rows), dtype=torch.long, device="meta")
     return lambda: [outputs(module, ids).last_hidden_state], [module]
 

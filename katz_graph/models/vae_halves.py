@@ -1,0 +1,43 @@
+"""Tells which halves of a VAE its files hold: one that only decodes needs no encoder, and the other
+way round. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from katz_graph.errors import InputError
+from katz_graph.models.loading.single_file import contents_of
+from katz_graph.recipe import Component
+
+Half = Literal["encoder", "decoder"]
+HALVES: tuple[Half, ...] = ("encoder", "decoder")
+DOES = {"encoder": "encode pictures", "decoder": "decode latents"}
+CONVOLUTIONS = {"encoder": "quant_conv", "decoder": "post_quant_conv"}
+"""Maps the halves to the layers of an AutoencoderKL between them and a latent."""
+
+
+def halves(part: Component) -> tuple[Half, ...]:
+    """Returns the halves that a VAE's files hold tensors of, both where they hold neither."""
+    names = [name for file in part.weight_files for name in contents_of(file).shapes]
+    found = tuple(
+        half for half in HALVES if any(name.startswith(f"{part.prefix}{half}.") for name in names)
+    )
+    return found or HALVES
+
+
+def check_half(part: Component, half: Half) -> None:
+    """Raises InputError for a VAE that lacks a half."""
+    if half not in halves(part):
+        (other,) = halves(part)
+        raise InputError(
+            f"{part.folder}: this VAE holds only its {other}, so it cannot {DOES[half]}: take a "
+            "whole one"
+        )
+
+
+def without_missing_half(part: Component, module: object) -> None:
+    """Takes the half that a VAE's files lack out of its module."""
+    for half in {*HALVES} - {*halves(part)}:
+        setattr(module, half, None)
+        setattr(module, CONVOLUTIONS[half], None)
