@@ -84,7 +84,7 @@ def plan_region(
     """Compiles a region without running it. `counts`: the known work of models; `profiled`: how
     long LoRAs may be missing. InputError for what the passes find wrong in it.
     """
-    from katz_graph.models.loading.text_part import taken_by_texts
+    from katz_graph.adapters.encoders import taken_by_texts
     from katz_graph.models.text.recipe import length
     from katz_graph.models.text.tokens import prompt_length
     from katz_graph.planner.compile import Known, compile_region

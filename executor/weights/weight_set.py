@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from katz_graph.adapters.encoders import TextParts
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import LoraFile, read_lora
 from katz_graph.adapters.methods import ALL, Method
 from katz_graph.adapters.methods import Lora as LoraMethod
-from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.errors import RunError
 from katz_graph.executor.weights.originals import Beside, Originals, nowhere
 from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
@@ -24,12 +24,13 @@ from katz_graph.files.settings import checks_weights
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch
 from katz_graph.models.family import family_of_class
+from katz_graph.models.loading.fill import stored_tensors
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 
-Resident = tuple[tuple[Lora, str], ...]
-"""LoRAs in order, each with the part of its file that is meant: that of the network, or
-of a text encoder.
+Resident = tuple[tuple[Lora, TextParts], ...]
+"""LoRAs in order, each with the parts of its file that are meant: none for a network, which its
+class tells, or those for a text encoder.
 """
 
 BLOCK = 1 << 18  # values that are summed at a time on a processor, so that they stay in its cache
@@ -100,11 +101,11 @@ class WeightSets:
         kept: KeptSets | None = None,
         beside: Beside = nowhere,
     ) -> None:
-        self._weights: dict[str, Tensor] = dict(module.named_parameters())
+        self._weights: dict[str, Tensor] = stored_tensors(module)
         self._family = family_of_class(type(module).__name__)
         self._read, self._kept = read, kept
         # of files that somebody keeps, by part
-        self._fitted: WeakKeyDictionary[LoraFile, dict[str, Mapping[str, Method]]]
+        self._fitted: WeakKeyDictionary[LoraFile, dict[TextParts, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
         self.originals = Originals(beside)  # of weights that some set has touched
         self._touched: frozenset[str] = frozenset()
@@ -123,13 +124,13 @@ class WeightSets:
         return self._touched
 
     @torch.no_grad()
-    def use(self, loras: tuple[Lora, ...], part: str) -> float:
-        """Makes a set resident; returns the seconds it took, 0 when it was there. `part`: of the
-        files, which is what the module is to its model.
+    def use(self, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
+        """Makes a set resident; returns the seconds it took, 0 when it was there. `parts`: of the
+        files, that are for a text encoder.
 
         InputError when a file does not fit: the resident set then stays as it was.
         """
-        wanted = tuple((lora, part) for lora in loras if lora.strength != 0)
+        wanted = tuple((lora, parts) for lora in loras if lora.strength != 0)
         if wanted == self._resident:
             return 0.0
         begin = time.perf_counter()
@@ -158,16 +159,16 @@ class WeightSets:
     def _deltas(self, wanted: Resident) -> dict[str, list[tuple[Method, float]]]:
         """Returns what a set adds to each weight that it touches, in order."""
         found: dict[str, list[tuple[Method, float]]] = {}
-        for lora, part in wanted:
-            for name, method in self._fit(self._read(lora.file), part).items():
+        for lora, parts in wanted:
+            for name, method in self._fit(self._read(lora.file), parts).items():
                 found.setdefault(name, []).append((method, lora.strength))
         return found
 
-    def _fit(self, file: LoraFile, part: str) -> Mapping[str, Method]:
-        parts = self._fitted.setdefault(file, {})
-        if part not in parts:
-            parts[part] = fit(file, self._family or part, self._weights)
-        return parts[part]
+    def _fit(self, file: LoraFile, parts: TextParts) -> Mapping[str, Method]:
+        fitted = self._fitted.setdefault(file, {})
+        if parts not in fitted:
+            fitted[parts] = fit(file, self._family or parts, self._weights)
+        return fitted[parts]
 
     def _keep(self, names: Iterable[str]) -> None:
         """Keeps the originals of weights that nothing was added to, once."""
@@ -259,27 +260,31 @@ MERGING_BYTES = 8  # bytes for each weight, while two modules in float32 are at 
 
 
 @torch.no_grad()
-def merged_module(part: MergedComponent, target: str, dtype: torch.dtype) -> Any:
-    """Merges two modules into one on the CPU. `target` is the part of LoRA files that is for it."""
-    module, other = (_whole(source, loras, target) for source, loras in part.sources)
+def merged_module(part: MergedComponent, parts: TextParts) -> Any:
+    """Merges two modules into one on the CPU, in float32: who computes in another format rounds its
+    weights, and no buffer that is computed. `parts`: of LoRA files, that are for a text encoder.
+    """
+    module, other = (_whole(source, loras, parts) for source, loras in part.sources)
     weights = dict(other.named_parameters())
     for name, weight in module.named_parameters():
+        if name not in weights:  # as it was warned
+            continue
         of_first, of_second = next(
             (first, second)
             for beginning, first, second in part.scales
             if name.startswith(beginning)
         )
         weight.mul_(of_first).add_(weights[name], alpha=of_second)
-    return module.to(dtype)
+    return module
 
 
-def _whole(part: Component, loras: tuple[Lora, ...], target: str) -> Any:
+def _whole(part: Component, loras: tuple[Lora, ...], parts: TextParts) -> Any:
     """Makes a module of its own in float32, which nobody else holds."""
     if isinstance(part, MergedComponent):
-        module = merged_module(part, target, torch.float32)
+        module = merged_module(part, parts)
     else:
         store = ModelStore()
-        load = store.text_encoder if target in TEXT_PARTS else store.network
+        load = store.text_encoder if parts else store.network
         module = load(part, "cpu", torch.float32)
-    WeightSets(module).use(loras, target)
+    WeightSets(module).use(loras, parts)
     return module

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from katz_graph.adapters.naming import TEXT_PARTS
+from katz_graph.adapters.encoders import TextParts, text_parts
 from katz_graph.executor.weights.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.weights.originals import Originals, nowhere
@@ -56,6 +56,7 @@ from katz_graph.recipe import (
     MergedComponent,
     ModelRecipe,
     Prompt,
+    TextEncoderRecipe,
     Tile,
     UpscaleModelRecipe,
     VaeRecipe,
@@ -110,7 +111,7 @@ class DeviceModels:
 
         def without_loras() -> None:
             if module in self._sets:
-                self._sets[module].use((), "")
+                self._sets[module].use(())
 
         self.copies.keep(key, module, without_loras)
 
@@ -128,8 +129,8 @@ class DeviceModels:
 
     def patch(self, recipe: ModelRecipe) -> Any:
         """Makes a recipe's LoRAs, and no others, resident in its network. Returns the live one."""
-        module, part = self._network(recipe), family_of(recipe.network).network.part
-        self.network_seconds += self._resident(module, recipe.loras, part)
+        module = self._network(recipe)
+        self.network_seconds += self._resident(module, recipe.loras)
         return module
 
     def module(self, recipe: ModelRecipe | ControlNetRecipe | VaeRecipe | Encoding) -> Any:
@@ -161,11 +162,11 @@ class DeviceModels:
         if isinstance(recipe, ControlNetRecipe):
             yield self._control_net(recipe)
         elif isinstance(recipe, ModelRecipe):
-            yield self._loadable(recipe.network, family_of(recipe.network).network.part)
+            yield self._loadable(recipe.network)
         else:
-            for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
+            for encoder, parts in _with_parts(recipe):
                 self.store.tokenizer(encoder)
-                yield self._loadable(encoder.encoder, part)
+                yield self._loadable(encoder.encoder, parts)
 
     def drop_control_net(self, recipe: ControlNetRecipe) -> None:
         """Drops a ControlNet, unless it is in use."""
@@ -189,9 +190,9 @@ class DeviceModels:
 
     def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
         clip, encoders = prompt.clip, []
-        for recipe, part in zip(clip.encoders, TEXT_PARTS, strict=False):
-            module = self._module(recipe.encoder, part)
-            self._resident(module, clip.loras, part)
+        for recipe, parts in _with_parts(clip):
+            module = self.residents.get(self._loadable(recipe.encoder, parts))
+            self._resident(module, clip.loras, parts)
             encoders.append((module, self.store.tokenizer(recipe)))
         return text.encode(
             encoders,
@@ -334,40 +335,44 @@ class DeviceModels:
         return torch.bfloat16 if gpu else torch.float32
 
     def _network(self, recipe: ModelRecipe) -> Any:
-        return self._module(recipe.network, family_of(recipe.network).network.part)
+        return self.residents.get(self._loadable(recipe.network))
 
-    def _module(self, part: Component, target: str) -> Any:
-        """Returns the live network or text encoder."""
-        return self.residents.get(self._loadable(part, target))
-
-    def _loadable(self, part: Component, target: str) -> Loadable:
-        of_text = target in TEXT_PARTS
-        dtype = self.text_dtype_of(part) if of_text else self.dtype_of(part)
+    def _loadable(self, part: Component, parts: TextParts = ()) -> Loadable:
+        """Describes a network or, by the parts of LoRA files that are for it, a text encoder."""
+        dtype = self.text_dtype_of(part) if parts else self.dtype_of(part)
         if not isinstance(part, MergedComponent):
-            read = self.store.text_encoder_of if of_text else self.store.network_of
+            read = self.store.text_encoder_of if parts else self.store.network_of
             return read(part, self.device, dtype)
-        kind = "text encoder" if of_text else target
+        kind = "text encoder" if parts else family_of(part).network.part
         made = loadable(
             f"merged {kind}",
             part,
             self.device,
             dtype,
-            lambda module: fill(module, named_tensors(merged_module(part, target, dtype))),
+            lambda module: fill(module, named_tensors(merged_module(part, parts))),
         )
         return replace(
-            made, beside=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0
+            made,
+            key=(made.key, parts),
+            beside=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0,
         )
 
-    def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
+    def _resident(self, module: Any, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
         """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
         if module not in self._sets:
             # those of a processor are on the host anyway
             beside = nowhere if self.device.type == "cpu" else self.residents.keeping
             self._sets[module] = WeightSets(module, self.adapters.get, self._kept, beside)
-        if seconds := self._sets[module].use(loras, part):
+        if seconds := self._sets[module].use(loras, parts):
             self.lora_merges += 1
             self.lora_seconds += seconds
         return seconds
+
+
+def _with_parts(clip: ClipRecipe) -> Iterator[tuple[TextEncoderRecipe, TextParts]]:
+    """Yields the text encoders of a model, each with the parts of LoRA files that are for it."""
+    parts = text_parts(one.encoder for one in clip.encoders)
+    return zip(clip.encoders, parts, strict=True)
 
 
 def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:

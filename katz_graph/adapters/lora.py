@@ -43,13 +43,23 @@ OF_ALPHAS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": t
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoraFile:
-    """Holds what a LoRA file adds, by part of a pipeline, and weight or bias as the file names its
-    module. `extras` are the tensors of unknown names.
+    """Holds what a LoRA file adds: by part, which is a network or a kind of text encoder, and
+    weight or bias as the file names its module.
     """
 
     path: str
     parts: Mapping[str, Mapping[str, Method]]
+    layers: Mapping[str, Mapping[str, str]]
+    """Maps part -> the names in `parts` -> the layer as the file names it, with its prefix."""
     extras: tuple[str, ...] = ()
+    """Lists the tensors of unknown names."""
+    original: bool = False
+    """Tells whether names of the network begin as those of the original code do."""
+
+    @property
+    def count(self) -> int:
+        """Counts the layers of all parts."""
+        return sum(map(len, self.parts.values()))
 
     @property
     def bytes(self) -> int:
@@ -155,17 +165,20 @@ def _parsed(file: FileIdentity, entries: dict[str, Any], load: Load) -> LoraFile
     name, metadata = shown(file.path), entries.pop("__metadata__", {})
     if not entries:
         raise InputError(f"{name}: holds no tensors, expected a LoRA")
-    named, extras = unified(name, tuple(entries))
+    named = unified(name, tuple(entries))
     config = _adapter_config(file, metadata)
-    parts: dict[str, dict[str, Method]] = {part: {} for part in named}
-    for part, modules in named.items():
-        for module, keys in modules.items():
-            _check_types(name, keys, entries)
-            entry = {what: load(key) for what, key in keys.items()}
-            where = f"{name}: {layer_of(next(iter(keys.values())))}"
-            for parameter, method in _methods(where, part, module, entry, config).items():
+    parts: dict[str, dict[str, Method]] = {part: {} for part in named.parts}
+    layers: dict[str, dict[str, str]] = {part: {} for part in named.parts}
+    for part, modules in named.parts.items():
+        for module, tensors in modules.items():
+            _check_types(name, tensors.keys, entries)
+            entry = {what: load(key) for what, key in tensors.keys.items()}
+            layer = layer_of(next(iter(tensors.keys.values())))
+            made = _methods(f"{name}: {layer}", tensors.scope, module, entry, config)
+            for parameter, method in made.items():
                 parts[part][f"{module}.{parameter}"] = method
-    return LoraFile(name, parts, extras)
+                layers[part][f"{module}.{parameter}"] = layer
+    return LoraFile(name, parts, layers, named.extras, named.original)
 
 
 def _check_types(
@@ -179,18 +192,18 @@ def _check_types(
 
 
 def _methods(
-    where: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
+    where: str, scope: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> dict[str, Method]:
-    if config.get(f"{part}.use_dora") and not any(name in entry for name in MAGNITUDES):
+    if config.get(f"{scope}.use_dora") and not any(name in entry for name in MAGNITUDES):
         raise InputError(f"{where} has no lora_magnitude_vector: the file is incomplete")
     try:
-        return methods(entry, _scaling(where, part, module, entry, config))
+        return methods(entry, _scaling(where, scope, module, entry, config))
     except ValueError as error:
         raise InputError(f"{where} {error}") from None
 
 
 def _scaling(
-    where: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
+    where: str, scope: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Scaling:
     """Divides the file's alpha by the rank. Without one PEFT's rules apply: a pattern for the
     module, else the configuration's one alpha, else the rank; rank-stabilised LoRA divides by √rank
@@ -202,11 +215,11 @@ def _scaling(
 
     def configured(*names: str) -> float | None:
         """Returns PEFT's number for the module: of a pattern, or of the first of the names."""
-        patterns = config.get(f"{part}.{names[0]}_pattern") or {}
+        patterns = config.get(f"{scope}.{names[0]}_pattern") or {}
         if not isinstance(patterns, dict):
             raise InputError(f"{where}: its {names[0]}_pattern is {patterns!r}, not an object")
         values = [patterns[key] for key in patterns if _matches(key, module)]
-        values += [config.get(f"{part}.{name}") for name in names]
+        values += [config.get(f"{scope}.{name}") for name in names]
         value = next((value for value in values if value is not None), None)
         if value is not None and not isinstance(value, (int, float)):
             raise InputError(f"{where}: its {names[0]} is configured as {value!r}, not a number")
@@ -221,7 +234,7 @@ def _scaling(
         divisor = float(rank or configured("rank", "r") or 0)
         if alpha is None or not divisor:
             return 1.0
-        return alpha / (math.sqrt(divisor) if config.get(f"{part}.use_rslora") else divisor)
+        return alpha / (math.sqrt(divisor) if config.get(f"{scope}.use_rslora") else divisor)
 
     return scaling
 

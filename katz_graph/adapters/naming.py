@@ -9,7 +9,8 @@ every name is looked up among those that a model's modules have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from pkgutil import resolve_name
@@ -20,27 +21,17 @@ from diffusers.utils.state_dict_utils import (
     convert_state_dict,
 )
 
+from katz_graph.adapters.encoders import CLIP_G, CLIP_L, FIRST_CLIP, WRAPPED, text_name
 from katz_graph.errors import InputError
-from katz_graph.models.family import LoraNames, ModelFamily, all_files, families, supported
-from katz_graph.models.renaming import Rows
+from katz_graph.models.family import ModelFamily, all_files, families, supported
 
 NETWORK = "network"  # of any family: prefixes do not tell which
-TEXT_PARTS = ("text_encoder", "text_encoder_2", "text_encoder_3")
-TEXT_PREFIXES = {
-    "lora_te_": "text_encoder",
-    "lora_te1_": "text_encoder",
-    "lora_te2_": "text_encoder_2",
-    "lora_te3_": "text_encoder_3",
-    "text_encoders.clip_l.transformer.": "text_encoder",
-    "text_encoders.clip_g.transformer.": "text_encoder_2",
-    "text_encoders.t5xxl.transformer.": "text_encoder_3",
-    "text_encoders.qwen3_4b.transformer.": "text_encoder",
-    **{f"{part}.": part for part in TEXT_PARTS},
-}
-NETWORK_PREFIXES = ("diffusion_model.", "lycoris_")  # beside those of families
-LEVELS = ("text_model.", "model.")  # of text encoders, that a file may name or not
+ORIGINAL_PREFIXES = ("diffusion_model.", "model.diffusion_model.", "lora_unet_")
+"""Prefixes that trainers put before the names of the original code, if also before others."""
+NETWORK_PREFIXES = (*ORIGINAL_PREFIXES, "lycoris_")  # besides those of families
+OLD_TEXT = DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT
+"""Maps how names of text encoders end in old files of diffusers to PEFT's."""
 NAMINGS = "in diffusers, PEFT, kohya, LyCORIS or original naming"
-PARAMETERS = ("weight", "bias")
 REFUSED = {
     "oft_": "OFT",
     "ia3_": "IA3",
@@ -83,72 +74,67 @@ ENDINGS = {
     "dora_scale": "dora_scale",
     "lora_magnitude_vector": "lora_magnitude_vector",
     "lora_magnitude_vector.weight": "lora_magnitude_vector",
+    "magnitude": "lora_magnitude_vector",  # ai-toolkit
 }
 """Maps how files end a tensor's name to what it is to its module's method, as `methods` has it."""
 LONGEST = max(ending.count(".") for ending in ENDINGS) + 2  # words, with the name of an adapter
 NAMED = ("lora_", "hada_", "lokr_")  # PEFT may put the name of an adapter behind these
 
-FILES_KNOWN, MODULES_KNOWN = 8, 16
+FILES_KNOWN = 8
 
-Named = Mapping[str, Mapping[str, Mapping[str, str]]]
-"""Maps part -> module as the file names it -> what it is of those in `ENDINGS` -> its key."""
+
+@dataclass(slots=True)
+class NamedModule:
+    """Holds the tensors of one module of an adapter file: what each is, of those in `ENDINGS`, ->
+    its key. `scope`: what PEFT's configuration calls the model that the module is in.
+    """
+
+    scope: str
+    keys: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTensors:
+    """Sorts the tensors of a file by part, and by module as the file names it there. `extras` are
+    those of unknown names; `original`: names of the network begin as trainers that work on the
+    original code let them begin.
+    """
+
+    parts: Mapping[str, Mapping[str, NamedModule]]
+    extras: tuple[str, ...]
+    original: bool
 
 
 # a file is described before it is read
 @lru_cache(maxsize=FILES_KNOWN)
-def unified(path: str, keys: tuple[str, ...]) -> tuple[Named, tuple[str, ...]]:
-    """Sorts the tensors of a LoRA file by part and module; those of unknown names come second.
+def unified(path: str, keys: tuple[str, ...]) -> NamedTensors:
+    """Sorts the tensors of a LoRA file.
 
     InputError for methods that are not supported, for a tensor that is given twice or stands beside
     a known method without being of it, and for a file without any known name.
     """
     _refuse_others(path, keys)
-    prefixes, renamings = _prefixes(), _renamings()
-    named: dict[str, dict[str, dict[str, str]]] = {part: {} for part in renamings}
+    prefixes, renaming = _prefixes(), _network_renaming()
+    named: dict[str, dict[str, NamedModule]] = {NETWORK: {}}
     extras: dict[str, tuple[str, str]] = {}
     for key in keys:
-        part, name = _place(key, prefixes)
+        part, name, scope = _place(key, prefixes)
         if part:
-            (name,) = convert_state_dict({name: None}, renamings[part])
+            (name,) = convert_state_dict({name: None}, renaming if part == NETWORK else OLD_TEXT)
         module, tensor = _split(name)
         if not part or not tensor:
             extras[key] = part, name
             continue
-        entry = named[part].setdefault(module, {})
-        if tensor in entry:
+        entry = named.setdefault(part, {}).setdefault(module, NamedModule(scope))
+        if tensor in entry.keys:
             raise InputError(
                 f"{path}: says {layer_of(key)} twice ({key}), expected one LoRA in a file"
             )
-        entry[tensor] = key
+        entry.keys[tensor] = key
+    if CLIP_G in named and CLIP_L not in named and FIRST_CLIP in named:
+        named[CLIP_L] = named.pop(FIRST_CLIP)  # the first of the two that the file is for
     _check_known(path, named, extras)
-    return named, tuple(extras)
-
-
-# a model has many LoRAs
-@lru_cache(maxsize=MODULES_KNOWN)
-def layer_names(
-    parameters: tuple[str, ...], names: LoraNames | None
-) -> Mapping[str, tuple[Rows, ...]]:
-    """Maps every name that a LoRA file may have for a layer to the layers of the module whose rows
-    it is, in order. `names`: those of a network's family, None for a text encoder.
-    """
-    split = (name.rpartition(".") for name in parameters)
-    paths = dict.fromkeys(path for path, _, parameter in split if parameter in PARAMETERS)
-    original = "" if names is None else names.originals
-    further = resolve_name(original)(paths) if original else {}
-    own = {alias: (Rows(path),) for path in paths for alias in _levels(path, names is None)}
-    dotted: dict[str, tuple[Rows, ...]] = {**further, **own}
-    return {name.replace(".", "_"): rows for name, rows in dotted.items()} | dotted
-
-
-def _levels(path: str, of_text: bool) -> Iterable[str]:
-    """Yields a layer's names with and without a level: transformers' CLIPTextModel lost its own,
-    files may not.
-    """
-    yield path
-    for level in LEVELS if of_text else ():
-        yield path.removeprefix(level)
-        yield f"{level}{path.removeprefix(level)}"
+    return NamedTensors(named, tuple(extras), any(map(_begins_originally, keys)))
 
 
 def layer_of(key: str) -> str:
@@ -171,33 +157,38 @@ def _has(family: ModelFamily, name: str) -> bool:
     return name.startswith(tuple(f"{root}{end}" for root in family.lora.roots for end in "._"))
 
 
-def _place(key: str, prefixes: Mapping[str, str]) -> tuple[str, str]:
-    """Returns a tensor's part ("": unknown) and its name in it."""
-    name = key.removeprefix("base_model.model.")
-    for prefix, part in prefixes.items():
+def _place(key: str, prefixes: Collection[str]) -> tuple[str, str, str]:
+    """Returns a tensor's part ("": unknown), its name in it, and the scope of its settings."""
+    name = key.removeprefix(WRAPPED)
+    if text := text_name(name):
+        part, layer, scope = text
+        return part, layer, scope or NETWORK
+    for prefix in prefixes:
         if name.startswith(prefix):
-            return part, name.removeprefix(prefix)
-    return (NETWORK if any(_has(family, name) for family in families()) else ""), name
+            return NETWORK, name.removeprefix(prefix), NETWORK
+    known = any(_has(family, name) for family in families())
+    return (NETWORK if known else ""), name, NETWORK
 
 
-def _prefixes() -> Mapping[str, str]:
-    """Maps how names in files begin to the part of a pipeline."""
+def _begins_originally(key: str) -> bool:
+    return key.startswith(ORIGINAL_PREFIXES)
+
+
+def _prefixes() -> Collection[str]:
+    """Lists how the names of networks' tensors in files begin."""
     of_families = (
         prefix
         for family in families()
         for prefix in (*family.lora.prefixes, f"{family.network.part}.")
     )
-    return TEXT_PREFIXES | dict.fromkeys((*NETWORK_PREFIXES, *of_families), NETWORK)
+    return dict.fromkeys((*NETWORK_PREFIXES, *of_families))
 
 
-def _renamings() -> Mapping[str, Mapping[str, str]]:
-    """Maps each part of a pipeline to how names in old files of diffusers become PEFT's."""
-    networks = {
+def _network_renaming() -> Mapping[str, str]:
+    """Maps how names in old files of diffusers end to PEFT's."""
+    return {
         old: new for family in families() for old, new in resolve_name(family.lora.renaming).items()
     }
-    return {NETWORK: networks} | dict.fromkeys(
-        TEXT_PARTS, DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT
-    )
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -215,7 +206,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _refuse_others(path: str, tensors: Iterable[str]) -> None:
     checkpoint = "first_stage_model.", *(files.network.prefixes[0] for files in all_files())
-    if any(key.startswith(checkpoint) and "lora" not in key for key in tensors):
+    if any(key.startswith(checkpoint) and not _split(key)[1] for key in tensors):
         raise InputError(
             f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"
         )
@@ -234,7 +225,11 @@ def _refuse_others(path: str, tensors: Iterable[str]) -> None:
             )
 
 
-def _check_known(path: str, named: Named, extras: Mapping[str, tuple[str, str]]) -> None:
+def _check_known(
+    path: str,
+    named: Mapping[str, Mapping[str, NamedModule]],
+    extras: Mapping[str, tuple[str, str]],
+) -> None:
     if not any(named.values()):
         raise InputError(
             f"{path}: no LoRA for {supported()} {NAMINGS}: {next(iter(extras))} is unknown"

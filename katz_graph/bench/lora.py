@@ -175,8 +175,7 @@ def _copied(target: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tenso
 
 
 def _use(sets: WeightSets, loras: tuple[Lora, ...]) -> float:
-    part = usual().part
-    return _seconds(lambda: sets.use(loras, part))
+    return _seconds(lambda: sets.use(loras))
 
 
 def _seconds(action: Callable[[], object]) -> float:

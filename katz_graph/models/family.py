@@ -217,7 +217,7 @@ class LoraNames:
     """Declares how LoRA files name the modules of a network: behind one of `prefixes` with
     underscores for dots, or by paths, which begin with one of `roots`, diffusers' or the original
     code's. `renaming` maps diffusers' names of tensors to PEFT's; `originals` names the function
-    from the paths of all modules to the layers of the original code, each with the modules whose
+    from the names of all parameters to those in the original code, each with the parameters whose
     rows are its own, none where files have diffusers' names alone. Both as `module:name`.
     """
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,8 @@ PARAMETERS = {"scale": "weight"}  # of norms, in the original code
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Names a layer of the module, and its share of the original's rows: from `start` to `stop` of
-    `of` equal parts. `swapped`: its two halves are the other way round there.
+    """Names a layer or parameter of the module, and its share of the original's rows: from `start`
+    to `stop` of `of` equal parts. `swapped`: its two halves are the other way round there.
     """
 
     layer: str
@@ -69,22 +69,42 @@ class Renaming:
                 return self._rows(known, number, number == str(blocks - 1))
         return ()
 
-    def originals(self, paths: Collection[str]) -> dict[str, tuple[Rows, ...]]:
-        """Returns the original layers of a module whose layers have these paths, each with what
-        `rows` makes of it.
+    def originals(self, parameters: Collection[str]) -> dict[str, tuple[Rows, ...]]:
+        """Returns the original names of a module's parameters, each with the parameters whose rows
+        it is. A layer that comes apart also has a name for each piece: its own and a number.
         """
+        present = frozenset(parameters)
+        found: dict[str, tuple[Rows, ...]] = {
+            name: (Rows(own),) for name, own in self.tensors.items() if own in present
+        }
+        for layer, names in self._layers(present):
+            for parameter in ("weight", "bias"):
+                rows = tuple(replace(one, layer=f"{one.layer}.{parameter}") for one in names)
+                if not all(one.layer in present for one in rows):
+                    continue
+                others = (old for old, new in PARAMETERS.items() if new == parameter)
+                for original in (parameter, *others):
+                    found[f"{layer}.{original}"] = rows
+                for place, one in enumerate(rows if len(rows) > 1 else ()):
+                    found[f"{layer}.{place}.{parameter}"] = (Rows(one.layer),)
+        return found
+
+    def _layers(self, parameters: Collection[str]) -> Iterator[tuple[str, tuple[Rows, ...]]]:
+        """Yields the original layers of a module with these parameters, each with what `rows` makes
+        of it.
+        """
+        paths = {name.rpartition(".")[0] for name in parameters}
         words = {word for path in paths for word in path.split(".") if word.isdigit()}
-        numbers, found = sorted(words, key=int), {}
+        numbers = sorted(words, key=int)
         for known, names in self.layers.items():
-            there = [
+            present = [
                 number
                 for number in (numbers if NUMBER in known else [""])
                 if all(name.replace(NUMBER, number) in paths for name in names)
             ]
-            for number in there:
-                last = number == there[-1]
-                found[known.replace(NUMBER, number)] = self._rows(known, number, last)
-        return found
+            for number in present:
+                last = number == present[-1]
+                yield known.replace(NUMBER, number), self._rows(known, number, last)
 
     def _rows(self, known: str, number: str, last: bool) -> tuple[Rows, ...]:
         """Returns the layers of the module that a layer of the table is in one block."""

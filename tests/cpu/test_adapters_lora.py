@@ -9,9 +9,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, lora, lora_file, recipes, unet
 
+from katz_graph.adapters.encoders import text_parts
 from katz_graph.adapters.fit import fit
+from katz_graph.adapters.layers import layouts
 from katz_graph.adapters.lora import read_lora
-from katz_graph.adapters.naming import NETWORK, layer_names
+from katz_graph.adapters.naming import NETWORK
 from katz_graph.errors import InputError
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
@@ -52,7 +54,7 @@ def refused(path, words, family="sd1"):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_three_namings_are_one_file(family):
     files = [read_lora(lora(family, naming=naming).file) for naming in NAMINGS]
-    parts = [UNETS, "text_encoder", *(["text_encoder_2"] if family == "sdxl" else [])]
+    parts = [UNETS, *text_parts(one.encoder for one in recipes(family)[1].encoders)]
     modules = [unet(family), *encoders(family)]
     for part, module in zip(parts, modules, strict=True):
         fitted = [fit(file, part, weights(module)) for file in files]
@@ -64,12 +66,12 @@ def test_three_namings_are_one_file(family):
             same_methods(fitted[0], other)
     shapes = {len(method.shape) for method in fit(files[0], UNETS, weights(unet(family))).values()}
     assert shapes == {2, 4}
-    assert bool(files[0].parts["text_encoder_2"]) == (family == "sdxl")
+    assert ("clip_g" in files[0].parts) == (family == "sdxl")
 
 
 def test_a_lora_without_text_encoder():
     parts = read_lora(lora("sdxl", text_encoder=False).file).parts
-    assert (parts["text_encoder"], parts["text_encoder_2"]) == ({}, {})
+    assert parts.keys() == {NETWORK}
 
 
 def test_old_diffusers_names(tmp_path):
@@ -365,12 +367,8 @@ def originally_named(family):
     """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of
     checkpoints has it.
     """
-    names = layer_names(tuple(weights(unet(family))), UNETS.lora)
-    checkpoint = {
-        f"model.diffusion_model.{name}.{parameter}": name
-        for name in names
-        for parameter in ("weight", "bias")
-    }
+    names = layouts(tuple(weights(unet(family))), UNETS.lora).original
+    checkpoint = {f"model.diffusion_model.{name}": name.rpartition(".")[0] for name in names}
     converted = convert_ldm_unet_checkpoint(checkpoint, unet(family).config)
     return {
         name.removesuffix(".weight"): alias

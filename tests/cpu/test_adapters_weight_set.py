@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, assert_same, lora, lora_file, pipeline_folder, recipes, snapshot
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from katz_graph.adapters.encoders import text_parts
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError, RunError
@@ -37,6 +38,11 @@ MADE = (
 )
 
 
+def parts_of(clip):
+    """The parts of LoRA files that are for each text encoder of a model."""
+    return list(text_parts(one.encoder for one in clip.encoders))
+
+
 def loras(family, *strengths):
     return tuple(
         lora(family, strength, **made) for strength, made in zip(strengths, MADE, strict=False)
@@ -53,7 +59,7 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     module = load_unet(family, dtype)
     before = snapshot(module)
     chosen = loras(family, 0.7, -0.4, 1.3)
-    assert WeightSets(module).use(chosen, "unet") > 0
+    assert WeightSets(module).use(chosen) > 0
     files = [
         (fit(read_lora(one.file), UNETS, dict(module.named_parameters())), one.strength)
         for one in chosen
@@ -85,14 +91,14 @@ def test_a_hundred_switches_leave_no_trace(dtype):
     reached: dict[tuple, dict] = {}
     for _ in range(100):
         chosen = tuple(choice.sample(loras("sdxl", 0.5, 1.0, -2.0), choice.randint(0, 3)))
-        sets.use(chosen, "unet")
-        assert sets.resident == tuple((one, "unet") for one in chosen)
+        sets.use(chosen)
+        assert sets.resident == tuple((one, ()) for one in chosen)
         if chosen in reached:
             assert_same(module, reached[chosen])
         else:
             reached[chosen] = snapshot(module)
     assert len(reached) > 10
-    sets.use((), "unet")
+    sets.use(())
     assert_same(module, before)
     assert {name: weight.data_ptr() for name, weight in module.named_parameters()} == addresses
 
@@ -100,9 +106,9 @@ def test_a_hundred_switches_leave_no_trace(dtype):
 def test_order_is_the_order_of_the_graph_and_differs_only_by_rounding():
     module = load_unet("sd1", torch.float16)
     sets, (first, second) = WeightSets(module), loras("sd1", 0.9, 0.8)
-    sets.use((first, second), "unet")
+    sets.use((first, second))
     one = snapshot(module)
-    sets.use((second, first), "unet")
+    sets.use((second, first))
     for name, weight in module.state_dict().items():
         torch.testing.assert_close(weight, one[name], rtol=2e-3, atol=1e-6)
 
@@ -110,21 +116,21 @@ def test_order_is_the_order_of_the_graph_and_differs_only_by_rounding():
 def test_strength_zero_is_none_and_what_is_resident_costs_nothing():
     module = load_unet("sd1")
     sets, before = WeightSets(module), snapshot(module)
-    assert sets.use(loras("sd1", 0.0, 0.0), "unet") == 0.0
+    assert sets.use(loras("sd1", 0.0, 0.0)) == 0.0
     assert_same(module, before)
     first, second = loras("sd1", 1.0, 0.0)
-    sets.use((first,), "unet")
-    assert sets.use((first, second), "unet") == 0.0
-    assert sets.use((first,), "unet") == 0.0
+    sets.use((first,))
+    assert sets.use((first, second)) == 0.0
+    assert sets.use((first,)) == 0.0
     twice = snapshot(module)
-    assert sets.use((first, first), "unet") > 0.0  # a LoRA may stand twice in a graph
+    assert sets.use((first, first)) > 0.0  # a LoRA may stand twice in a graph
     assert any(not torch.equal(value, twice[name]) for name, value in module.state_dict().items())
 
 
 def test_only_touched_weights_are_kept():
     module = load_unet("sd1")
     sets = WeightSets(module)
-    sets.use(loras("sd1", 1.0), "unet")
+    sets.use(loras("sd1", 1.0))
     kept = sets.originals.tensors
     assert 0 < len(kept) < len(dict(module.named_parameters()))
     assert all(one.device.type == "cpu" for one in kept.values())
@@ -134,10 +140,10 @@ def test_only_touched_weights_are_kept():
 def test_a_lora_that_does_not_fit_changes_nothing(resident):
     module = load_unet("sd1")
     sets = WeightSets(module)
-    sets.use(loras("sd1", *resident), "unet")
+    sets.use(loras("sd1", *resident))
     before, wanted = snapshot(module), sets.resident
     with pytest.raises(InputError, match="made for another architecture"):
-        sets.use((*loras("sd1", 0.3), lora("sdxl")), "unet")
+        sets.use((*loras("sd1", 0.3), lora("sdxl")))
     assert_same(module, before)
     assert sets.resident == wanted
 
@@ -148,17 +154,17 @@ def test_a_set_that_comes_back_is_copied(monkeypatch):
     kept = KeptSets()
     sets, before = WeightSets(module, kept=kept), snapshot(module)
     first, second = loras("sd1", 1.0, 0.4)
-    sets.use((first,), "unet")
+    sets.use((first,))
     made = snapshot(module)
-    sets.use((second,), "unet")
+    sets.use((second,))
     assert kept.bytes == 0
-    sets.use((first,), "unet")
+    sets.use((first,))
     assert kept.bytes > 0
-    sets.use((second,), "unet")
+    sets.use((second,))
     monkeypatch.setattr(WeightSets, "_write", None)
-    sets.use((first,), "unet")
+    sets.use((first,))
     assert_same(module, made)
-    sets.use((), "unet")
+    sets.use(())
     assert_same(module, before)
     kept.forget(sets)
     assert kept.bytes == 0
@@ -169,14 +175,14 @@ def test_kept_sets_stay_within_their_budget():
     one = KeptSets()
     sets = WeightSets(module, kept=one)
     for _ in range(2):
-        sets.use(loras("sd1", 1.0), "unet")
-        sets.use((), "unet")
+        sets.use(loras("sd1", 1.0))
+        sets.use(())
     size = one.bytes
     few = KeptSets(2.5 * size)
     sets = WeightSets(module, kept=few)
     choice = random.Random(1)
     for _ in range(60):
-        sets.use((lora("sd1", choice.choice([0.1, 0.2, 0.3, 0.4, 0.5]), **MADE[0]),), "unet")
+        sets.use((lora("sd1", choice.choice([0.1, 0.2, 0.3, 0.4, 0.5]), **MADE[0]),))
         assert few.bytes <= 2.5 * size
     assert few.bytes == 2 * size
 
@@ -209,10 +215,10 @@ def test_sets_are_kept_for_processors_only():
 def test_a_weight_that_is_not_restored_is_found(monkeypatch):
     module = load_unet("sd1")
     sets = WeightSets(module)
-    sets.use(loras("sd1", 1.0), "unet")
+    sets.use(loras("sd1", 1.0))
     next(iter(sets.originals.tensors.values())).flatten()[0] += 1
     with pytest.raises(RunError, match="is not what it was"):
-        sets.use((), "unet")
+        sets.use(())
 
 
 def test_a_failure_in_the_middle_restores_the_base(monkeypatch):
@@ -228,19 +234,19 @@ def test_a_failure_in_the_middle_restores_the_base(monkeypatch):
 
     monkeypatch.setattr(WeightSets, "_write", fail_later)
     with pytest.raises(MemoryError):
-        sets.use(loras("sd1", 1.0), "unet")
+        sets.use(loras("sd1", 1.0))
     assert_same(module, before)
     assert sets.resident == ()
     monkeypatch.undo()
-    sets.use(loras("sd1", 1.0), "unet")
-    sets.use((), "unet")
+    sets.use(loras("sd1", 1.0))
+    sets.use(())
     assert_same(module, before)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_encoders_follow_the_same_rule(family):
     store, clip = ModelStore(), recipes(family)[1]
-    for part, recipe in zip(("text_encoder", "text_encoder_2"), clip.encoders, strict=False):
+    for part, recipe in zip(parts_of(clip), clip.encoders, strict=True):
         module = store.text_encoder(recipe.encoder, "cpu", torch.float16)
         sets, before = WeightSets(module), snapshot(module)
         sets.use(loras(family, 0.5, 0.7), part)
@@ -249,7 +255,7 @@ def test_text_encoders_follow_the_same_rule(family):
         )
         sets.use((lora(family, text_encoder=False),), part)  # touches the UNet only
         assert_same(module, before)
-        sets.use((), "unet")
+        sets.use(())
         assert_same(module, before)
 
 
@@ -263,13 +269,14 @@ def test_equal_to_what_diffusers_merges(family, naming):
     theirs.fuse_lora(lora_scale=0.7)
     theirs.unload_lora_weights()
     module = load_unet(family)
-    WeightSets(module).use((lora(family, 0.7, naming=naming),), "unet")
+    WeightSets(module).use((lora(family, 0.7, naming=naming),))
     assert_rounded_alike(module, theirs.unet.state_dict())
     store, clip = ModelStore(), recipes(family)[1]
-    for part, recipe in zip(("text_encoder", "text_encoder_2"), clip.encoders, strict=False):
+    places = ("text_encoder", "text_encoder_2")
+    for place, part, recipe in zip(places, parts_of(clip), clip.encoders, strict=False):
         encoder = store.text_encoder(recipe.encoder, "cpu", torch.float32)
         WeightSets(encoder).use((lora(family, 0.7, naming=naming),), part)
-        assert_rounded_alike(encoder, getattr(theirs, part).state_dict())
+        assert_rounded_alike(encoder, getattr(theirs, place).state_dict())
 
 
 def assert_rounded_alike(module, expected):
@@ -292,7 +299,7 @@ def second_encoder_only(folder):
 
 
 @pytest.mark.parametrize("alone_first", [True, False])
-def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(
+def test_a_text_encoder_takes_the_part_of_its_model_wherever_it_was_used_before(
     tmp_path, alone_first
 ):
     """SDXL's second text encoder is the refiner's only one: a worker has it once, whoever asks for
@@ -314,8 +321,8 @@ def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(
     assert torch.equal(after, before)  # the originals were kept once
 
 
-def test_one_file_has_a_part_for_each_place(tmp_path):
-    """The same LoRA, resident for one place, is another set for the other."""
+def test_one_file_has_a_part_for_each_model(tmp_path):
+    """The same LoRA, resident for one model's encoder, is another set for the other's."""
     tensors = load_file(lora_file("sdxl"))
     second = {key: value for key, value in tensors.items() if key.startswith("text_encoder_2.")}
     first = {
@@ -326,9 +333,9 @@ def test_one_file_has_a_part_for_each_place(tmp_path):
     recipe = recipes("sdxl")[1].encoders[1].encoder
     modules = [ModelStore().text_encoder(recipe, "cpu", torch.float32) for _ in range(2)]
     sets = WeightSets(modules[0])
-    sets.use(wanted, "text_encoder")
-    assert sets.use(wanted, "text_encoder_2") > 0
-    WeightSets(modules[1]).use(wanted, "text_encoder_2")
+    sets.use(wanted, ("clip_l",))
+    assert sets.use(wanted, ("clip_g",)) > 0
+    WeightSets(modules[1]).use(wanted, ("clip_g",))
     assert_same(modules[0], snapshot(modules[1]))
 
 
@@ -396,11 +403,11 @@ def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(
     module = copy.deepcopy(load_unet("sdxl", torch.float16)).to("meta")
     sets = WeightSets(module)
     with Bus() as first:
-        sets.use((one,), "unet")
+        sets.use((one,))
     with Bus() as second:
-        sets.use((other,), "unet")
+        sets.use((other,))
     with Bus() as restored:
-        sets.use((), "unet")
+        sets.use(())
     weights = sum(original.nbytes for original in sets.originals.tensors.values())
     factors = sum(value.nbytes for key, value in halves.items() if key.startswith("unet."))
     assert not any(changed for bus in (first, second, restored) for *_, changed in bus.crossed)
@@ -415,10 +422,10 @@ def test_originals_on_the_device_cross_the_bus_when_it_needs_the_room(monkeypatc
     sets = WeightSets(module, beside=lambda: nullcontext(math.inf))
     one, other = loras("sdxl", 0.5)[0], loras("sdxl", 0.8)[0]
     with Bus() as made:
-        sets.use((one,), "unet")
-        sets.use((other,), "unet")
+        sets.use((one,))
+        sets.use((other,))
         factors = bytes_to(made, "meta") // 2
-        sets.use((), "unet")
+        sets.use(())
     assert bytes_to(made, "cpu") == 0 and bytes_to(made, "meta") == 2 * factors > 0
     weights = sets.originals.device_bytes
     with Bus() as returned:
@@ -426,8 +433,8 @@ def test_originals_on_the_device_cross_the_bus_when_it_needs_the_room(monkeypatc
     assert weights / 2 <= bytes_to(returned, "cpu") < 0.9 * weights
     assert sets.originals.device_bytes == weights - bytes_to(returned, "cpu")
     with Bus() as again:
-        sets.use((one,), "unet")
-        sets.use((), "unet")
+        sets.use((one,))
+        sets.use(())
     assert bytes_to(again, "meta") == factors + bytes_to(returned, "cpu")
 
 
@@ -437,12 +444,12 @@ def test_originals_that_move_to_the_host_change_no_bit(dtype):
     before = snapshot(module)
     sets, plain = WeightSets(module, beside=lambda: nullcontext(math.inf)), WeightSets(alone)
     for number, chosen in enumerate((loras("sdxl", 0.5, 1.0), loras("sdxl", -0.3))):
-        sets.use(chosen, "unet")
-        plain.use(chosen, "unet")
+        sets.use(chosen)
+        plain.use(chosen)
         assert_same(module, snapshot(alone))
         sets.originals.give_back([sets.originals.device_bytes / 2, math.inf][number])
     assert sets.originals.device_bytes == 0
-    sets.use((), "unet")
+    sets.use(())
     assert_same(module, before)
 
 

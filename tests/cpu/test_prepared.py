@@ -231,7 +231,7 @@ def test_projections_side_by_side_are_computed_as_one_and_patched_apart(family: 
             fuse_projections(module)
             assert sum(hasattr(one, FUSED) for one in module.modules()) > 4
         sets = WeightSets(module)
-        sets.use(loras(family, 0.7, -0.4), "unet")
+        sets.use(loras(family, 0.7, -0.4))
         return module.mid_block.attentions[0].transformer_blocks[0].attn1.to_q.weight, unet_call(
             module
         )
@@ -250,9 +250,9 @@ def test_loras_are_added_and_taken_out_of_channels_last_weights(dtype: torch.dty
         module = ModelStore().network(recipes("sd1")[0].network, "cpu", dtype)
         module.to(memory_format=layout)
         before, sets = snapshot(module), WeightSets(module)
-        sets.use(loras("sd1", 0.7, -0.4, 1.3), "unet")
+        sets.use(loras("sd1", 0.7, -0.4, 1.3))
         with_loras = snapshot(module)
-        sets.use((), "unet")
+        sets.use(())
         assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
         return before, with_loras
 

@@ -4,6 +4,7 @@ same weights bit for bit, fused rows and swapped halves included.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import permutations
 from pathlib import Path
@@ -31,6 +32,7 @@ from transformers import (
     T5EncoderModel,
 )
 
+from katz_graph.adapters.encoders import text_name, text_parts
 from katz_graph.adapters.fit import check_loras, fit
 from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.methods import Lora as LoraMethod
@@ -40,7 +42,7 @@ from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.flux.family import FAMILY as FLUX
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.recipe import Lora, ModelRecipe
+from katz_graph.recipe import Component, Lora, ModelRecipe
 
 Tensors = dict[str, Tensor]
 EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
@@ -202,9 +204,9 @@ def weights(module: nn.Module) -> Tensors:
 def merged(module: nn.Module, path: Path, tensors: Mapping[str, Tensor]) -> Tensors:
     """Returns the weights that a LoRA changes, as it leaves them; takes it out again."""
     sets, before = WeightSets(module), weights(module)
-    sets.use((saved(path / "lora.safetensors", tensors),), "transformer")
+    sets.use((saved(path / "lora.safetensors", tensors),))
     after = weights(module)
-    sets.use((), "")
+    sets.use(())
     restored = weights(module)
     assert all(same_bytes(restored[name], value) for name, value in before.items())
     return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
@@ -514,38 +516,117 @@ def text_encoders() -> dict[str, nn.Module]:
     }
 
 
+CLIPS = {
+    "clip_l": {"hidden_act": "quick_gelu"},
+    "clip_h": {"hidden_act": "gelu"},
+    "clip_g": {"hidden_act": "gelu", "architectures": ["CLIPTextModelWithProjection"]},
+}
+OTHERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "qwen3": "Qwen3Model"}
+LAYER = {
+    "clip": "text_model.encoder.layers.0.mlp.fc1",
+    "t5": "encoder.block.0.layer.0.SelfAttention.q",
+    "mt5": "encoder.block.0.layer.0.SelfAttention.q",
+    "qwen3": "model.layers.0.self_attn.q_proj",
+}
+
+
+def encoder_part(kind: str) -> Component:
+    values = CLIPS.get(kind) or {"architectures": [OTHERS[kind]]}
+    return Component("", (), json.dumps(values))
+
+
+@pytest.mark.defect(5)
+@pytest.mark.parametrize(
+    ("prefix", "model", "number"),
+    # the model's text encoders, and the number of the one that the name is for
+    [
+        ("lora_te_", ["clip_l"], 0),
+        ("lora_te1_", ["clip_l", "clip_g", "t5"], 0),
+        ("text_encoder.", ["clip_l", "t5"], 0),
+        ("text_encoders.clip_l.transformer.", ["clip_l"], 0),
+        ("clip_l.", ["clip_l", "t5"], 0),
+        ("lora_te2_", ["clip_l", "clip_g"], 1),
+        ("lora_te2_", ["clip_g"], 0),
+        ("lora_te2_", ["clip_l"], None),
+        ("lora_te2_", ["clip_l", "t5"], None),
+        ("lora_te_", ["clip_g"], 0),
+        ("lora_te1.", ["clip_g"], 0),
+        ("text_encoder_2.", ["clip_g"], 0),
+        ("text_encoders.clip_g.transformer.", ["clip_g"], 0),
+        ("text_encoders.clip_g.", ["clip_l", "clip_g"], 1),
+        ("text_encoders.clip_g.transformer.", ["clip_l"], None),
+        ("text_encoders.clip_l.transformer.", ["clip_g"], None),
+        ("clip_g.", ["clip_l", "clip_g"], 1),
+        ("lora_te_", ["clip_h"], 0),
+        ("text_encoders.clip_h.transformer.", ["clip_h"], 0),
+        ("text_encoders.clip_l.transformer.", ["clip_h"], None),
+    ],
+)  # fmt: skip
+def test_a_name_is_for_a_kind_of_encoder(prefix: str, model: list[str], number: int | None) -> None:
+    assert taken_by(prefix, "clip", model) == number
+
+
+@pytest.mark.defect(5)
+@pytest.mark.parametrize(
+    ("prefix", "kind", "model", "number"),
+    [
+        ("lora_te2_", "t5", ["clip_l", "t5"], 1),
+        ("lora_te3_", "t5", ["clip_l", "t5"], 1),
+        ("lora_te3_", "t5", ["clip_l", "clip_g", "t5"], 2),
+        ("lora_te3_", "t5", ["clip_l", "clip_g"], None),
+        ("text_encoder_2.", "t5", ["clip_l", "t5"], 1),
+        ("text_encoder_3.", "t5", ["clip_l", "clip_g", "t5"], 2),
+        ("text_encoders.t5xxl.transformer.", "t5", ["clip_l", "t5"], 1),
+        ("text_encoders.t5xxl.transformer.", "t5", ["mt5"], None),
+        ("t5.", "t5", ["clip_l", "clip_g", "t5"], 2),
+        ("lora_te2_", "mt5", ["mt5"], 0),
+        ("text_encoders.mt5xl.transformer.", "mt5", ["mt5"], 0),
+        ("lora_te1_", "qwen3", ["qwen3"], 0),
+        ("text_encoder.", "qwen3", ["qwen3"], 0),
+        ("text_encoders.qwen3_4b.transformer.", "qwen3", ["qwen3"], 0),
+        ("text_encoders.llama.transformer.", "qwen3", ["qwen3"], None),
+    ],
+)
+def test_a_name_of_a_long_text_s_layer_is_for_its_architecture(
+    prefix: str, kind: str, model: list[str], number: int | None
+) -> None:
+    assert taken_by(prefix, kind, model) == number
+
+
+def taken_by(prefix: str, kind: str, model: list[str]) -> int | None:
+    layer = LAYER[kind] if prefix.endswith(".") else LAYER[kind].replace(".", "_")
+    found = text_name(f"{prefix}{layer}.lora_down.weight")
+    assert found is not None
+    part, name, _ = found
+    assert name == f"{layer}.lora_down.weight"
+    parts = list(text_parts(map(encoder_part, model)))
+    (number,) = [place for place, one in enumerate(parts) if part in one] or [None]
+    return number
+
+
 @pytest.mark.parametrize(
     ("encoder", "part", "layer"),
     [
-        ("clip", "text_encoder", "lora_te1_text_model_encoder_layers_0_mlp_fc1"),
-        ("clip", "text_encoder", "text_encoder.text_model.encoder.layers.0.mlp.fc1"),
-        ("clip", "text_encoder", "text_encoders.clip_l.transformer.text_model.encoder.layers.0.mlp.fc1"),
-        ("clip", "text_encoder_2", "lora_te2_text_model_encoder_layers_0_mlp_fc1"),
-        ("t5", "text_encoder_2", "lora_te2_encoder_block_0_layer_0_SelfAttention_q"),
-        ("t5", "text_encoder_2", "lora_te3_encoder_block_0_layer_0_SelfAttention_q"),
-        ("t5", "text_encoder_3", "lora_te3_encoder_block_0_layer_0_SelfAttention_q"),
-        ("t5", "text_encoder_2", "text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q"),
-        ("qwen3", "text_encoder", "lora_te1_layers_0_self_attn_q_proj"),
-        ("qwen3", "text_encoder", "text_encoders.qwen3_4b.transformer.model.layers.0.self_attn.q_proj"),
+        ("clip", "clip", "text_model_encoder_layers_0_mlp_fc1"),
+        ("clip", "clip", "encoder_layers_0_mlp_fc1"),
+        ("clip", "clip", "text_model.encoder.layers.0.mlp.fc1"),
+        ("t5", "t5", "encoder_block_0_layer_0_SelfAttention_q"),
+        ("t5", "t5", "encoder.block.0.layer.0.SelfAttention.q"),
+        ("qwen3", "qwen3", "layers_0_self_attn_q_proj"),
+        ("qwen3", "qwen3", "model.layers.0.self_attn.q_proj"),
     ],
-)  # fmt: skip
+)
 def test_text_encoders_of_transformers_take_their_layers(
     encoder: str, part: str, layer: str, tmp_path: Path
 ) -> None:
     module = text_encoders()[encoder]
     name = {"clip": "fc1.weight", "t5": "SelfAttention.q.weight", "qwen3": "q_proj.weight"}[encoder]
     rows, inputs = next(w.shape for n, w in module.named_parameters() if n.endswith(name))
-    tensors = {f"{layer}.{end}": value for end, value in lora(rows, inputs).items()}
+    prefix = "text_encoder." if "." in layer else "lora_te_"
+    tensors = {f"{prefix}{layer}.{end}": value for end, value in lora(rows, inputs).items()}
     used = saved(tmp_path / "lora.safetensors", tensors)
-    (changed,) = fit(read_lora(used.file), part, weights(module))
+    (changed,) = fit(read_lora(used.file), (part,), weights(module))
     assert changed.endswith(name)
-
-
-def test_a_clip_takes_nothing_of_t5_s(tmp_path: Path) -> None:
-    layer = "lora_te3_encoder_block_0_layer_0_SelfAttention_q"
-    tensors = {f"{layer}.{end}": value for end, value in lora(32, 32).items()}
-    used = saved(tmp_path / "lora.safetensors", tensors)
-    assert not fit(read_lora(used.file), "text_encoder_2", weights(text_encoders()["clip"]))
 
 
 # Files that do not fit
@@ -556,7 +637,7 @@ def refused(kind: Kind, path: Path, tensors: Mapping[str, Tensor], words: str) -
     before = weights(module)
     used = saved(path / "lora.safetensors", tensors)
     with pytest.raises(InputError, match=words) as caught:
-        WeightSets(module).use((used,), "transformer")
+        WeightSets(module).use((used,))
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
     assert_equal(weights(module), before)
 

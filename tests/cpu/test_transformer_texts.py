@@ -13,10 +13,11 @@ from node_calls import call
 from transformers import CLIPTextModelWithProjection, T5EncoderModel
 from transformers_made import EACH, in_stages, inputs
 
+from katz_graph.adapters.encoders import text_parts
 from katz_graph.bench.random_models import Kind, draw_network
 from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.errors import InputError
-from katz_graph.executor.worker.models import TEXT_PARTS, DeviceModels
+from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading.merge import merged_clip
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.text.kinds import kind_of, pooled_text_width
@@ -212,11 +213,12 @@ def test_what_overflows_in_half_precision_is_computed_wider(
     wide = kind in ("flux", "z_image")
     assert models.dtype_of(model.network) == (torch.float32 if wide else torch.float16)
     for recipe in (clip, merged_clip(clip, clip, (("", 0.5, 0.5),))):
-        for number, one in enumerate(recipe.encoders):
+        encoders = recipe.encoders
+        for one, parts in zip(encoders, text_parts(one.encoder for one in encoders), strict=True):
             long = kind_of(one.encoder).name in ("t5", "mt5", "qwen3")
             wanted = torch.float32 if long else torch.float16
             assert models.text_dtype_of(one.encoder) == wanted
-            live = models._module(one.encoder, TEXT_PARTS[number])
+            live = models.residents.get(models._loadable(one.encoder, parts))
             assert live.dtype == wanted
 
 

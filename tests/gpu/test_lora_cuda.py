@@ -77,6 +77,6 @@ def test_a_weight_set_is_taken_out_bit_for_bit(
     sets = WeightSets(module, beside=beside)  # type: ignore[arg-type]
     chosen = tuple(Lora(file_identity(path), 0.7) for path in models.loras)
     for wanted in (chosen, chosen[:1], chosen[1:], ()):
-        sets.use(wanted, "unet")
+        sets.use(wanted)
     assert sets.originals.tensors
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())

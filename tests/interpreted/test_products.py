@@ -185,14 +185,14 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
         "lora_patch",
         lambda patches, choose: (launches.append(patches), launch(patches, choose)),
     )
-    sets.use(chosen, "unet")
+    sets.use(chosen)
     (patches,) = launches
     assert len(patches) == len(sets.touched) > 50
     for patch in patches:
         expected = torch.empty_like(patch.weight)
         reference([Patch(expected, patch.original, patch.deltas)])
         check(patch.weight, expected, exact_sum(patch.original, patch.deltas))
-    sets.use((), "unet")
+    sets.use(())
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
 
 

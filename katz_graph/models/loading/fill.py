@@ -65,5 +65,19 @@ def refill(module: nn.Module, copies: Mapping[str, Tensor]) -> None:
         weight.copy_(copies[name], non_blocking=True)
 
 
+def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters and the buffers of numbers that files hold, by name."""
+    computed = {
+        f"{path}.{name}" if path else name
+        for path, one in module.named_modules()
+        for name in one._non_persistent_buffers_set
+    }
+    return {
+        name: tensor
+        for name, tensor in named_tensors(module).items()
+        if name not in computed and tensor.is_floating_point()
+    }
+
+
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}

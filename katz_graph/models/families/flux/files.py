@@ -85,7 +85,12 @@ PROCESSORS: Mapping[str, tuple[str, ...]] = {
     "single_blocks.{}.proj_lora": RENAMING.layers["single_blocks.{}.linear2"],
 }
 """Names the layers as XLabs' trainer does, by the processors of attention that it puts in."""
-OF_LORAS = replace(RENAMING, layers={**RENAMING.layers, **PROCESSORS})
+FURTHER: Mapping[str, tuple[str, ...]] = {
+    "img_in.proj": RENAMING.layers["img_in"],  # in OneTrainer's OMI names
+    # in ComfyUI's names of XLabs' and USO's layers
+    "single_blocks.{}.linear1_qkv": RENAMING.layers["single_blocks.{}.linear1"][:3],
+}
+OF_LORAS = replace(RENAMING, layers={**RENAMING.layers, **PROCESSORS, **FURTHER})
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:

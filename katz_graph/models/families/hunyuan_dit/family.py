@@ -83,6 +83,8 @@ FAMILY = ModelFamily(
             "mlp_t5",
             "pooler",
             "final_layer",
+            "style_embedder",
+            "text_embedding_padding",
         ),
         originals=f"{FOLDER}.files:RENAMING.originals",
     ),

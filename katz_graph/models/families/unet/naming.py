@@ -29,12 +29,18 @@ BLOCK = re.compile(
 )
 
 
-def originals(paths: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
-    """Maps the names that a UNet's modules have in the original code to the modules."""
+def originals(parameters: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
+    """Maps the names that a UNet's parameters have in the original code to the parameters."""
+    split = [name.rpartition(".") for name in parameters]
+    paths = {path for path, _, _ in split}
     layers = len(
         {path.split(".")[3] for path in paths if path.startswith("down_blocks.0.resnets.")}
     )
-    return {name: (Rows(path),) for path in paths if (name := _original(path, layers, paths))}
+    return {
+        f"{name}.{parameter}": (Rows(f"{path}.{parameter}"),)
+        for path, _, parameter in split
+        if (name := _original(path, layers, paths))
+    }
 
 
 def _original(path: str, layers: int, paths: Collection[str]) -> str:

@@ -85,6 +85,8 @@ FAMILY = ModelFamily(
             "all_final_layer",
             "x_embedder",
             "final_layer",
+            "x_pad_token",
+            "cap_pad_token",
         ),
         originals=f"{FOLDER}.files:RENAMING.originals",
     ),

@@ -1,0 +1,98 @@
+"""Resolves the names that adapter files give to text encoders: to a kind of encoder, wherever it
+stands in a model. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+
+from katz_graph.models.configuration import config
+from katz_graph.models.fetching.file_cache import FileCache
+from katz_graph.models.text.kinds import kind_of
+from katz_graph.recipe import Component, FileIdentity
+
+TextParts = tuple[str, ...]
+"""The parts of a file that are for one text encoder of a model."""
+
+FIRST_CLIP = "clip"  # of a model, whichever it is
+CLIP_L, CLIP_G, CLIP_H = "clip_l", "clip_g", "clip_h"
+T5 = "t5"  # any of that architecture
+TITLES = {
+    FIRST_CLIP: "CLIP",
+    CLIP_L: "CLIP-L",
+    CLIP_G: "CLIP-G",
+    CLIP_H: "CLIP-H",
+    T5: "T5",
+    "t5xxl": "T5",
+    "mt5xl": "mT5",
+    "qwen3": "Qwen3",
+    "qwen3_4b": "Qwen3",
+    "bert": "BERT",
+    "hydit_clip": "BERT",
+}
+"""Maps the parts for text encoders to the names of encoders in messages."""
+
+# by where an encoder stands in the pipeline that it was trained in: diffusers, PEFT, kohya, LyCORIS
+BY_PLACE = re.compile(r"((?:lora_te|text_encoder_?)([123]?))[._](.+)")
+# by its kind: ComfyUI, and OneTrainer's OMI
+BY_KIND = re.compile(r"(?:text_encoders\.(\w+)|(clip_[lgh]|t5))\.(?:transformer\.)?(.+)")
+LAYERS: Mapping[str, re.Pattern[str]] = {
+    FIRST_CLIP: re.compile(
+        "text_model_|text_projection|encoder_layers_|final_layer_norm"
+        "|embeddings_(token|position)_embedding(?!s)"
+    ),
+    T5: re.compile("encoder_block_|encoder_final_layer_norm|shared"),
+    "bert": re.compile("bert_|encoder_layer_|embeddings_|pooler_"),
+    "qwen3": re.compile("model_|layers_|embed_tokens|norm"),
+}
+"""Maps architectures to how the names of their layers begin, with underscores for dots."""
+BARE = ("text_model.", "encoder.block.")  # layers of text encoders that PEFT saves alone
+FILES_KNOWN = 256
+
+
+def text_name(name: str) -> tuple[str, str, str] | None:
+    """Splits the name of a tensor for a text encoder: the part of the file that it belongs to, its
+    name in the encoder, and the name of the encoder in diffusers' metadata. None for other names.
+    """
+    if match := BY_KIND.fullmatch(name):
+        return match[1] or match[2], match[3], ""
+    match = BY_PLACE.fullmatch(name)
+    if match is None and not name.startswith(BARE):
+        return None
+    scope, place, layer = (match[1], match[2], match[3]) if match else ("", "", name)
+    flat = layer.replace(".", "_")
+    kind = next((kind for kind, names in LAYERS.items() if names.match(flat)), "")
+    if kind == FIRST_CLIP and place == "2":
+        kind = CLIP_G
+    return (kind, layer, scope) if kind and (kind, place) != (FIRST_CLIP, "3") else None
+
+
+def text_parts(encoders: Iterable[Component]) -> Iterator[TextParts]:
+    """Yields the parts of adapter files that are for each of a model's text encoders."""
+    first: TextParts = (FIRST_CLIP,)
+    for encoder in encoders:
+        kind = kind_of(encoder)
+        if not kind.rows:
+            # mT5 has the architecture of T5
+            yield T5 if kind.width == "d_model" else kind.name, kind.packs
+            continue
+        open_clip = config(encoder).get("hidden_act", "quick_gelu") == "gelu"
+        own = CLIP_L if not open_clip else CLIP_G if kind.projects else CLIP_H
+        yield *first, own
+        first = ()
+
+
+@lru_cache(maxsize=FILES_KNOWN)
+def taken_by_texts(file: FileIdentity) -> bool:
+    """Returns whether a LoRA file may change how texts are encoded, by its header."""
+    return any(map(is_for_text, FileCache.of_this_machine().entries(file)))
+
+
+def is_for_text(key: str) -> bool:
+    """Returns whether a tensor is for a text encoder, of whatever kind."""
+    return text_name(key.removeprefix(WRAPPED)) is not None
+
+
+WRAPPED = "base_model.model."  # before names of modules that PEFT wraps
