@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.knobs import Share
-from katz_graph.models.loading.merge import merged_clip, merged_model
+from katz_graph.models.loading.merge import Scales, merge_notes, merged_clip, merged_model
 from katz_graph.node import Node, Widget
 from katz_graph.patches import (
     ContinuousSampling,
@@ -164,8 +165,8 @@ class ModelMergeSimple(Node, category=MERGING):
 
     ratio: Share = 1.0
 
-    def run(self, model1: Model, model2: Model) -> Model:
-        return merged_model(model1, model2, (("", self.ratio, 1.0 - self.ratio),))
+    def run(self, context: Context, model1: Model, model2: Model) -> Model:
+        return _merged_models(context, model1, model2, (("", self.ratio, 1.0 - self.ratio),))
 
 
 class ModelMergeBlocks(Node, category=MERGING):
@@ -177,7 +178,7 @@ class ModelMergeBlocks(Node, category=MERGING):
     middle: Share = 1.0
     out: Share = 1.0
 
-    def run(self, model1: Model, model2: Model) -> Model:
+    def run(self, context: Context, model1: Model, model2: Model) -> Model:
         ratios = {
             "mid_block.": self.middle,
             "up_blocks.": self.out,
@@ -185,16 +186,19 @@ class ModelMergeBlocks(Node, category=MERGING):
             "conv_out.": self.out,
             "": self.input,
         }
-        return merged_model(
-            model1, model2, tuple((part, ratio, 1.0 - ratio) for part, ratio in ratios.items())
+        return _merged_models(
+            context,
+            model1,
+            model2,
+            tuple((part, ratio, 1.0 - ratio) for part, ratio in ratios.items()),
         )
 
 
 class ModelMergeAdd(Node, category=MERGING):
     """The sum of the weights of two models of one shape, one of them usually a difference."""
 
-    def run(self, model1: Model, model2: Model) -> Model:
-        return merged_model(model1, model2, (("", 1.0, 1.0),))
+    def run(self, context: Context, model1: Model, model2: Model) -> Model:
+        return _merged_models(context, model1, model2, (("", 1.0, 1.0),))
 
 
 class ModelMergeSubtract(Node, category=MERGING):
@@ -202,8 +206,8 @@ class ModelMergeSubtract(Node, category=MERGING):
 
     multiplier: Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)] = 1.0
 
-    def run(self, model1: Model, model2: Model) -> Model:
-        return merged_model(model1, model2, (("", self.multiplier, -self.multiplier),))
+    def run(self, context: Context, model1: Model, model2: Model) -> Model:
+        return _merged_models(context, model1, model2, (("", self.multiplier, -self.multiplier),))
 
 
 class CLIPMergeSimple(Node, category=MERGING):
@@ -213,5 +217,16 @@ class CLIPMergeSimple(Node, category=MERGING):
 
     ratio: Share = 1.0
 
-    def run(self, clip1: Clip, clip2: Clip) -> Clip:
-        return merged_clip(clip1, clip2, (("", self.ratio, 1.0 - self.ratio),))
+    def run(self, context: Context, clip1: Clip, clip2: Clip) -> Clip:
+        merged = merged_clip(clip1, clip2, (("", self.ratio, 1.0 - self.ratio),))
+        for note in merge_notes(clip1, clip2):
+            context.warn(note)
+        return merged
+
+
+def _merged_models(context: Context, model1: Model, model2: Model, scales: Scales) -> Model:
+    """Returns the merged model; warns of weights that only one of the two has."""
+    merged = merged_model(model1, model2, scales)
+    for note in merge_notes(model1, model2):
+        context.warn(note)
+    return merged

@@ -1,17 +1,20 @@
 """Makes recipes of merged models, and checks from configurations that two fit together. Computing
 the weights is the executor's.
-
-Never imports torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from katz_graph.errors import InputError
 from katz_graph.models.configuration import config
 from katz_graph.models.family import architecture, family_of
 from katz_graph.recipe import ClipRecipe, Component, Lora, MergedComponent, ModelRecipe
+
+if TYPE_CHECKING:
+    from katz_graph.models.loading.shapes import Shapes
 
 Scales = tuple[tuple[str, float, float], ...]
 """Lists (beginning of a weight's name, factor of the first, factor of the second); the last
@@ -29,6 +32,7 @@ SHAPE_OF_TEXT = (
 
 
 MOST_MERGED = 64  # models in one merge, each as often as it is used
+MAX_NAMES = 3  # of weights, in a message
 
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
@@ -42,6 +46,7 @@ def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> Mod
             f"the {family_of(first.network).network.noun}s have different shapes "
             f"({other} and {one})"
         )
+    _check_shapes(first.network, second.network)
     return replace(
         first,
         network=_merged((first.network, first.loras), (second.network, second.loras), scales),
@@ -66,9 +71,58 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
                     f"{other.encoder.folder}: does not merge with {one.encoder.folder}: its {name} "
                     f"is {got}, the other's {wanted}"
                 )
+        _check_shapes(one.encoder, other.encoder)
         merged = _merged((one.encoder, first.loras), (other.encoder, second.loras), scales)
         encoders.append(replace(one, encoder=merged))
     return replace(first, encoders=tuple(encoders), loras=())
+
+
+def merge_notes(first: ModelRecipe | ClipRecipe, second: ModelRecipe | ClipRecipe) -> Iterator[str]:
+    """Yields warnings about weights that only one of two merged models has: such of the first stay
+    as they are, such of the second are left out.
+    """
+    for one, other in zip(_modules(first), _modules(second), strict=True):
+        ours, theirs = _differing(one, other)
+        for names, counted, owner, lacks, what in (
+            (ours.keys() - theirs.keys(), ours, one, other, "stay as they are"),
+            (theirs.keys() - ours.keys(), theirs, other, one, "are left out"),
+        ):
+            if names:
+                yield (
+                    f"{lacks.folder}: lacks {len(names)} of the {len(counted)} weights of "
+                    f"{owner.folder}, which {what} in the merged model: {_first(sorted(names))}"
+                )
+
+
+def _modules(model: ModelRecipe | ClipRecipe) -> list[Component]:
+    if isinstance(model, ModelRecipe):
+        return [model.network]
+    return [one.encoder for one in model.encoders]
+
+
+def _check_shapes(one: Component, other: Component) -> None:
+    """Raises InputError where weights of one name have different shapes."""
+    ours, theirs = _differing(one, other)
+    for name in ours.keys() & theirs.keys():
+        if ours[name] != theirs[name]:
+            raise InputError(
+                f"{other.folder}: does not merge with {one.folder}: its {name} has shape "
+                f"{list(theirs[name])}, the other's {list(ours[name])}; merge models of one size"
+            )
+
+
+def _differing(one: Component, other: Component) -> tuple[Shapes, Shapes]:
+    """Returns the shapes of two modules' weights; nothing where one configuration is both's."""
+    if dict(config(one)) == dict(config(other)):
+        return {}, {}
+    from katz_graph.models.loading.shapes import parameter_shapes  # imports torch
+
+    return parameter_shapes(one), parameter_shapes(other)
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(names[:MAX_NAMES])}{more}"
 
 
 def _merged(
