@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 EDITOR := web/editor
 NEW_ENOUGH := const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)
+TORCH := import torch; v = torch.version; built = f"CUDA {v.cuda}" if v.cuda else f"ROCm {v.hip}" if v.hip else "processors"; print(f"torch {torch.__version__}, built for {built}; GPUs here: {torch.cuda.device_count()}")
 LAYERS := nodes executor kernels web workflows
 
 # Tests start hundreds of processes; without caches of byte code each of them compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint types bytecode check packages editor check-editor editor-sources editor-sources-here editor-in-browser docs clean
+.PHONY: setup run test torch-build lint types bytecode check packages editor check-editor editor-sources editor-sources-here editor-in-browser docs clean
 
 setup: $(VENV)/.installed
 
@@ -25,10 +26,15 @@ run: setup
 
 test:
 	$(MAKE) --no-print-directory --jobs 2 setup packages
+	@$(MAKE) --no-print-directory torch-build
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory --jobs 3 types bytecode editor-sources
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory editor-in-browser
+
+# PyPI's torch for Linux is built for CUDA, other indices have builds for processors alone.
+torch-build: setup
+	@$(BIN)/python -c '$(TORCH)'
 
 lint:
 	$(BIN)/ruff check .

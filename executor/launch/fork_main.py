@@ -1,8 +1,10 @@
 """Runs a fork server: loads what workers need, then makes each of them by forking, as the driver
 asks.
 
-Only a process that is one thread, and in which nothing has touched CUDA, can be forked. Where a
-library has done otherwise, the fork begins anew as `worker_main`, and loads for itself.
+Only a process with a single thread, in which nothing has initialised CUDA, can be forked. GPUs are
+hidden while libraries load, since some ask torch for them, and torch may ask CUDA's runtime. Where
+a library starts threads or initialises CUDA all the same, workers are started as `worker_main`,
+load for themselves, and their output says why.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +31,8 @@ from katz_graph.ipc.child_main import end_with
 
 WORKER = "katz_graph.executor.launch.worker_main"
 CONNECTION = "katz_graph.executor.transport.connection"
+# the second has torch count GPUs by the first, where it would ask CUDA's runtime
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 LOOKS, LOOK = 10, 0.005  # at most so many, so many seconds apart
 THREADS = Path("/proc/self/task")
 
@@ -36,12 +40,10 @@ THREADS = Path("/proc/self/task")
 def main() -> None:
     control, threads, module = begin()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
-    # libraries ask torch for GPUs when they are loaded; this answers without CUDA
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     loaded, finish = socket.socketpair()
     watching = end_with(control.fileno(), unless=loaded.fileno())
     # what cannot be loaded here fails in the workers as well, and there somebody is told
-    with suppress(BaseException):
+    with hidden_gpus(), suppress(BaseException):
         for needed in (CONNECTION, module):
             importlib.import_module(needed)
     finish.close()
@@ -49,6 +51,23 @@ def main() -> None:
     loaded.close()
     imports_are_done()
     ForkLoop(control, threads).serve()
+
+
+@contextmanager
+def hidden_gpus() -> Iterator[None]:
+    """Hides GPUs from torch: it answers that there are none without asking NVML or CUDA's runtime,
+    which would start threads or leave this process unfit to be forked. Nothing of the answer stays.
+    """
+    before = {name: os.environ.get(name) for name in NO_GPUS}
+    os.environ.update(NO_GPUS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class ForkLoop:
@@ -86,16 +105,34 @@ class ForkLoop:
         self._await(life, lambda: self._let_go(pid, running, life))
 
     def _forked(self, entry: str, connected: int, output: int, life: int) -> int | None:
-        """Forks a process that becomes a worker; returns its number, or None."""
-        alone = _is_alone()
+        """Forks a process that becomes a worker, or starts one that loads for itself; returns its
+        number, or None.
+        """
         try:
+            if others := _other_threads():
+                _explain(output, f"has other threads ({', '.join(others)})")
+                return self._started(entry, connected, output)
             pid = os.fork()
         except OSError as error:
             os.write(output, f"a process could not be forked: {error}\n".encode())
             return None
         if pid == 0:
-            self._become(entry, connected, output, life, alone)
+            self._become(entry, connected, output, life)
         return pid
+
+    def _started(self, entry: str, connected: int, output: int) -> int:
+        """Starts a worker without a fork, in which other threads' locks would stay held."""
+        os.set_inheritable(connected, True)
+        return os.posix_spawn(
+            sys.executable,
+            self._command(entry, connected),
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)],
+            setsid=True,
+        )
+
+    def _command(self, entry: str, connected: int) -> list[str]:
+        return [*PYTHON, "-m", WORKER, str(self._threads), entry, str(connected)]
 
     def _has_ended(self, running: int, life: int) -> None:
         ended = os.waitid(os.P_PIDFD, running, os.WEXITED | os.WNOWAIT)
@@ -122,7 +159,7 @@ class ForkLoop:
             self._awaited.unregister(running)
         os.close(running)
 
-    def _become(self, entry: str, connected: int, output: int, life: int, alone: bool) -> NoReturn:
+    def _become(self, entry: str, connected: int, output: int, life: int) -> NoReturn:
         """Becomes a worker."""
         try:
             os.setsid()
@@ -136,12 +173,10 @@ class ForkLoop:
             os.close(output)
             os.close(life)
             prepare_to_compute(self._threads)
-            if not alone or _has_touched_cuda():
+            if _has_initialised_cuda():
+                _explain(sys.stderr.fileno(), "has initialised CUDA")
                 os.set_inheritable(connected, True)
-                os.execv(
-                    sys.executable,
-                    [*PYTHON, "-m", WORKER, str(self._threads), entry, str(connected)],
-                )
+                os.execv(sys.executable, self._command(entry, connected))
             run_worker(entry, socket.socket(fileno=connected))
         except BaseException:
             traceback.print_exc()
@@ -158,19 +193,37 @@ def _is_gone(life: int) -> bool:
     return bool(asked.poll(0))
 
 
-def _is_alone() -> bool:
-    """Returns whether this process is one thread; waits a moment for one that just ended."""
+def _other_threads() -> list[str]:
+    """Returns the names of this process's other threads, also of those that Python does not know;
+    waits a moment for one that just ended.
+    """
     for _ in range(LOOKS):
-        if len(list(THREADS.iterdir())) == 1:
-            return True
+        others = [thread for thread in THREADS.iterdir() if thread.name != str(os.getpid())]
+        if not others:
+            return []
         time.sleep(LOOK)
-    return False
+    return [_name(thread) for thread in others]
 
 
-def _has_touched_cuda() -> bool:
-    """Returns whether CUDA, which no process inherits, was initialised in the parent process."""
+def _name(thread: Path) -> str:
+    with suppress(OSError):  # it has just ended
+        return (thread / "comm").read_text().strip()
+    return "ended"
+
+
+def _has_initialised_cuda() -> bool:
+    """Returns whether the parent process has initialised CUDA, which no process inherits."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda._is_in_bad_fork())
+
+
+def _explain(output: int, why: str) -> None:
+    """Writes to a worker's output that it is not forked, and why."""
+    os.write(
+        output,
+        f"this worker loads its libraries anew, which takes seconds: the process to fork it from "
+        f"{why}\n".encode(),
+    )
 
 
 def _tell(life: int, number: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import diffusers
 import torch
+from diffusers.utils import torch_utils
 
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker.main import serve
@@ -35,4 +36,13 @@ def work_on_gpu(connection: Connection) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         for number in range(torch.cuda.device_count()):
             torch.cuda.get_device_properties(number)
+    find_gpus_again()
     work(connection)
+
+
+def find_gpus_again() -> None:
+    """Has diffusers look again for GPUs, which were hidden while it was loaded: packs may ask for
+    its device.
+    """
+    torch_utils.TorchDeviceBackend._detect_device_type.cache_clear()
+    torch_utils.torch_device = torch_utils.get_device()

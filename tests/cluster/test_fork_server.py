@@ -25,8 +25,12 @@ from pathlib import Path
 def tell(connection):
     command = Path("/proc/self/cmdline").read_text().split("\\0")
     connection.send(("told", [os.getpid(), command, len(os.listdir("/proc/self/fd")), os.environ["OPENBLAS_NUM_THREADS"]]))
-    while connection.receive()[0] == "child":
-        connection.send(("child", subprocess.Popen(["sleep", "600"]).pid))
+    while (asked := connection.receive()[0]) != "end":
+        if asked == "child":
+            connection.send(("child", subprocess.Popen(["sleep", "600"]).pid))
+        else:
+            names = ("CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK")
+            connection.send(("gpus", [os.environ.get(name) for name in names]))
     os._exit(7)
 """
 Make = Callable[..., ForkServer]
@@ -54,6 +58,18 @@ def told(forked: Forked) -> tuple[Connection, Any]:
     return connection, connection.receive()[1]
 
 
+ASKS_FOR_GPUS = """
+import torch
+torch.cuda._is_compiled = lambda: True
+torch.cuda._raw_device_count_nvml = lambda: -1
+torch._C._cuda_getDeviceCount = lambda: threading.Thread(target=time.sleep, args=(600,), daemon=True).start() or 0
+torch.cuda.is_available()
+"""
+"""What a library does when it is loaded, with a build for CUDA where NVML gives no answer: torch asks
+CUDA's runtime, which starts threads.
+"""
+
+
 def began_anew(command: list[str]) -> bool:
     return "katz_graph.executor.launch.worker_main" in command
 
@@ -73,26 +89,60 @@ def test_all_are_alike_and_none_holds_what_is_of_another(make: Make, tmp_path: P
         connection.close()
 
 
+@pytest.mark.defect(20)
+@pytest.mark.parametrize("visible", ["0,1", None])
+def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_forked(
+    make: Make, monkeypatch: pytest.MonkeyPatch, visible: str | None
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK"):
+        monkeypatch.delenv(name, raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    forked = make(ASKS_FOR_GPUS).fork("made_for_a_test:tell")
+    connection, (_, command, *_) = told(forked)
+    connection.send(("gpus", None))
+    assert connection.receive()[1] == [visible, None]
+    assert not began_anew(command)
+    forked.let_go()
+    connection.close()
+
+
+@pytest.mark.defect(20)
+@pytest.mark.defect(37)
 @pytest.mark.parametrize(
-    "loaded",
+    ("loaded", "why"),
     [
         pytest.param(
-            "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", id="thread"
+            "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+            "has other threads (python",
+            id="thread",
         ),
         pytest.param(
-            "import torch\ntorch.cuda._is_in_bad_fork = lambda: os.getppid() != DRIVER", id="CUDA"
+            "import torch\ntorch.cuda._is_in_bad_fork = lambda: os.getppid() != DRIVER",
+            "has initialised CUDA",
+            id="CUDA",
         ),
     ],
 )
-def test_who_cannot_be_forked_begins_anew(make: Make, loaded: str) -> None:
-    """In the same process: whoever has its number finds it there."""
-    forked = make(loaded.replace("DRIVER", str(os.getpid()))).fork("made_for_a_test:tell")
+def test_who_cannot_be_forked_begins_anew(
+    make: Make, tmp_path: Path, loaded: str, why: str
+) -> None:
+    """In a process with the same number; a process with threads is not forked even for that."""
+    forks = tmp_path / "forks"
+    noted = f"os.register_at_fork(before=lambda: Path({str(forks)!r}).touch())"
+    loaded = loaded.replace("DRIVER", str(os.getpid()))
+    forked = make(f"{noted}\n{loaded}").fork("made_for_a_test:tell")
     connection, (pid, command, _, threads) = told(forked)
     assert began_anew(command) and pid == forked.pid and threads == "3"
+    assert why in forked.output.readline()
+    assert forks.exists() is (why == "has initialised CUDA")
+    connection.send(("child", None))
+    child = connection.receive()[1]
     connection.send(("end", None))
     eventually(lambda: forked.is_over, 10)
     assert forked.code == 7
     forked.let_go()
+    eventually(lambda: not runs(child), 10)  # of its session
     connection.close()
 
 

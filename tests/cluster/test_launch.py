@@ -13,6 +13,7 @@ import fake_worker
 import pytest
 import slow_cuda
 import torch
+from diffusers.utils import torch_utils
 from processes import below, eventually, runs
 
 from katz_graph.bench.worker_threads import WorkerThreads
@@ -24,6 +25,7 @@ from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
+from katz_graph.executor.launch.work import find_gpus_again
 from katz_graph.executor.measure.device import METHOD
 from katz_graph.executor.measure.store import CostStore, Rates
 from katz_graph.executor.messages import Ping, Pong
@@ -94,6 +96,21 @@ def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(
         WAITING["GOMP_SPINCOUNT"]
     ]
     print(f"a process of the real worker was ready after {seconds:.2f} s")
+
+
+@pytest.mark.defect(20)
+def test_gpus_that_were_hidden_from_libraries_are_found_in_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert torch_utils.get_device() == "cpu"
+    monkeypatch.setattr(torch_utils, "torch_device", torch_utils.torch_device)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.accelerator, "is_available", lambda: True)
+        patched.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+        find_gpus_again()
+        assert torch_utils.get_device() == torch_utils.torch_device == "cuda"
+    find_gpus_again()
+    assert torch_utils.get_device() == "cpu"
 
 
 def test_a_thread_answers_and_ends() -> None:
