@@ -13,9 +13,7 @@ import importlib.util
 import os
 import pkgutil
 import secrets
-import select
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -30,7 +28,6 @@ from katz_graph.files.settings import prepare_to_compute
 from katz_graph.ipc.child_main import end_with
 
 START_TIMEOUT = 100.0  # seconds; less than the supervisor's, since this one knows more to say
-LOOK = 0.1  # seconds between looks whether a start has failed
 LOOPBACK = "127.0.0.1"
 
 
@@ -178,19 +175,13 @@ class RayLauncher:
             actor = made.remote()
             host, port = listener.getsockname()[:2]
             work = actor.work.remote(host, port, token, self.entry, self.threads)
+
+            def check() -> None:
+                if self.closing.is_set() or ray.wait([work], timeout=0)[0]:
+                    raise Closed(how_it_ended(work))
+
             try:
-                deadline = time.monotonic() + START_TIMEOUT
-                while not select.select([listener], [], [], LOOK)[0]:
-                    if (
-                        self.closing.is_set()
-                        or time.monotonic() > deadline
-                        or ray.wait([work], timeout=0)[0]
-                    ):
-                        raise RunError(
-                            f"its Ray actor on {self.place.host} did not connect: "
-                            f"{how_it_ended(work)}"
-                        )
-                connection = accept(listener, token)
+                connection = accept(listener, token, START_TIMEOUT, check)
             except BaseException as error:
                 ray.kill(actor)
                 if isinstance(error, Closed):

@@ -198,7 +198,7 @@ class Connection:
         except OSError as error:
             close_all(descriptors)
             raise Closed(f"receiving failed: {error}") from None
-        except (Closed, ProtocolError):
+        except BaseException:  # also of torch: no memory for what arrives
             close_all(descriptors)
             self.shut_down()
             raise
@@ -287,8 +287,14 @@ class Outbox:
         """Queues a message. Descriptors may be closed afterwards. TypeError for one that cannot be
         sent.
         """
-        frame = self._connection.frame(body)
-        self._waiting.put((frame, tuple(os.dup(descriptor) for descriptor in descriptors)))
+        frame, copies = self._connection.frame(body), list[int]()
+        try:
+            for descriptor in descriptors:
+                copies.append(os.dup(descriptor))
+        except OSError:
+            close_all(copies)
+            raise
+        self._waiting.put((frame, tuple(copies)))
 
     def close(self) -> None:
         """Sends nothing more after what waits now; what is on its way ends with the connection."""

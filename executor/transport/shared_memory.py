@@ -131,13 +131,15 @@ class SendingPool:
             os.ftruncate(descriptor, HEAD + capacity)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
             segment = MemorySegment(self._made, _mapped(descriptor, HEAD + capacity))
-        except OSError as error:
+            self._register(segment.memory)
+        except BaseException as error:
             os.close(descriptor)
+            if not isinstance(error, OSError):
+                raise
             raise RunError(
                 f"{size / 2**20:.0f} MiB of shared memory between two workers cannot be "
                 f"had: {error}"
             ) from None
-        self._register(segment.memory)
         self._made += 1
         self._segments[segment.number] = segment
         return segment, descriptor

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import socket
+import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from ray_home import run_session
@@ -13,7 +19,8 @@ from ray_home import run_session
 from katz_graph.bench.parity import Models
 from katz_graph.errors import InputError
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
-from katz_graph.executor.launch.ray import RayCluster, RayPlace, find_places
+from katz_graph.executor.launch.ray import RayCluster, RayLauncher, RayPlace, find_places
+from katz_graph.executor.transport.handshake import dial
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +94,47 @@ def test_processors_are_taken_only_where_there_is_no_gpu_unless_more_devices_are
         find_places(nodes, 9)
     with pytest.raises(InputError, match="some devices"):
         find_places([])
+
+
+class RayStandIn:
+    """What `RayLauncher` uses of Ray. Its actor connects to the driver after a silent stranger."""
+
+    def __init__(self) -> None:
+        self.opened: list[Any] = []
+        self.util = SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+
+    def remote(self, actor: object) -> Any:
+        work = SimpleNamespace(remote=self._work)
+        made = SimpleNamespace(remote=lambda: SimpleNamespace(work=work))
+        return SimpleNamespace(options=lambda **_: made)
+
+    def wait(self, works: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return [], works
+
+    def kill(self, actor: object) -> None:
+        pass
+
+    def _work(self, host: str, port: int, token: bytes, *_: object) -> object:
+        self.opened.append(socket.create_connection((host, port)))
+        threading.Thread(target=lambda: self.opened.append(dial(host, port, token))).start()
+        return object()
+
+
+@pytest.mark.defect(39)
+def test_a_silent_stranger_does_not_end_the_wait_for_an_actor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray, scheduling = RayStandIn(), SimpleNamespace(NodeAffinitySchedulingStrategy=MagicMock())
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray.util", ray.util)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", scheduling)  # type: ignore[arg-type]
+    launcher = RayLauncher(RayPlace("id", "127.0.0.1", "cpu"), 1, "entry", threading.Event())
+    began = time.monotonic()
+    actor = launcher.launch("a")
+    assert time.monotonic() - began < 3
+    actor.connection.close()
+    for one in ray.opened:
+        one.close()
 
 
 def test_without_ray_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

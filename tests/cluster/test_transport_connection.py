@@ -4,21 +4,30 @@ error and never takes memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from other_process import descriptors_open
 
+from katz_graph.executor.transport import handshake
 from katz_graph.executor.transport.connection import LARGEST_HEADER, MAGIC, PREFIX, Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
-from katz_graph.executor.transport.handshake import accept, authenticate, dial, listen
+from katz_graph.executor.transport.handshake import (
+    MAX_HANDSHAKES,
+    accept,
+    authenticate,
+    dial,
+    listen,
+)
 
 
 @pytest.fixture
@@ -102,6 +111,30 @@ def test_descriptors_that_nobody_expects_are_closed(pair: tuple[Connection, Conn
 
 
 HUGE = 1 << 62
+
+
+@pytest.mark.defect(45)
+@pytest.mark.parametrize("module", ["torch.empty", "decode"])
+def test_an_error_while_a_message_arrives_leaves_no_descriptor(
+    pair: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory")
+
+    first, second = pair
+    reading, writing = os.pipe()
+    first.send(("message", torch.arange(3)), [reading])
+    os.close(reading)
+    before = descriptors_open()
+    monkeypatch.setattr(f"katz_graph.executor.transport.connection.{module}", fails)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        second.receive_message()
+    assert descriptors_open() == before
+    with pytest.raises(BrokenPipeError):  # nobody has the other end any more
+        os.write(writing, b"x")
+    os.close(writing)
+    with pytest.raises(Closed):  # what follows the message cannot be read
+        first.send(("message", None))
 
 
 @pytest.mark.parametrize(
@@ -206,6 +239,75 @@ def test_who_knows_the_token_is_let_in_past_those_who_do_not() -> None:
     friend.close()
     accepted[0].close()
     listener.close()
+
+
+def silent(stranger: socket.socket) -> None:
+    pass
+
+
+def halfway(stranger: socket.socket) -> None:
+    stranger.sendall(b"x" * 31)
+
+
+def unproven(stranger: socket.socket) -> None:
+    stranger.sendall(b"x" * 32)
+
+
+@pytest.mark.defect(39)
+@pytest.mark.parametrize("knock", [silent, halfway, unproven])
+@pytest.mark.parametrize("strangers", [1, MAX_HANDSHAKES + 20])
+def test_strangers_that_stay_connected_keep_nobody_out(
+    knock: Callable[[socket.socket], None], strangers: int
+) -> None:
+    with (
+        listen("127.0.0.1") as listener,
+        ThreadPoolExecutor(1) as pool,
+        contextlib.ExitStack() as opened,
+    ):
+        port = listener.getsockname()[1]
+        accepted = pool.submit(accept, listener, b"secret", 5.0)
+        for _ in range(strangers):
+            knock(opened.enter_context(socket.create_connection(("127.0.0.1", port))))
+        began = time.monotonic()
+        with contextlib.closing(dial("127.0.0.1", port, b"secret", 5.0)) as friend:
+            friend.send(("hello", 1))
+            with contextlib.closing(accepted.result(5)) as connection:
+                assert connection.receive() == ("hello", 1)
+        assert time.monotonic() - began < 2.5
+
+
+@pytest.mark.defect(39)
+def test_a_stranger_has_a_short_time_and_does_not_end_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 0.1)
+    with listen("127.0.0.1") as listener, ThreadPoolExecutor(1) as pool:
+        port = listener.getsockname()[1]
+        accepted = pool.submit(accept, listener, b"secret", 10.0)
+        with socket.create_connection(("127.0.0.1", port), 5) as stranger:
+            assert len(stranger.recv(32)) == 32
+            assert stranger.recv(32) == b""  # turned away
+        assert not accepted.done()
+        with contextlib.closing(dial("127.0.0.1", port, b"secret")):
+            accepted.result(5).close()
+
+
+@pytest.mark.defect(39)
+def test_what_ends_a_wait_is_noticed_whoever_has_connected() -> None:
+    def failed() -> None:
+        if connected:
+            raise KeyError("the start has failed")
+
+    connected: list[socket.socket] = []
+    with (
+        listen("127.0.0.1") as listener,
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(KeyError),
+    ):
+        accepted = pool.submit(accept, listener, b"secret", 10.0, failed)
+        with socket.create_connection(listener.getsockname()) as stranger:
+            connected.append(stranger)
+            accepted.result(5)
 
 
 def test_an_echo_of_our_own_proof_is_not_let_in() -> None:
