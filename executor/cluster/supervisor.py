@@ -7,9 +7,11 @@ Must not know what workers do; its user assigns, connects and feeds them.
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from katz_graph.errors import Cancelled, RunError
@@ -55,9 +57,7 @@ class Supervisor:
         self._waiting: set[WorkerHandle] = set()  # spares that are ready
         self._all: list[WorkerHandle] = []  # also those that are being buried
         self._started: set[str] = set()  # names whose first worker got ready
-        self._deaths: dict[str, list[float]] = {name: [] for name in launchers}
-        # that ended without having been ready, in a row
-        self._barren: dict[str, int] = dict.fromkeys(launchers, 0)
+        self._losses: dict[str | Launcher, Losses] = {}  # by name; of spares, by their launcher
         self._failures: dict[str, RunError] = {}  # why a name has no worker and gets none
         self._closing = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="katz-heartbeats", daemon=True)
@@ -96,7 +96,8 @@ class Supervisor:
         it may then be added again.
         """
         with self._changed:
-            self._launchers[name], self._deaths[name], self._barren[name] = launcher, [], 0
+            self._launchers[name] = launcher
+            self._losses.pop(name, None)
             self._failures.pop(name, None)
             self._workers[name] = self._launch(name, launcher)
             self._wait_until_started((name,))
@@ -225,9 +226,7 @@ class Supervisor:
     def _bury(self, worker: WorkerHandle, reason: str) -> None:
         with self._changed:
             if self._spares.get(worker.launcher) is worker:
-                # the next one is started with the next replacement
-                del self._spares[worker.launcher]
-                self._waiting.discard(worker)
+                return self._replace_spare(worker, reason)
             if self._closing.is_set() or self._workers.get(worker.name) is not worker:
                 return
             if worker.name not in self._started:
@@ -247,17 +246,9 @@ class Supervisor:
 
     def _replace(self, lost: WorkerHandle, reason: str) -> None:
         """Replaces a lost worker by the spare or a new one, unless that failed too often."""
-        name, now = lost.name, time.monotonic()
+        name = lost.name
         with self._changed:
-            deaths = self._deaths[name] = [
-                when for when in self._deaths[name] if when > now - self._patience.within
-            ] + [now]
-            barren = self._barren[name] = 0 if lost.was_ready else self._barren[name] + 1
-            often, spare = "", None
-            if len(deaths) >= self._patience.deaths:
-                often = f"died {len(deaths)} times within {self._patience.within:g} s"
-            elif barren >= self._patience.barren:
-                often = f"did not start {barren} times in a row"
+            often, spare = self._lost_too_often(name, lost), None
             if often:
                 told = (
                     f"device {name}: its worker {often} and is not started again; the last "
@@ -279,3 +270,44 @@ class Supervisor:
             self._on_abandoned(name, self._failures[name])
         elif spare is not None:
             self._stands_in(spare)
+
+    def _replace_spare(self, lost: WorkerHandle, reason: str) -> None:
+        """Starts another spare at once, unless that failed too often: then with the next worker
+        that is replaced. The lock is held.
+        """
+        del self._spares[lost.launcher]
+        self._waiting.discard(lost)
+        if self._closing.is_set():
+            return
+        if often := self._lost_too_often(lost.launcher, lost):
+            logging.getLogger(__name__).warning(
+                "the spare worker %s, and is started again when it is needed; the last time: %s",
+                often,
+                reason,
+            )
+            del self._losses[lost.launcher]
+        else:
+            self._keep_spare(lost.launcher)
+
+    def _lost_too_often(self, key: str | Launcher, lost: WorkerHandle) -> str:
+        """Counts a loss; says in words how often there were some where it is not to be replaced."""
+        losses = self._losses.setdefault(key, Losses())
+        return losses.too_often(lost.was_ready, self._patience, time.monotonic())
+
+
+@dataclass(slots=True)
+class Losses:
+    """Counts the workers that were lost in one place."""
+
+    deaths: list[float] = field(default_factory=list)
+    not_ready: int = 0  # that ended without having been ready, in a row
+
+    def too_often(self, was_ready: bool, patience: WorkerPatience, now: float) -> str:
+        """Counts one more; says in words how often it was where that is too often, else nothing."""
+        self.deaths = [when for when in self.deaths if when > now - patience.within] + [now]
+        self.not_ready = 0 if was_ready else self.not_ready + 1
+        if len(self.deaths) >= patience.deaths:
+            return f"died {len(self.deaths)} times within {patience.within:g} s"
+        if self.not_ready >= patience.barren:
+            return f"did not start {self.not_ready} times in a row"
+        return ""

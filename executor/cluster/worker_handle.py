@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,7 +106,7 @@ class WorkerHandle:
             self._reason = self._reason or reason
             launched = self._launched
         if launched is not None:
-            launched.kill()
+            _kill(launched)
             launched.connection.shut_down()
 
     def bury(self) -> None:
@@ -133,7 +134,7 @@ class WorkerHandle:
         if self.state == "starting":
             if heartbeat.silence > self._patience.start:
                 self.end(f"it did not start within {self._patience.start:g} s")
-            elif launched is not None and not launched.is_alive():
+            elif launched is not None and not _is_alive(launched):
                 self.end()
         elif isinstance(connection, Connection) and launched is not None and not self._is_over:
             moved = (connection.received, connection.sent if self._pinging else 0)
@@ -142,7 +143,7 @@ class WorkerHandle:
             self._moved = moved
             if heartbeat.silence > self._patience.frozen:
                 self.end(f"it did not answer for {heartbeat.silence:.1f} s")
-            elif self.state == "suspect" and not launched.is_alive():
+            elif self.state == "suspect" and not _is_alive(launched):
                 self.end()
 
     def _live(self) -> None:
@@ -163,15 +164,15 @@ class WorkerHandle:
             self.end()
         reason = self._read(launched.connection)
         self._is_over = True
-        launched.wait(STATUS_TIMEOUT)  # what it says itself is better than that it was killed
-        words = launched.last_words()
-        launched.kill()
+        words = _last_words(launched)
+        _kill(launched)
         launched.connection.shut_down()
         self._stopping.set()
         self._on_ended(self, self._reason or (f"{reason}: {words}" if words else reason))
         if self._pinger.ident is not None:
             self._pinger.join()
-        launched.wait(self._burial)
+        with suppress(Exception):
+            launched.wait(self._burial)
         launched.connection.close()
 
     def _read(self, connection: MessageChannel) -> str:
@@ -217,3 +218,29 @@ class WorkerHandle:
             connection.send(Stop())
         except Closed:
             return
+
+
+# A launcher asks a service of its own, say Ray's, which may be gone before the worker is. That must
+# end neither the thread that reports the loss nor the one that watches all workers.
+
+
+def _is_alive(launched: Launched) -> bool:
+    """Returns whether a worker runs, as far as its launcher knows: else its silence decides."""
+    try:
+        return launched.is_alive()
+    except Exception:
+        return True
+
+
+def _last_words(launched: Launched) -> str:
+    """Waits a moment for how a worker ended: what it says is better than that it was killed."""
+    try:
+        launched.wait(STATUS_TIMEOUT)
+        return launched.last_words()
+    except Exception as error:
+        return f"how it ended is not known: {type(error).__name__}: {error}"
+
+
+def _kill(launched: Launched) -> None:
+    with suppress(Exception):
+        launched.kill()

@@ -25,8 +25,11 @@ from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
+from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.in_process import WorkerThread
 from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.messages import Pong
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 
@@ -142,6 +145,125 @@ def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
         connection.send(("echo", "here"))
         assert told.next("echo")[:2] == ("a", "here")
         eventually(lambda: "spare 0" in supervisor.pids(), 30)  # the next one
+
+
+@pytest.mark.defect(44)
+def test_a_spare_that_dies_is_replaced_at_once(told: Told) -> None:
+    with told.make(spares=True, patience=ENDLESS) as supervisor:
+        supervisor.start()
+        eventually(lambda: "spare 0" in supervisor.pids(), 30)
+        lost = supervisor.pids()["spare 0"]
+        assert lost is not None
+        os.kill(lost, signal.SIGKILL)
+        eventually(lambda: supervisor.pids().get("spare 0", lost) != lost, 30)
+        assert told.items.empty()  # no device has lost anything
+
+
+@pytest.mark.defect(44)
+def test_a_spare_that_always_dies_is_started_again_only_with_a_replacement(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    launcher = FailsAsSpare()
+    patience = WorkerPatience(barren=3)
+    replaced = threading.Event()
+    supervisor = Supervisor(
+        {"a": launcher},
+        on_message=lambda name, message: None,
+        on_lost=lambda name, reason: None,
+        on_replaced=lambda name, connection: replaced.set(),
+        on_abandoned=lambda name, error: None,
+        spares=True,
+        patience=patience,
+    )
+    with supervisor:
+        first = supervisor.start()["a"]
+        eventually(lambda: bool(caplog.records), 5)
+        assert launcher.spares == 3
+        (record,) = caplog.records
+        assert record.getMessage().startswith("the spare worker did not start 3 times in a row")
+        assert record.getMessage().endswith("no memory for another")
+        first.send(("end", None))
+        assert replaced.wait(5)
+        eventually(lambda: launcher.spares == 6, 5)
+
+
+class FailsAsSpare:
+    """Starts workers in threads, and no spares."""
+
+    in_process = False
+    any_device = True
+
+    def __init__(self) -> None:
+        self.spares = 0
+
+    def launch(self, name: str, background: bool = False) -> WorkerThread:
+        if background:
+            self.spares += 1
+            raise RunError("no memory for another")
+        return WorkerThreads(ends).launch(name)
+
+
+def ends(connection: Connection) -> None:
+    """Answers pings; ends, or answers no more, as it is told."""
+    with contextlib.suppress(Closed):
+        connection.send(hello())
+        while (message := connection.receive()) != ("end", None):
+            if message == ("silence", None):
+                while True:
+                    connection.receive()
+            connection.send(Pong())
+
+
+@pytest.mark.defect(45)
+def test_a_loss_is_told_though_whoever_started_the_worker_is_gone() -> None:
+    """As with Ray, whose calls fail when its head is gone."""
+    told: queue.Queue[tuple[str, ...]] = queue.Queue()
+    launcher = Gone()
+    supervisor = Supervisor(
+        {"a": launcher, "b": launcher},
+        on_message=lambda name, message: told.put((name, str(message))),
+        on_lost=lambda name, reason: told.put((name, reason)),
+        on_replaced=lambda name, connection: None,
+        on_abandoned=lambda name, error: told.put((name, str(error))),
+        patience=WorkerPatience(ping=0.05, frozen=0.3, suspect=0.1, deaths=1),
+    )
+    with supervisor:
+        connections = supervisor.start()
+        launcher.is_gone = True
+        connections["a"].send(("end", None))
+        name, reason = told.get(timeout=5)
+        assert (name, "no head" in reason) == ("a", True)
+        assert told.get(timeout=5)[0] == "a"  # it is given up
+        # the other's silence is noticed too
+        connections["b"].send(("silence", None))
+        name, reason = told.get(timeout=5)
+        assert name == "b" and "did not answer" in reason
+
+
+class Gone:
+    """Starts workers in threads; says nothing about them once it `is_gone`."""
+
+    in_process = False
+    any_device = False
+    is_gone = False
+
+    def launch(self, name: str, background: bool = False) -> Any:
+        return Reachable(self, WorkerThreads(ends).launch(name))
+
+
+class Reachable:
+    """Controls a worker as long as its launcher is there."""
+
+    pid = None
+
+    def __init__(self, launcher: Gone, thread: WorkerThread) -> None:
+        self._launcher, self._thread = launcher, thread
+        self.connection = thread.connection
+
+    def __getattr__(self, name: str) -> Any:
+        if self._launcher.is_gone:
+            raise ConnectionError("no head")
+        return getattr(self._thread, name)
 
 
 def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
