@@ -18,8 +18,10 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 
+from katz_graph.host.control_groups import FILE, control_groups
+
 TOPOLOGY = Path("/sys/devices/system/cpu")
-GROUPS, GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+GROUPS, GROUP = Path("/sys/fs/cgroup"), FILE
 # the kernel's number of the one that holds all others
 NAMESPACE, OUTERMOST = Path("/proc/self/ns/pid"), "pid:[4026531836]"
 NAME = "katz-graph/processor"
@@ -76,13 +78,9 @@ def _available() -> list[int]:
 
 def _has_quota() -> bool:
     """Returns whether this process's control group, or one around it, limits its time."""
-    try:
-        lines = GROUP.read_text().splitlines()
-    except OSError:
-        return False
-    for _, controllers, name in (line.split(":", 2) for line in lines):
-        if not controllers or "cpu" in controllers.split(","):
-            root, inside = GROUPS / "cpu" if controllers else GROUPS, Path(name.lstrip("/"))
+    for controllers, path in control_groups(GROUP):
+        if not controllers or "cpu" in controllers:
+            root, inside = GROUPS / "cpu" if controllers else GROUPS, Path(path)
             if any(_is_limited(root / group) for group in (inside, *inside.parents)):
                 return True
     return False

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from katz_graph.host.control_groups import control_groups
+
 Result = TypeVar("Result")
 
 PROC = Path("/proc")
@@ -79,11 +81,10 @@ def _cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[float, float]]:
     """Yields limit and use, without files that the kernel would let go, of the groups that hold
     this process, of either version.
     """
-    for line in _text(proc / "self" / "cgroup").splitlines():
-        _, kinds, path = line.split(":", 2)
-        if not kinds:
+    for controllers, path in control_groups(proc / "self" / "cgroup"):
+        if not controllers:
             yield from _limits(cgroups, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in kinds.split(","):
+        elif "memory" in controllers:
             names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
             yield from _limits(cgroups / "memory", path, *names)
 
@@ -91,7 +92,7 @@ def _cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[float, float]]:
 def _limits(
     root: Path, path: str, limit: str, used: str, reclaimable: str
 ) -> Iterator[tuple[float, float]]:
-    group = root / path.lstrip("/")
+    group = root / path
     for folder in (group, *group.parents):
         if not folder.is_relative_to(root):
             return

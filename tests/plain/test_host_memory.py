@@ -57,6 +57,7 @@ ENDLESS = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_byte
         # a path of the host's, which a container does not see
         ("4:cpu,memory:/gone\n", {"memory": FIRST}, 8, 6),
         ("4:memory:/\n", {"memory": ENDLESS}, 64, 40),
+        pytest.param("\nno group\n0::/a\n\n", {"a": SECOND}, 16, 6, marks=pytest.mark.defect(42)),
     ],
 )
 def test_the_least_limit_counts(

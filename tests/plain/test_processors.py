@@ -99,6 +99,10 @@ def test_cores_come_before_their_second_threads_and_nobody_gets_one_twice(four: 
         ("3:cpuset:/\n2:cpu,cpuacct:/a\n0::/", "cpu/a/cpu.cfs_quota_us", "50000", 0),
         ("1:cpu:/a", "cpu/a/cpu.cfs_quota_us", "-1", 2),
         ("1:cpuset:/a", "cpu/a/cpu.cfs_quota_us", "50000", 2),
+        pytest.param(
+            "\n\nno group\n1:2\n\n0::/a\n", "a/cpu.max", "1 2", 0, marks=pytest.mark.defect(42)
+        ),
+        pytest.param("", "cpu.max", "1 2", 2, marks=pytest.mark.defect(42)),
     ],
 )
 def test_nobody_claims_below_a_quota(
