@@ -9,8 +9,9 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from katz_graph.devices import format_name
 from katz_graph.executor.measure.store import DISTURBED, Contention, CostStore, Rates
-from katz_graph.host.schedule import scheduled
+from katz_graph.host.schedule import scheduled, scheduled_beside
 from katz_graph.ir.device import Device
 
 METHOD = 7  # what is measured below; another number when that changes
@@ -58,30 +59,36 @@ def measure(
 ) -> tuple[float, float, float, float, bool]:
     """Measures floating-point operations a second, bytes a second, seconds a kernel, and bytes a
     second from the host's pinned memory (inf where the device computes in it), on the kinds of work
-    that networks consist of; and tells if other programs took the processors meanwhile.
+    that networks consist of; and returns whether other programs disturbed that: they took the
+    processors, or a GPU took longer time and again.
 
     The rates are those of an undisturbed moment; with `stretch` those of the better moments (the
     first quartile: others may use the machine too) of so many seconds for each kind of work, so
-    that devices which begin at the same time do the same kind all along.
+    that devices which begin at the same time do the same kind all along. What the parent of this
+    process has started counts as a neighbour then, which may take processors.
     """
-    before = scheduled()
+    clock = partial(scheduled_beside, os.getppid()) if stretch else scheduled
+    before = clock()
     with torch.inference_mode():
         probe = (_probe_gpu if device.type == "cuda" else _probe_processor)(device, dtype)
-        arithmetic = _seconds(probe.compute, device, stretch)
-        memory = _seconds(lambda: probe.target.copy_(probe.source), device, stretch)
-        starts = _seconds(probe.start, device, stretch)
+        arithmetic = _timed(probe.compute, device, stretch)
+        memory = _timed(lambda: probe.target.copy_(probe.source), device, stretch)
+        starts = _timed(probe.start, device, stretch)
         part = probe.target[: BYTES // 4]  # pinned memory is dear
         bus = (
             math.inf
             if device.type == "cpu"
-            else part.nbytes / _seconds(_from_host(part), device, stretch)
+            else part.nbytes / _typical(_timed(_from_host(part), device, stretch), stretch)
         )
+    shares = [(clock() - before).share_disturbed]
+    if device.type == "cuda":  # the host's scheduler does not know who else computes there
+        shares += map(_share_lost, (arithmetic, memory, starts))
     return (
-        probe.operations / arithmetic,
-        2 * probe.target.nbytes / memory,
-        starts / probe.kernels,
+        probe.operations / _typical(arithmetic, stretch),
+        2 * probe.target.nbytes / _typical(memory, stretch),
+        _typical(starts, stretch) / probe.kernels,
         bus,
-        (scheduled() - before).share_waited > DISTURBED,
+        max(shares) > DISTURBED,
     )
 
 
@@ -147,15 +154,17 @@ def _from_host(target: Tensor) -> Callable[[], object]:
 
 def contention(alone: Rates, together: Rates) -> Contention:
     """Computes contention from a device's rates alone and while its neighbours do the same, both
-    measured with the same `stretch`.
+    measured with the same `stretch`. It is disturbed where one of the two was.
     """
     return Contention(
         max(1.0, alone.flops_per_second / together.flops_per_second),
         max(1.0, alone.bytes_per_second / together.bytes_per_second),
+        alone.disturbed or together.disturbed,
     )
 
 
-def _seconds(run: Callable[[], object], device: torch.device, stretch: float) -> float:
+def _timed(run: Callable[[], object], device: torch.device, stretch: float) -> list[float]:
+    """Returns the seconds of each of several runs."""
     times: list[float] = []
     began = time.perf_counter()
     least, most = (2, math.inf) if stretch else (1, REPEATS)
@@ -167,7 +176,18 @@ def _seconds(run: Callable[[], object], device: torch.device, stretch: float) ->
         run()
         _wait(device)
         times.append(time.perf_counter() - started)
+    return times
+
+
+def _typical(times: Sequence[float], stretch: float) -> float:
     return statistics.quantiles(times, n=4)[0] if stretch else min(times)
+
+
+def _share_lost(times: Sequence[float]) -> float:
+    """Returns which part of a typical run others took: a device alone takes equally long each
+    time.
+    """
+    return 1 - min(times) / statistics.median(times)
 
 
 def _wait(device: torch.device) -> None:

@@ -5,6 +5,7 @@ worker asks, the other answers, both as units of their fair queues.
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import statistics
 import time
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from katz_graph.errors import RunError
-from katz_graph.executor.measure.store import CostStore
+from katz_graph.executor.measure.store import DISTURBED, CostStore
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.transports import transport_for
 from katz_graph.executor.worker.batching import on_device
+from katz_graph.host.schedule import Scheduled, scheduled_beside
 from katz_graph.ir.device import NetworkLink
 
 if TYPE_CHECKING:
@@ -46,8 +48,11 @@ class Partner(Protocol):
     def models(self) -> DeviceModels: ...
 
 
-def ask(worker: Partner, peer: str, attempt: int) -> NetworkLink:
-    """Measures the link to a peer that runs `answer` with the same number."""
+def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
+    """Measures the link to a peer that runs `answer` with the same number; returns it, and whether
+    other programs took the processors meanwhile.
+    """
+    before = scheduled_beside(os.getppid())
     numbers = iter(range(1 << 30))
 
     def there_and_back(size: int) -> float:
@@ -61,14 +66,18 @@ def ask(worker: Partner, peer: str, attempt: int) -> NetworkLink:
 
     try:
         back = min(there_and_back(FEW) for _ in range(ROUNDS)) / 2
-        return measure_link(lambda size: there_and_back(size) - back)
+        link = measure_link(lambda size: there_and_back(size) - back)
+        return link, _was_disturbed(before)
     finally:
         worker.peers[peer].send(Address(REQUEST, attempt, "ask", next(numbers)), None)
         worker.mailbox.discard(REQUEST, attempt)
 
 
-def answer(worker: Partner, peer: str, attempt: int) -> None:
-    """Answers each transfer when all of it is on this worker's device, until one brings nothing."""
+def answer(worker: Partner, peer: str, attempt: int) -> bool:
+    """Answers each transfer when all of it is on this worker's device, until one brings nothing;
+    returns whether other programs took the processors meanwhile.
+    """
+    before = scheduled_beside(os.getppid())
     number = 0
     while (payload := _wait(worker, Address(REQUEST, attempt, "ask", number))) is not None:
         on_device(payload, worker.models.device)
@@ -76,6 +85,11 @@ def answer(worker: Partner, peer: str, attempt: int) -> None:
         worker.peers[peer].send(Address(REQUEST, attempt, "answer", number), True)
         number += 1
     worker.mailbox.discard(REQUEST, attempt)
+    return _was_disturbed(before)
+
+
+def _was_disturbed(before: Scheduled) -> bool:
+    return (scheduled_beside(os.getppid()) - before).share_disturbed > DISTURBED
 
 
 def _finish(device: torch.device) -> None:
@@ -105,7 +119,8 @@ def known_links(
     cluster: Cluster, store: CostStore, again: bool = False
 ) -> Mapping[tuple[str, str], NetworkLink]:
     """Returns the links in every direction between two devices. What stays on a host is measured
-    once for each two kinds of devices, unless `again`; what goes over a network each time.
+    once for each two kinds of devices, unless `again` or other programs disturbed that; what goes
+    over a network each time.
     """
     links: dict[tuple[str, str], NetworkLink] = {}
     host = socket.gethostname()
@@ -113,23 +128,23 @@ def known_links(
     for source, target in itertools.permutations(cluster.assignments, 2):
         one_host = cluster.on_one_host(source, target)
         way = way_between(*(cluster.assignments[name].device for name in (source, target)))
-        known = store.link(host, host, way) if one_host and (way in fresh or not again) else None
+        is_fresh = way in fresh or not (again or store.wants_link(host, host, way))
+        known = store.link(host, host, way) if one_host and is_fresh else None
         if known is None:
-            known = _measured(cluster, source, target)
+            known, disturbed = _measured(cluster, source, target)
             if one_host:
                 fresh.add(way)
-                store.keep_link(host, host, way, known)
+                store.keep_link(host, host, way, known, disturbed)
         links[source, target] = known
     return links
 
 
-def _measured(cluster: Cluster, source: str, target: str) -> NetworkLink:
+def _measured(cluster: Cluster, source: str, target: str) -> tuple[NetworkLink, bool]:
     number = time.monotonic_ns()  # mailboxes take nothing for a number up to one that is done with
     with ThreadPoolExecutor(1) as pool:
         answering = pool.submit(cluster.call, target, "answer", source, number)
-        link: NetworkLink = cluster.call(source, "ask", target, number).value
-        answering.result()
-    return link
+        link, disturbed = cluster.call(source, "ask", target, number).value
+        return link, disturbed or answering.result().value
 
 
 PROBES: Mapping[str, Callable[..., Any]] = {"ask": ask, "answer": answer}

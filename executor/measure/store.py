@@ -7,25 +7,22 @@ and one warning is logged at most.
 
 from __future__ import annotations
 
-import logging
 import math
 import sqlite3
 import statistics
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from katz_graph.executor.measure.cost_file import CostFile
 from katz_graph.host.schedule import scheduled
 from katz_graph.ir.device import CostKey, Device, NetworkLink
 
-FILE = "costs-4.sqlite"  # another number when the tables change
-DISTURBED = 0.1  # share of its time that a process waits for processors beside other programs
+FILE = "costs-5.sqlite"  # another number when the tables change
 PATIENCE = 1.0  # seconds that another process may take to write
-# SQLITE_ERROR: other tables than ours
-DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+DISTURBED = 0.1  # share of its time that a process waits for processors beside other programs
 REMEMBERED = 20  # samples of earlier runs that weigh in when a stage is measured again
 TABLES = ("rates", "contention", "stages", "links", "formulas", "loras")
 SCHEMA = """
@@ -38,7 +35,8 @@ create table if not exists rates (
 create table if not exists contention (
     host text not null, device text not null, together integer not null,
     arithmetic real not null check (arithmetic between 1 and 1e6),
-    memory real not null check (memory between 1 and 1e6), primary key (host, device, together)
+    memory real not null check (memory between 1 and 1e6), disturbed integer not null,
+    primary key (host, device, together)
 );
 create table if not exists stages (
     device text not null, key text not null, members integer not null, together integer not null,
@@ -49,7 +47,7 @@ create table if not exists stages (
 create table if not exists links (
     source text not null, target text not null, transport text not null,
     bytes real not null check (bytes > 0 and bytes < 1e30),
-    latency real not null check (latency >= 0 and latency < 1e30),
+    latency real not null check (latency >= 0 and latency < 1e30), disturbed integer not null,
     primary key (source, target, transport)
 );
 create table if not exists formulas (key text not null, formula text not null, primary key (key));
@@ -81,11 +79,13 @@ class Rates:
 @dataclass(frozen=True, slots=True)
 class Contention:
     """Holds how many times as long arithmetic and memory traffic take while the host's other
-    devices do the same; at least 1.
+    devices do the same; at least 1. `disturbed`: other programs took the processors while one of
+    the two was measured.
     """
 
     arithmetic: float = 1.0
     memory: float = 1.0
+    disturbed: bool = False
 
 
 class CostStore:
@@ -97,16 +97,14 @@ class CostStore:
     """
 
     def __init__(self, cache: Path | None) -> None:
-        self._file = None if cache is None else cache / FILE
-        self._warned = False
         self._lock = threading.Lock()
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         self._memory.executescript(SCHEMA)
+        self._file = (
+            None if cache is None else (CostFile(cache / FILE, SCHEMA, self._copy_to, PATIENCE))
+        )
         if self._file is not None:
-            try:
-                self._load(self._file)
-            except (sqlite3.Error, OSError) as error:
-                self._warn(error)
+            self._file.load(self._memory, TABLES)
 
     def rates(self, device: str) -> Rates | None:
         """Returns the rates of a device; None when they were never measured."""
@@ -122,7 +120,7 @@ class CostStore:
         have left this process alone.
         """
         known = self.rates(device)
-        return known is None or (known.disturbed and scheduled().share_waited <= DISTURBED)
+        return known is None or (known.disturbed and _is_left_alone())
 
     def keep_rates(self, device: str, rates: Rates) -> None:
         row = (
@@ -140,17 +138,32 @@ class CostStore:
         never measured.
         """
         query = (
-            "select arithmetic, memory from contention where host = ? and device = ? and "
-            "together = ?"
+            "select arithmetic, memory, disturbed from contention "
+            "where host = ? and device = ? and together = ?"
         )
         rows = self._read(query, host, device, together)
-        return Contention(*rows[0]) if rows else None
+        if not rows:
+            return None
+        arithmetic, memory, disturbed = rows[0]
+        return Contention(arithmetic, memory, bool(disturbed))
+
+    def wants_contention(self, host: str, device: str, together: int) -> bool:
+        """Returns whether contention is to be measured, as `wants_rates` does."""
+        known = self.contention(host, device, together)
+        return known is None or (known.disturbed and _is_left_alone())
 
     def keep_contention(
         self, host: str, device: str, together: int, contention: Contention
     ) -> None:
-        row = (host, device, together, contention.arithmetic, contention.memory)
-        self._write("insert or replace into contention values (?, ?, ?, ?, ?)", [row])
+        row = (
+            host,
+            device,
+            together,
+            contention.arithmetic,
+            contention.memory,
+            contention.disturbed,
+        )
+        self._write("insert or replace into contention values (?, ?, ?, ?, ?, ?)", [row])
 
     def stages(self, device: str, together: int = 1) -> dict[CostKey, float]:
         """Returns seconds of single calls, alone and while `together` devices work, for a
@@ -203,9 +216,22 @@ class CostStore:
         rows = self._read(query, source, target, transport)
         return NetworkLink(*rows[0]) if rows else None
 
-    def keep_link(self, source: str, target: str, transport: str, link: NetworkLink) -> None:
-        row = (source, target, transport, link.bytes_per_second, link.latency)
-        self._write("insert or replace into links values (?, ?, ?, ?, ?)", [row])
+    def wants_link(self, source: str, target: str, transport: str) -> bool:
+        """Returns whether a link is to be measured, as `wants_rates` does."""
+        query = "select disturbed from links where source = ? and target = ? and transport = ?"
+        rows = self._read(query, source, target, transport)
+        return not rows or (bool(rows[0][0]) and _is_left_alone())
+
+    def keep_link(
+        self,
+        source: str,
+        target: str,
+        transport: str,
+        link: NetworkLink,
+        disturbed: bool = False,
+    ) -> None:
+        row = (source, target, transport, link.bytes_per_second, link.latency, disturbed)
+        self._write("insert or replace into links values (?, ?, ?, ?, ?, ?)", [row])
 
     @property
     def has_formulas(self) -> bool:
@@ -278,56 +304,19 @@ class CostStore:
             return self._memory.execute(query, values).fetchall()
 
     def _write(self, statement: str, rows: Sequence[tuple[str | float, ...]]) -> None:
-        """Writes to memory, and in one short transaction to the file."""
-        with self._lock:
-            with self._memory:
-                self._memory.executemany(statement, rows)
-            if self._file is None or not rows:
-                return
-            try:
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                self._save(self._file, statement, rows)
-            except (sqlite3.Error, OSError) as error:
-                self._warn(error)
-
-    def _load(self, path: Path) -> None:
-        if not path.exists():
+        """Writes to memory, and to the file without waiting for other processes."""
+        if not rows:
             return
-        with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True)
-        ) as file:
-            # one view of all tables, whatever another process writes meanwhile
-            file.execute("begin")
-            if not file.execute("select 1 from sqlite_schema").fetchall():
-                return  # another process has just made the file
-            for table in TABLES:
-                rows = file.execute(f"select * from {table}").fetchall()
-                if rows:
-                    self._memory.executemany(
-                        f"insert or ignore into {table} values ({', '.join('?' * len(rows[0]))})",
-                        rows,
-                    )
+        with self._lock, self._memory:
+            self._memory.executemany(statement, rows)
+        if self._file is not None:
+            self._file.write(statement, rows)
 
-    def _save(self, path: Path, statement: str, rows: Sequence[tuple[str | float, ...]]) -> None:
-        try:
-            with closing(sqlite3.connect(path, timeout=PATIENCE)) as file, file:
-                # what a power failure spoils is measured anew
-                file.execute("pragma synchronous = off")
-                # all tables or none are there for others
-                file.executescript(f"begin immediate; {SCHEMA}")
-                file.executemany(statement, rows)
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF not in DAMAGED:
-                raise
-            self._warn(error)
-            path.unlink(missing_ok=True)
-            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
-            with closing(sqlite3.connect(path, timeout=PATIENCE)) as file:
-                self._memory.backup(file)
+    def _copy_to(self, file: sqlite3.Connection) -> None:
+        with self._lock:
+            self._memory.backup(file)
 
-    def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            logging.getLogger(__name__).warning(
-                "measured costs are not kept or measured anew: %s: %s", self._file, error
-            )
-        self._warned = True
+
+def _is_left_alone() -> bool:
+    """Returns whether other programs have left the processors to this process until now."""
+    return scheduled().share_waited <= DISTURBED

@@ -90,7 +90,7 @@ def survey(
             store.keep_rates(key, Rates(*call(equal[0].name, "rates")))
     for host, members in _grouped(places, lambda place: place.host).items():
         unknown = [
-            place for place in members if store.contention(host, place.key, place.together) is None
+            place for place in members if store.wants_contention(host, place.key, place.together)
         ]
         if len(members) > 1 and (again or unknown):
             _measure_contention(host, members, call, store)
@@ -112,6 +112,7 @@ def _measure_contention(
             median(one.flops_per_second for one in rates),
             median(one.bytes_per_second for one in rates),
             median(one.seconds_per_kernel for one in rates),
+            disturbed=any(one.disturbed for _, one in together),
         )
         store.keep_contention(host, key, len(members), contention(alone[key], usual))
 

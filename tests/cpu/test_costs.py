@@ -4,13 +4,18 @@ it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -24,11 +29,14 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure import device as calibrate
 from katz_graph.executor.measure import store as cost_store
 from katz_graph.executor.measure.device import calibrated, contention, device_key, measure
+from katz_graph.executor.measure.links import known_links
 from katz_graph.executor.measure.store import Contention, CostStore, Rates
 from katz_graph.executor.measure.survey import STRETCH, estimated, survey
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.weights.weight_set import WeightSets
-from katz_graph.host.schedule import Scheduled, scheduled
+from katz_graph.host import schedule
+from katz_graph.host.schedule import Scheduled, scheduled, scheduled_beside
+from katz_graph.ir.device import NetworkLink
 from katz_graph.ir.region import Region
 from katz_graph.planner.simulation.simulate import simulate
 
@@ -182,6 +190,141 @@ def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> 
     assert {what for _, what in machines.asked} == {"identity"}
     survey(["a", "b", "c"], machines.call, store, again=True)
     assert {what for _, what in machines.asked} == {"identity", "rates", f"rates {STRETCH}"}
+
+
+def rates(*flops: float, disturbed: bool = False) -> Iterator[tuple[Any, ...]]:
+    """What `rates` answers, one after the other; the memory's rate is half of the arithmetic's."""
+    return ((one, one / 2, 1e-5, math.inf, disturbed) for one in flops)
+
+
+@pytest.mark.defect(41)
+@pytest.mark.parametrize("which", ["alone", "together"])
+def test_contention_that_others_disturbed_is_measured_again_without_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str
+) -> None:
+    """A program that begins between the two measurements, or ends there."""
+    given = [Scheduled(1.0, 0.5)]
+    monkeypatch.setattr(cost_store, "scheduled", lambda: given[-1])
+    asked: list[tuple[str, ...]] = []
+
+    def call(device: str, what: str, *arguments: Any) -> Any:
+        if what == "identity":
+            place = {"key": "kind", "device": "cpu", "host": "near"}
+            return {**place, "dtype": "float32", "memory_bytes": 1e9}
+        asked.append((device, what))
+        if not arguments:
+            return next(rates(100.0))
+        if threading.current_thread() is main:
+            return next(rates(100.0, disturbed=which == "alone" and len(given) == 1))
+        struck = which == "together" and len(given) == 1 and device == "b"
+        return next(rates(20.0 if len(given) == 1 else 80.0, disturbed=struck))
+
+    def contention_of() -> float:
+        return (
+            survey(["a", "b"], call, CostStore(tmp_path))[0].device(CostStore(tmp_path)).contention
+        )
+
+    main = threading.current_thread()
+    assert contention_of() == 5.0
+    asked.clear()
+    assert contention_of() == 5.0 and not asked  # others are still there
+    given.append(Scheduled(1.0, 0.05))
+    assert contention_of() == 1.25
+    asked.clear()
+    assert contention_of() == 1.25 and not asked
+
+
+@pytest.mark.defect(45)
+@pytest.mark.parametrize("which", ["ask", "answer"])
+def test_a_link_that_others_disturbed_is_measured_again_without_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str
+) -> None:
+    given = [Scheduled(1.0, 0.5)]
+    monkeypatch.setattr(cost_store, "scheduled", lambda: given[-1])
+    asked: list[str] = []
+
+    def call(device: str, what: str, *arguments: Any) -> Any:
+        asked.append(what)
+        disturbed = len(given) == 1 and what == which
+        link = NetworkLink(1e9 if len(given) == 1 else 4e9, 1e-5)
+        return SimpleNamespace(value=(link, disturbed) if what == "ask" else disturbed)
+
+    def links() -> set[float]:
+        found = known_links(cluster, CostStore(tmp_path))
+        return {link.bytes_per_second for link in found.values()}
+
+    cluster: Any = SimpleNamespace(
+        assignments={name: SimpleNamespace(device="cpu") for name in "ab"},
+        on_one_host=lambda *_: True,
+        call=call,
+    )
+    assert links() == {1e9} and asked.count("ask") == 1
+    assert links() == {1e9} and asked.count("ask") == 1  # others are still there
+    given.append(Scheduled(1.0, 0.05))
+    assert links() == links() == {4e9} and asked.count("ask") == 2
+
+
+@pytest.mark.defect(45)
+@pytest.mark.parametrize(("late", "disturbed"), [(0.0, False), (1.0, True)])
+def test_a_gpu_that_others_use_is_seen_by_runs_that_take_longer(
+    monkeypatch: pytest.MonkeyPatch, late: float, disturbed: bool
+) -> None:
+    """The host's scheduler gives this process all that it wants meanwhile."""
+    now, late_ones = [0.0], itertools.cycle([0.0, late, late])
+
+    def run() -> None:
+        now[0] += 0.01 * (1 + next(late_ones))
+
+    target = MagicMock(nbytes=64, copy_=lambda source: run())
+    probe = calibrate.Probe(run, 10**9, target, target, run, 1)
+    monkeypatch.setattr(calibrate, "_probe_gpu", lambda device, dtype: probe)
+    monkeypatch.setattr(calibrate, "_wait", lambda device: None)
+    monkeypatch.setattr(calibrate, "_from_host", lambda target: run)
+    monkeypatch.setattr(calibrate, "scheduled", Scheduled)
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: now[0])
+    flops, *_, told = measure(torch.device("cuda:0"), torch.float16)
+    assert flops == pytest.approx(1e11) and told is disturbed
+
+
+@pytest.mark.defect(41)
+@pytest.mark.parametrize(
+    ("spent", "share"),
+    [
+        # seconds that this process computed and waited, that its neighbours computed, and others
+        (Scheduled(1.0, 0.0, 3.0, 3.0), 0.0),
+        (Scheduled(1.0, 1.0, 3.0, 0.0), 0.0),  # neighbours took what there was
+        (Scheduled(1.0, 1.0, 3.0, 1.0), 0.5),
+        (Scheduled(1.0, 1.0, 3.0, 0.5), 0.25),
+        (Scheduled(1.0, 1.0, 0.0, 0.0), 0.5),  # nobody says who
+        (Scheduled(1.0, 1.0), 0.5),
+        (Scheduled(1.0, 1.0, -0.1, -0.1), 0.5),  # some have ended
+    ],
+)
+def test_neighbours_are_no_disturbance(spent: Scheduled, share: float) -> None:
+    assert spent.share_disturbed == share
+
+
+@pytest.mark.defect(41)
+def test_what_others_compute_is_told_from_what_neighbours_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below process 7 are this one and another."""
+    tick, own = os.sysconf("SC_CLK_TCK"), os.getpid()
+    monkeypatch.setattr(schedule, "PROC", tmp_path)
+    for pid, children, seconds in ((7, f"{own} 9", 1), (own, "", 10), (9, "", 100), (8, "", 1000)):
+        (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
+        (tmp_path / str(pid) / "task" / str(pid) / "children").write_text(children)
+        columns = ["R", *["0"] * 10, str(seconds * tick // 2), str(seconds * tick // 2), "0"]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) {' '.join(columns)}")
+    # user, nice, system, idle, waiting for a disk, interrupts, stolen; guests, which user has in it
+    machine = [1000, 100, 10, 5000, 5000, 1, 0, 0, 700, 0]
+    (tmp_path / "stat").write_text(
+        f"cpu {' '.join(str(one * tick) for one in machine)}\ncpu0 1 2\n"
+    )
+    seen = scheduled_beside(7)
+    assert (seen.neighbours, seen.others) == (101.0, 1000.0)
+    (tmp_path / "stat").unlink()
+    assert scheduled_beside(77).neighbours == 0.0
 
 
 def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:

@@ -179,7 +179,7 @@ def test_values_that_nobody_could_have_measured_are_not_believed(tmp_path: Path)
     with sqlite3.connect(tmp_path / FILE) as file:
         file.execute("pragma ignore_check_constraints = on")
         file.execute("update rates set flops = 0")
-        file.execute("insert into links values ('a', 'b', 'pair', 'fast', 0)")
+        file.execute("insert into links values ('a', 'b', 'pair', 'fast', 0, 0)")
     file.close()
     store = CostStore(tmp_path)
     assert store.rates("cpu") is None and store.link("a", "b", "pair") is None
@@ -216,6 +216,51 @@ def test_a_locked_file_costs_some_patience(
     other.execute("rollback")
     other.close()
     assert CostStore(tmp_path).rates("cpu") == RATES  # what was there is not thrown away
+
+
+@pytest.mark.defect(45)
+def test_a_locked_file_keeps_nobody_waiting_and_gets_all_rows_afterwards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("katz_graph.executor.measure.store.PATIENCE", 30.0)
+    store = CostStore(tmp_path)
+    store.keep_rates("cpu", RATES)
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        started = time.monotonic()
+        for seconds in range(1, 21):
+            store.record("cpu", {UNET: [float(seconds)]}, replace=True)
+        assert time.monotonic() - started < 1
+        assert store.stages("cpu")[*UNET, False] == 20.0
+        other.execute("rollback")
+    for thread in threading.enumerate():
+        if thread.name == "katz-costs":
+            thread.join()
+    assert CostStore(tmp_path).stages("cpu")[*UNET, False] == 20.0  # in order
+    assert not warnings_in(caplog)
+
+
+@pytest.mark.defect(45)
+def test_a_file_that_stays_locked_costs_one_warning_and_no_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("katz_graph.executor.measure.store.PATIENCE", 0.05)
+    store = CostStore(tmp_path)
+    store.keep_rates("cpu", RATES)
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        for number in range(20):
+            store.keep_rates(f"gpu {number}", RATES)
+        deadline = time.monotonic() + 10
+        while not warnings_in(caplog) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        other.execute("rollback")
+    assert len(warnings_in(caplog)) == 1 and store.rates("gpu 19") == RATES
+    for thread in threading.enumerate():
+        if thread.name == "katz-costs":
+            thread.join()
+    store.keep_rates("later", RATES)
+    assert CostStore(tmp_path).rates("later") == RATES
 
 
 def script(body: str, folder: Path) -> list[str]:
