@@ -31,6 +31,8 @@ class FileIdentity:
     version: str = ""  # of a URL: what its server says that the file is, where it says something
     # the files in its folder that say how to read it
     companions: tuple[FileIdentity, ...] = ()
+    # of a URL: words of the rule that it was named under (`FetchRule`)
+    fetch: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ def _lora(context: Context, name: str) -> FileIdentity:
     if here is not None:
         return file_identity(here)
     with _cancellation(context) as cancelled:
-        return remote_identity(name, cancelled)
+        return remote_identity(name, cancelled, context.folders.fetch)
 
 
 def _control_net(context: Context, name: str) -> Path:
@@ -341,7 +341,7 @@ def _control_net(context: Context, name: str) -> Path:
         return here
     kept = FileCache.of_this_machine()
     with _cancellation(context) as cancelled:
-        file = kept.identity(name, cancelled)
+        file = kept.identity(name, cancelled, context.folders.fetch)
         if not kept.holds(file):
             context.warn(f"{shown(name)} is fetched to {kept.place(file)}")
         return kept.local_file(file, cancelled)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import unquote, urldefrag, urlsplit, urlunsplit
 
@@ -16,7 +16,8 @@ from katz_graph.messages import one_line
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
 SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s'\"]+")  # in an address: user and password, query
 CHECKSUM = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
-CHAIN = "::"  # joins the protocols of one address in fsspec: zip://a::https://b
+# joins the protocols of one address in fsspec, zip://a::https://b; [::1] is a host
+CHAIN = re.compile(r"::(?![^\[]*\])")
 
 
 def is_url(name: str) -> bool:
@@ -65,37 +66,63 @@ def checksum(url: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FetchRule:
-    """Says which URLs may be fetched: all of them, or those below one of `beginnings`."""
+    """Says which URLs may be fetched: all of them, or those below one of `beginnings`. A private
+    address (this machine's, its network's) has to be below one, also where all others may be
+    fetched; or to be in the URL itself that somebody wrote, where `trusted`: whoever runs a
+    workflow reads it first.
+    """
 
     every: bool = False
     beginnings: tuple[str, ...] = ()
+    trusted: bool = False
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
-        """Reads `any`, `none`, or beginnings of URLs. InputError for anything else."""
-        if list(words) in (["any"], ["none"]):
-            return cls(words[0] == "any")
-        for word in words:
-            if not is_url(word) or CHAIN in word:
+        """Reads `none`, or beginnings of URLs, `any` among them for all. InputError for anything
+        else.
+        """
+        if list(words) == ["none"]:
+            return cls()
+        beginnings = tuple(word for word in words if word != EVERY)
+        for word in beginnings:
+            if not is_url(word) or CHAIN.search(word):
                 raise InputError(
                     f"--fetch {shown(word)}: expected any, none, or beginnings of URLs: "
                     "https://example.org/models/"
                 )
-        return cls(False, tuple(words))
+        return cls(len(beginnings) < len(words), beginnings)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Returns what `parse` makes this rule of, but for `trusted`."""
+        return (*((EVERY,) if self.every else ()), *self.beginnings) or ("none",)
 
     def allows(self, url: str) -> bool:
         """Compares scheme, host and port, and the folders of the path: `https://example.org/a` is
         the beginning of `https://example.org/a/b`, not of `https://example.org.eu/a`, nor of
         `https://example.org/a/../b`.
         """
-        return self.every or any(_is_below(url, beginning) for beginning in self.beginnings)
+        return self.every or self.names(url)
+
+    def names(self, url: str) -> bool:
+        """Tells whether a URL is below one of the beginnings."""
+        return any(_is_below(url, beginning) for beginning in self.beginnings)
+
+    def naming(self, url: str) -> Self:
+        """Returns this rule for the fetching of a URL and of what it leads to."""
+        if not self.trusted or not self.every:
+            return self
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/"
+        return replace(self, beginnings=(*self.beginnings, origin), trusted=False)
 
 
-ANY, NONE = FetchRule(True), FetchRule()
+EVERY = "any"
+ANY, NONE = FetchRule(True, trusted=True), FetchRule()
 
 
 def _is_below(url: str, beginning: str) -> bool:
-    if CHAIN in url or "\\" in url or not url.isprintable():
+    if CHAIN.search(url) or "\\" in url or not url.isprintable():
         return False  # addresses that others may read in another way
     try:
         same_place = _place(url) == _place(beginning)

@@ -1,4 +1,6 @@
-"""Takes the secrets of URLs out of workflows that others will read: those inside of pictures."""
+"""Takes the secrets of URLs out of workflows that others will read: those inside of pictures, and
+those of a server's history.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,19 @@ def hide_secrets(
             )
             hidden = {name: text.replace(written, safe) for name, text in hidden.items()}
     return hidden
+
+
+def without_url_secrets(data: Any) -> Any:
+    """Replaces each text in plain data that is a URL as a whole by the URL without user, password
+    and query. A server does not know which of them name model files.
+    """
+    if isinstance(data, str):
+        return without_secrets(data) if "://" in data and is_url(data) else data
+    if isinstance(data, Mapping):
+        return {key: without_url_secrets(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [without_url_secrets(value) for value in data]
+    return data
 
 
 def _model_urls(prompt: Mapping[str, Any], types: Mapping[str, NodeType]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from node_calls import call, context_in, registry
 from single_files import checkpoint, controlnet, save
 
 from katz_graph.checks.validate import check
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, RunError
 from katz_graph.files.urls import ANY
 from katz_graph.formats.api import from_api
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -79,5 +79,5 @@ def test_checking_a_workflow_fetches_nothing(tmp_path, server, context):
         if "control_net_name" in str(problem)
     ]
     assert not (tmp_path / "fetched").exists()
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(RunError, match="could not be fetched"):
         call("ControlNetLoader", context, control_net_name=absent)

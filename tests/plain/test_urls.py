@@ -58,7 +58,7 @@ def test_what_only_looks_like_it_may_not(url: str) -> None:
     assert ANY.allows(url)
 
 
-@pytest.mark.parametrize("words", [["all"], ["any", "https://a.org"], ["zip://a::file:///b"]])
+@pytest.mark.parametrize("words", [["all"], ["none", "https://a.org"], ["zip://a::file:///b"]])
 def test_a_rule_that_is_not_understood(words: list[str]) -> None:
     with pytest.raises(InputError, match=r"--fetch .*: expected any, none, or beginnings"):
         FetchRule.parse(words)

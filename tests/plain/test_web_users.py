@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +16,9 @@ import pytest
 from starlette.testclient import TestClient
 from web_files import PAGE, everything_below, file_server
 
+from katz_graph.web.files.users import UserFiles, Users
+from katz_graph.web.http.file_responses import tag_of
+from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
 
 # as the stock editor stores things
@@ -322,3 +328,71 @@ def test_a_version_that_was_not_read_is_not_overwritten(server: TestClient) -> N
     assert server.delete("/userdata/w.json", headers={"If-Match": "*"}).status_code == 204
     assert put("4", **{"If-Match": "*"}).status_code == 412
     assert put("5").status_code == 200  # as clients do that state nothing
+
+
+@pytest.mark.defect(28)
+def test_each_save_answers_with_its_own_tag(tmp_path: Path) -> None:
+    people = Users(tmp_path / "users", several=False, most_bytes=2**20)
+    files, saves = people.files(None), 60
+
+    async def piece(number: int) -> AsyncIterator[bytes]:
+        yield b"%04d" % number
+
+    async def save(number: int) -> tuple[int, str]:
+        kept = await people.store(files, "a.json", piece(number), True)
+        return number, tag_of(kept.state)
+
+    async def contents() -> dict[str, int]:
+        seen: dict[str, int] = {}
+        saving = [asyncio.ensure_future(save(number)) for number in range(saves)]
+        while not all(one.done() for one in saving):
+            async with people._writing:
+                with contextlib.suppress(Refusal):
+                    path, state = files.file("a.json")
+                    number = int(path.read_text())
+                    assert seen.setdefault(tag_of(state), number) == number
+            await asyncio.sleep(0)
+        told = dict(await asyncio.gather(*saving))
+        assert len(set(told.values())) == saves  # no two versions share a tag
+        assert seen.items() <= {tag: number for number, tag in told.items()}.items()
+        return seen
+
+    assert asyncio.run(contents())
+
+
+@pytest.mark.defect(28)
+def test_a_save_beside_a_deletion_is_answered_as_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = file_server(tmp_path)
+    keep = UserFiles.keep
+
+    def keep_and_lose(self: UserFiles, temporary: Path, name: str, overwrite: bool) -> Any:
+        kept = keep(self, temporary, name, overwrite)
+        (tmp_path / "data/users/default" / name).unlink()  # as another request would
+        return kept
+
+    monkeypatch.setattr(UserFiles, "keep", keep_and_lose)
+    answer = client.post("/userdata/a.json", content=b"{}")
+    assert (answer.status_code, answer.json()) == (200, "a.json") and answer.headers["etag"]
+
+
+@pytest.mark.defect(22)
+def test_a_file_over_the_quota_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    people = Users(tmp_path / "users", several=False, most_bytes=1000)
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 600
+            yield b"x" * 600
+
+    async def store(announced: int) -> None:
+        with pytest.raises(Refusal, match="1,000 bytes together"):
+            await people.store(people.files(None), "a", endless(), True, announced=announced)
+
+    asyncio.run(store(5000))
+    assert read == 0
+    asyncio.run(store(0))
+    assert read == 1200

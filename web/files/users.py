@@ -51,6 +51,7 @@ class Users:
     def __init__(self, root: Path, several: bool, most_bytes: int) -> None:
         self._root, self._several, self._most_bytes = root, several, most_bytes
         self._writing = asyncio.Lock()
+        self._last_ns = 0
         for left in (root / INCOMING).glob("*"):  # by a server that was killed
             left.unlink(missing_ok=True)
 
@@ -96,17 +97,26 @@ class Users:
         content: AsyncIterable[bytes],
         overwrite: bool,
         check: Check = anything,
-    ) -> None:
-        """Stores a file as it comes in; `check` may refuse to replace the one in a state. Refusal
-        as in `UserFiles.keep`, 507 when the disk is full.
+        announced: int = 0,
+    ) -> UserFile:
+        """Stores a file as it comes in; `check` may refuse to replace the one in a state. Returns
+        the file as this call stored it, whatever others do to it meanwhile. Refusal as in
+        `UserFiles.keep`, 507 when the disk is full.
+
+        `announced`: the bytes that are to come, as far as they are known.
         """
+        room, taken = await asyncio.to_thread(files.room, name), 0
+        check_quota(announced, room, files.most_bytes)
         with arriving(self._root / INCOMING) as (arrived, temporary):
             async for piece in content:
+                taken += len(piece)
+                check_quota(taken, room, files.most_bytes)
                 await asyncio.to_thread(arrived.write, piece)
             await asyncio.to_thread(arrived.flush)
             async with self._writing:
                 check(await asyncio.to_thread(files.state, name))
-                await asyncio.to_thread(files.keep, temporary, name, overwrite)
+                await asyncio.to_thread(self._stamp, temporary)
+                return await asyncio.to_thread(files.keep, temporary, name, overwrite)
 
     async def delete(self, files: UserFiles, name: str, check: Check = anything) -> None:
         async with self._writing:
@@ -115,11 +125,21 @@ class Users:
 
     async def move(
         self, files: UserFiles, name: str, to: str, overwrite: bool, check: Check = anything
-    ) -> None:
-        """Renames a file; `check` may refuse to replace the one of the new name."""
+    ) -> UserFile:
+        """Renames a file; `check` may refuse to replace the one of the new name. Returns the file
+        as this call left it.
+        """
         async with self._writing:
             check(await asyncio.to_thread(files.state, to))
-            await asyncio.to_thread(files.move, name, to, overwrite)
+            return await asyncio.to_thread(files.move, name, to, overwrite)
+
+    def _stamp(self, path: Path) -> None:
+        """Gives a file a time of change that no other version has: the clock of a file system
+        stands still for milliseconds, in which a file may be replaced twice and get the inode of
+        the version before.
+        """
+        self._last_ns = max(time.time_ns(), self._last_ns + 1)
+        os.utime(path, ns=(self._last_ns, self._last_ns))
 
     async def settings(self, files: UserFiles) -> dict[str, Any]:
         """Returns all settings of a user. A damaged file is set aside under another name."""
@@ -169,6 +189,14 @@ class UserFileEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class UserFile:
+    """A file as it was stored, and its state then."""
+
+    entry: UserFileEntry
+    state: os.stat_result
+
+
+@dataclass(frozen=True, slots=True)
 class UserFiles:
     """Keeps one user's files below `root`, at most `most_bytes` together. Names may begin with a
     dot, as editors' own lists do.
@@ -186,11 +214,6 @@ class UserFiles:
             return [] if not parts_of(below, hidden=True) else None
         return sorted(_walk(folder, recurse), key=lambda entry: entry.name)
 
-    def entry(self, name: str) -> UserFileEntry:
-        """Describes a file. Raises Refusal 404 when there is none."""
-        path, state = self.file(name)
-        return _entry(path.relative_to(self.root.resolve()).as_posix(), state)
-
     def file(self, name: str) -> tuple[Path, os.stat_result]:
         """Returns a file's path and state. Raises Refusal 404 when there is none."""
         path = self._path(name)
@@ -203,9 +226,9 @@ class UserFiles:
         """Returns a file's state; None when there is none."""
         return file_state(self._path(name))
 
-    def keep(self, temporary: Path, name: str, overwrite: bool) -> None:
-        """Gives a whole file on the same disk its name. Raises Refusal 409 when the name is taken
-        and not to be overwritten, 413 over the quota.
+    def keep(self, temporary: Path, name: str, overwrite: bool) -> UserFile:
+        """Gives a whole file on the same disk its name; returns it. Raises Refusal 409 when the
+        name is taken and not to be overwritten, 413 over the quota.
         """
         path = self._path(name)
         replaced = file_state(path)
@@ -220,6 +243,11 @@ class UserFiles:
                 temporary.replace(path)
             elif not take(temporary, path):
                 raise Refusal(409, "there is a file of this name")
+            return self._stored(path)
+
+    def _stored(self, path: Path) -> UserFile:
+        state = path.lstat()
+        return UserFile(_entry(path.relative_to(self.root.resolve()).as_posix(), state), state)
 
     def delete(self, name: str) -> None:
         """Deletes a file. Raises Refusal 404 when there is none."""
@@ -228,9 +256,9 @@ class UserFiles:
             path.unlink(missing_ok=True)
         self._prune(path.parent)
 
-    def move(self, name: str, to: str, overwrite: bool) -> None:
-        """Renames a file. Raises Refusal 404 when there is none, 409 when the new name is taken and
-        not to be overwritten.
+    def move(self, name: str, to: str, overwrite: bool) -> UserFile:
+        """Renames a file; returns it. Raises Refusal 404 when there is none, 409 when the new name
+        is taken and not to be overwritten.
         """
         source, _ = self.file(name)
         target = self._path(to)
@@ -243,7 +271,9 @@ class UserFiles:
                 source.unlink(missing_ok=True)
             else:
                 raise Refusal(409, "there is a file of this name")
+            moved = self._stored(target)
         self._prune(source.parent)
+        return moved
 
     def _prune(self, folder: Path) -> None:
         """Deletes folders that became empty, as nobody could delete them."""
@@ -257,24 +287,43 @@ class UserFiles:
             raise Refusal(400, "the name of the file is empty")
         return inside(self.root, name, hidden=True)
 
+    def room(self, name: str) -> int:
+        """Returns the bytes that a file of this name may have. Raises Refusal 413 when there are
+        too many files already.
+        """
+        replaced = self.state(name)
+        taken = self._taken(int(replaced is None))
+        return self.most_bytes - taken + (replaced.st_size if replaced else 0)
+
     def _check_quota(self, more_bytes: int, more_files: int) -> None:
+        check_quota(self._taken(more_files) + more_bytes, self.most_bytes, self.most_bytes)
+
+    def _taken(self, more_files: int) -> int:
+        """Returns the bytes of all files. Raises Refusal 413 when there are too many with further
+        ones.
+        """
         files = folders = taken = 0
         for entry in _walk(self.root, recurse=True):
             files = files + (not entry.folder)
             folders = folders + entry.folder
             taken = taken + entry.size
-        if taken + more_bytes > self.most_bytes:
-            raise Refusal(
-                413,
-                f"your files may have {self.most_bytes:,} bytes together; delete some first",
-                "too_large",
-            )
         if files + more_files > MOST_FILES or folders > MOST_FOLDERS:
             raise Refusal(
                 413,
                 f"you may keep {MOST_FILES:,} files in {MOST_FOLDERS:,} folders; delete some first",
                 "too_large",
             )
+        return taken
+
+
+def check_quota(size: int, room: int, most_bytes: int) -> None:
+    """Raises Refusal 413 where a size exceeds the room for it."""
+    if size > room:
+        raise Refusal(
+            413,
+            f"your files may have {most_bytes:,} bytes together; delete some first",
+            "too_large",
+        )
 
 
 def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:

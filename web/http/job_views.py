@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from katz_graph.formats.secrets import without_url_secrets
 from katz_graph.web.jobs.job import FINISHED, Job, workflow_id
 
 # kinds of outputs that an editor can show in its list
@@ -29,14 +30,18 @@ def place_number(job: Job) -> int | float:
 
 
 def public_extra(job: Job) -> dict[str, Any]:
-    """Returns the client's extra data with the time of arrival, without the keys in PRIVATE."""
+    """Returns the client's extra data with the time of arrival, without secrets: the keys in
+    PRIVATE, and those in URLs.
+    """
     extra = {key: value for key, value in job.extra.items() if key not in PRIVATE}
-    return extra | {"create_time": milliseconds(job.created)}
+    shown: dict[str, Any] = without_url_secrets(extra)
+    return shown | {"create_time": milliseconds(job.created)}
 
 
 def queue_item(job: Job) -> list[Any]:
     """Builds `[number, prompt_id, prompt, extra_data, outputs_to_execute]`."""
-    return [place_number(job), job.id, job.prompt, public_extra(job), list(job.targets)]
+    prompt = without_url_secrets(job.prompt)
+    return [place_number(job), job.id, prompt, public_extra(job), list(job.targets)]
 
 
 def history_entry(job: Job) -> dict[str, Any]:
@@ -136,7 +141,8 @@ def summary(job: Job) -> dict[str, Any]:
 def detail(job: Job) -> dict[str, Any]:
     """Builds `/api/jobs/{id}`: all of one job."""
     outputs = job.result.outputs if job.result is not None else {}
-    more = {"outputs": outputs, "workflow": {"prompt": job.prompt, "extra_data": public_extra(job)}}
+    workflow = {"prompt": without_url_secrets(job.prompt), "extra_data": public_extra(job)}
+    more = {"outputs": outputs, "workflow": workflow}
     return (
         summary(job)
         | more

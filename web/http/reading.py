@@ -151,8 +151,7 @@ async def _arrived(request: Request, limits: Limits | None = None) -> IO[bytes]:
     file = SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115  (the request holds it)
     request.scope[HELD].callback(file.close)
     head, size = b"", 0
-    announced = request.headers.get("content-length", "")
-    expected = int(announced) if announced.isascii() and announced.isdigit() else 0
+    expected = announced_bytes(request)
     async for piece in request.stream():
         size += len(piece)
         head += piece[: PICTURE_HEAD_BYTES - len(head)]
@@ -166,6 +165,12 @@ async def _arrived(request: Request, limits: Limits | None = None) -> IO[bytes]:
     if size > LARGE_BODY_BYTES:
         await _hold(request)
     return file
+
+
+def announced_bytes(request: Request) -> int:
+    """Returns the length of a body as its request says it; 0 where it does not."""
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else 0
 
 
 def is_picture(head: bytes) -> bool:

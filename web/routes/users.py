@@ -17,7 +17,7 @@ from katz_graph.web.files.users import LONGEST_NAME, UserFileEntry, UserFiles, U
 from katz_graph.web.http.answers import OthersThere
 from katz_graph.web.http.bodies import Body, PresenceBody
 from katz_graph.web.http.file_responses import Precondition, stored_file, tag_of
-from katz_graph.web.http.reading import read_body, read_json
+from katz_graph.web.http.reading import announced_bytes, read_body, read_json
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.live.presence import Presence
 from katz_graph.web.routes.documented import answers, refusals, takes
@@ -162,14 +162,14 @@ def router(state: State) -> APIRouter:
         files, check = await files_of(request), Precondition.of(request).check
         moved = _move(request)
         if moved is not None:
-            file = moved[1]
-            await people.move(files, *moved, overwrite != NO, check)
+            kept = await people.move(files, *moved, overwrite != NO, check)
         else:
-            await people.store(files, file, request.stream(), overwrite != NO, check)
-        entry = await asyncio.to_thread(files.entry, file)
-        _, state = await asyncio.to_thread(files.file, file)
+            kept = await people.store(
+                files, file, request.stream(), overwrite != NO, check, announced_bytes(request)
+            )
         return json_answer(
-            _told(entry) if full_info == YES else entry.name, headers={"ETag": tag_of(state)}
+            _told(kept.entry) if full_info == YES else kept.entry.name,
+            headers={"ETag": tag_of(kept.state)},
         )
 
     @routes.delete(

@@ -5,6 +5,7 @@ know where they are kept, nor what they are for.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
 import time
@@ -18,8 +19,9 @@ from urllib.parse import urlsplit
 
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.locks import never
-from katz_graph.files.urls import SECRET, address, checksum, shown
+from katz_graph.files.urls import ANY, SECRET, FetchRule, address, checksum, shown
 from katz_graph.messages import first_line, one_line, shorten
+from katz_graph.models.fetching.hops import MAX_HOPS, WEB, check_hop, client_of, redirected
 from katz_graph.models.loading.identity import (
     LENGTH_BYTES,
     LONGEST_HEADER,
@@ -40,6 +42,7 @@ POLL_S = 0.05  # between two looks at whether an identity is still wanted
 PIECE = 2**20  # bytes that are read at once
 BLOCK = 2**24  # bytes that are asked for at once, where a protocol has no streams
 HEADER_BLOCK = 2**19  # bytes that most headers are shorter than
+log = logging.getLogger("katz_graph")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +82,25 @@ class Changed(InputError):
 
 
 def identify(
-    url: str, patience: Patience = PATIENCE, cancelled: Callable[[], bool] = never
+    url: str,
+    patience: Patience = PATIENCE,
+    cancelled: Callable[[], bool] = never,
+    rule: FetchRule = ANY,
 ) -> tuple[FileIdentity, bytes]:
     """Returns the identity of the file at a URL, and its header, which is all that is read of it.
     Cancelled as soon as `cancelled` says so; a request under way ends by itself.
 
     url: of any protocol that fsspec and what is installed beside it know; `#sha256=` and the file's
-    hash may stand at its end. InputError when there is no such file, or it is not safetensors,
-    RunError when the network fails, or the header does not come in time.
+    hash may stand at its end. `rule`: which URLs may be asked, also those that answers lead to.
+    RunError, in one wording for every reason, which only the log says: the answer of a server that
+    only this machine reaches is not for whoever wrote the URL.
     """
     checksum(url)
     asked: Future[tuple[FileIdentity, bytes]] = Future()
 
     def ask() -> None:
         try:
-            asked.set_result(_identify(url, patience))
+            asked.set_result(_identify(url, patience, rule.naming(url)))
         except BaseException as error:
             asked.set_exception(error)
 
@@ -103,27 +110,29 @@ def identify(
         if cancelled():
             raise Cancelled(f"{shown(url)}: no longer wanted")
         if time.monotonic() > deadline:
-            raise RunError(f"{shown(url)}: its header did not come within {patience.header:g} s")
+            raise _not_fetched(url, f"its header did not come within {patience.header:g} s")
     return asked.result()
 
 
-def _identify(url: str, patience: Patience) -> tuple[FileIdentity, bytes]:
+def _identify(url: str, patience: Patience, rule: FetchRule) -> tuple[FileIdentity, bytes]:
     with _errors_of(url, patience):
-        with _opened(url, patience, 0, HEADER_BLOCK, HEADER_BLOCK) as answer:
+        with _opened(url, rule, patience, 0, HEADER_BLOCK, HEADER_BLOCK) as answer:
             begin = _read(url, answer, 0, LENGTH_BYTES)
             end = LENGTH_BYTES + int.from_bytes(begin, "little")
             if end > min(LONGEST_HEADER, answer.size or LONGEST_HEADER):
                 end = LENGTH_BYTES + LONGEST_SIGN  # no header: something else
             begin += _read(url, answer, len(begin), min(end, HEADER_BLOCK))
         if end > HEADER_BLOCK:
-            with _opened(url, patience, HEADER_BLOCK, HEADER_BLOCK, end) as rest:
+            with _opened(url, rule, patience, HEADER_BLOCK, HEADER_BLOCK, end) as rest:
                 if rest.version != answer.version:
                     raise Changed(url)
                 more = _read(url, rest, rest.start, end)
                 begin += more[HEADER_BLOCK - rest.start :]
         header, entries = read_header_of(shown(url), BytesIO(begin).read, answer.size)
     size = size_by_header(header, entries)
-    file = FileIdentity(url, size, 0, hashlib.sha256(header).hexdigest(), answer.version)
+    file = FileIdentity(
+        url, size, 0, hashlib.sha256(header).hexdigest(), answer.version, rule.words
+    )
     return file, header
 
 
@@ -140,10 +149,11 @@ def download(
     OSError is of the disk.
     """
     url = file.path
+    rule = FetchRule.parse(file.fetch) if file.fetch else ANY.naming(url)
     here = part.seek(0, os.SEEK_END)
     # without a version nobody could tell that the rest is of the same file
     start = here if file.version and here < file.size else 0
-    with _errors_of(url, patience), _opened(url, patience, start, BLOCK) as answer:
+    with _errors_of(url, patience), _opened(url, rule, patience, start, BLOCK) as answer:
         if answer.version != file.version or answer.size not in (None, file.size):
             raise Changed(url)
         done = answer.start
@@ -159,8 +169,8 @@ def download(
                 raise Changed(url)
             _to_disk(lambda piece=piece: part.write(piece))  # type: ignore[misc]
         _to_disk(part.flush)
-    if done != file.size:
-        raise _ended(url, done, file.size)
+        if done != file.size:
+            raise _ended(url, done, file.size)
 
 
 class _DiskError(KatzError):
@@ -176,37 +186,44 @@ def _to_disk(write: Callable[[], Any]) -> None:
 
 @contextmanager
 def _errors_of(url: str, patience: Patience) -> Iterator[None]:
-    """Tells what goes wrong with a URL in one line, without its secrets."""
+    """Turns whatever goes wrong with a URL into one error, and logs the reason."""
     try:
         yield
     except _DiskError as error:
         assert isinstance(error.__cause__, OSError)
         raise error.__cause__ from None
-    except KatzError:
+    except (Cancelled, Changed):
         raise
     except FileNotFoundError:
-        raise InputError(f"{shown(url)}: there is no such file") from None
+        reason = "there is no such file"
     except TimeoutError:
-        raise RunError(
-            f"{shown(url)}: could not be fetched: the server did not answer within "
-            f"{patience.connecting:g} s, or was silent for {patience.silence:g} s"
-        ) from None
-    # a protocol that nothing here knows, or whose library is missing
-    except (ImportError, ValueError) as error:
-        raise InputError(f"{shown(url)}: cannot be fetched: {_reason(error)}") from None
+        reason = (
+            f"the server did not answer within {patience.connecting:g} s, or was silent for "
+            f"{patience.silence:g} s"
+        )
     except Exception as error:  # network libraries of fsspec's protocols have errors of their own
-        raise RunError(f"{shown(url)}: could not be fetched: {_reason(error)}") from None
+        reason = _reason(error)
+    else:
+        return
+    raise _not_fetched(url, reason)
+
+
+def _not_fetched(url: str, reason: str) -> RunError:
+    """Logs why a URL could not be fetched; returns the error, which does not say it."""
+    log.warning("%s: could not be fetched: %s", shown(url), reason)
+    return RunError(f"{shown(url)}: could not be fetched; the log says why")
 
 
 @contextmanager
 def _opened(
-    url: str, patience: Patience, start: int, block: int, stop: int | None = None
+    url: str, rule: FetchRule, patience: Patience, start: int, block: int, stop: int | None = None
 ) -> Iterator[Answer]:
     """Asks for a file from byte `start` on, and for no more than up to `stop`. Who has no parts of
     files, sends all of it.
     """
-    if urlsplit(url).scheme.lower() in ("http", "https"):
-        with _stream(url, patience, start, stop) as answer:
+    check_hop(address(url), rule)
+    if urlsplit(url).scheme.lower() in WEB:
+        with _stream(url, rule, patience, start, stop) as answer:
             yield answer
         return
     from fsspec.core import url_to_fs
@@ -219,10 +236,44 @@ def _opened(
 
 
 @contextmanager
-def _stream(url: str, patience: Patience, start: int, stop: int | None) -> Iterator[Answer]:
-    """Asks a web server once. Uncompressed, so that the length is known; limits silence, but not
-    the whole time that a large file takes.
+def _stream(
+    url: str, rule: FetchRule, patience: Patience, start: int, stop: int | None
+) -> Iterator[Answer]:
+    """Asks web servers, one after the other where they redirect. Uncompressed, so that the length
+    is known; limits silence, but not the whole time that a large file takes.
     """
+    headers = {"Accept-Encoding": "identity"}
+    if start or stop is not None:
+        headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+    hop = address(url)
+    for _ in range(MAX_HOPS):
+        try:
+            stream = _asked(hop, rule, patience, headers)
+        except Exception as error:
+            if start and getattr(error, "status", None) == NO_SUCH_RANGE:
+                raise Changed(url) from None
+            raise
+        with stream:
+            said = stream.r.headers
+            following = redirected(hop, stream.r.status, said.get("Location"))
+            if following is not None:
+                check_hop(following, rule)
+                if urlsplit(following).scheme.lower() not in WEB:
+                    raise ValueError("a redirect leads to another protocol")
+                hop = following
+                continue
+            if stream.r.status == PART_OF_FILE:  # Content-Range: bytes 0-99/1234
+                begins, size = start, said.get("Content-Range", "").rpartition("/")[2]
+            else:
+                begins, size = 0, said.get("Content-Length", "")
+            known = size.isdecimal() and not said.get("Content-Encoding")
+            yield Answer(stream.read, begins, int(size) if known else None, _version(said))
+            return
+    raise ValueError(f"more than {MAX_HOPS} redirects")
+
+
+def _asked(url: str, rule: FetchRule, patience: Patience, headers: dict[str, str]) -> Any:
+    """Asks one web server, and follows no redirect."""
     from aiohttp import ClientTimeout
     from fsspec.implementations.http import HTTPFileSystem
 
@@ -230,26 +281,12 @@ def _stream(url: str, patience: Patience, start: int, stop: int | None) -> Itera
         total=None, sock_connect=patience.connecting, sock_read=patience.silence
     )
     files = HTTPFileSystem(
-        skip_instance_cache=True, client_kwargs={"timeout": timeout, "trust_env": True}
+        skip_instance_cache=True,
+        get_client=client_of(url, rule),
+        client_kwargs={"timeout": timeout, "trust_env": True},
     )
-    headers = {"Accept-Encoding": "identity"}
-    if start or stop is not None:
-        headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-    try:
-        # a block size of 0: one stream; a size of any kind: it need not be asked for
-        stream = files.open(address(url), block_size=0, size=1, headers=headers)
-    except Exception as error:
-        if start and getattr(error, "status", None) == NO_SUCH_RANGE:
-            raise Changed(url) from None
-        raise
-    with stream:
-        said = stream.r.headers
-        if stream.r.status == PART_OF_FILE:  # Content-Range: bytes 0-99/1234
-            begins, size = start, said.get("Content-Range", "").rpartition("/")[2]
-        else:
-            begins, size = 0, said.get("Content-Length", "")
-        known = size.isdecimal() and not said.get("Content-Encoding")
-        yield Answer(stream.read, begins, int(size) if known else None, _version(said))
+    # a block size of 0: one stream; a size of any kind: it need not be asked for
+    return files.open(url, block_size=0, size=1, headers=headers, allow_redirects=False)
 
 
 def _version(said: Any) -> str:

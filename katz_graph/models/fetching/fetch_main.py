@@ -40,7 +40,8 @@ def _answer(asked: Any, asker: socket.socket) -> None:
         gone = select.poll()
         gone.register(asker, select.POLLRDHUP)
         try:
-            cache.fetch_here(FileIdentity(**identity), lambda: bool(gone.poll(0)))
+            file = FileIdentity(**{**identity, "fetch": tuple(identity["fetch"])})
+            cache.fetch_here(file, lambda: bool(gone.poll(0)))
         except Changed as error:
             told = Changed.__name__, str(error), 0
         except KatzError as error:

@@ -28,7 +28,7 @@ from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.eviction import POLICIES
 from katz_graph.files.locks import exclusive, never, remove_unused, shared
 from katz_graph.files.settings import fetched_files
-from katz_graph.files.urls import address, checksum, is_url, shown
+from katz_graph.files.urls import ANY, FetchRule, address, checksum, is_url, shown
 from katz_graph.files.weights import USUAL_ENDING, without_ending
 from katz_graph.models.fetching.fetch import (
     PATIENCE,
@@ -72,23 +72,26 @@ class FileCache:
         """Returns the cache that the environment names (KATZ_CACHE, KATZ_FETCHED_GB)."""
         return cls(*fetched_files(), fetcher=FETCHER)
 
-    def identity(self, url: str, cancelled: Callable[[], bool] = never) -> FileIdentity:
+    def identity(
+        self, url: str, cancelled: Callable[[], bool] = never, rule: FetchRule = ANY
+    ) -> FileIdentity:
         """Returns the identity of the file at a URL. Of the file no more than its header is read.
-        Cancelled as soon as `cancelled` says so.
+        Cancelled as soon as `cancelled` says so. `rule`: which URLs may be asked, also those that
+        answers lead to.
 
         A server that cannot be asked does no harm where the file has been fetched before: it is
         taken as it was then. Otherwise errors as of `identify`.
         """
         record = self._record(url)
-        known, age = _recorded(record, url)
+        known, age = _recorded(record, url, rule.naming(url).words)
         if known is not None and age < self.fresh:
             return known
         try:
-            file, header = identify(url, self.patience, cancelled)
-        except (InputError, RunError) as problem:
+            file, header = identify(url, self.patience, cancelled, rule)
+        except RunError:
             if known is None or not self.holds(known):
                 raise
-            log.warning("%s: what was fetched before is used", problem)
+            log.warning("%s: what was fetched before is used", shown(url))
             return known
         self._write(self._header(file), header)
         said = {name: getattr(file, name) for name in RECORDED}
@@ -110,7 +113,8 @@ class FileCache:
         except OSError:
             header = b""
         if hashlib.sha256(header).hexdigest() != file.header:
-            there, header = identify(file.path, self.patience)
+            rule = FetchRule.parse(file.fetch) if file.fetch else ANY
+            there, header = identify(file.path, self.patience, rule=rule)
             if there != file:
                 raise Changed(file.path)
             self._write(kept, header)
@@ -257,9 +261,11 @@ class FileCache:
             raise RunError(f"{self.folder}: cannot be written to: {error.strerror}") from None
 
 
-def remote_identity(url: str, cancelled: Callable[[], bool] = never) -> FileIdentity:
+def remote_identity(
+    url: str, cancelled: Callable[[], bool] = never, rule: FetchRule = ANY
+) -> FileIdentity:
     """Returns the identity of the file at a URL, by this machine's cache (`FileCache.identity`)."""
-    return FileCache.of_this_machine().identity(url, cancelled)
+    return FileCache.of_this_machine().identity(url, cancelled, rule)
 
 
 def local_file(file: FileIdentity, cancelled: Callable[[], bool] = never) -> Path:
@@ -271,13 +277,13 @@ def _key(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY]
 
 
-def _recorded(record: Path, url: str) -> tuple[FileIdentity | None, float]:
+def _recorded(record: Path, url: str, fetch: tuple[str, ...]) -> tuple[FileIdentity | None, float]:
     """Returns what the server of a URL said last, and how many seconds ago that was."""
     try:
         said = json.loads(record.read_bytes())
         age = time.time() - record.stat().st_mtime
         _note_use(record)
-        return FileIdentity(url, **said), age if age >= 0 else float("inf")
+        return FileIdentity(url, **said, fetch=fetch), age if age >= 0 else float("inf")
     except (OSError, ValueError, TypeError):
         return None, float("inf")
 
@@ -337,7 +343,8 @@ def _check(file: FileIdentity, part: Path, opened: BinaryIO, cancelled: Callable
             raise Cancelled(f"{shown(file.path)}: no longer wanted")
         told.update(piece)
     if told.hexdigest() != expected:
+        log.warning("%s: its SHA-256 is %s", shown(file.path), told.hexdigest())
         raise InputError(
-            f"{shown(file.path)}: its SHA-256 is {told.hexdigest()}, expected {expected}: it is "
-            "another file than the one that the checksum was made of"
+            f"{shown(file.path)}: its SHA-256 is not {expected}: it is another file than the one "
+            "that the checksum was made of"
         )

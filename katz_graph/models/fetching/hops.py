@@ -1,0 +1,101 @@
+"""Holds the rule of permitted URLs at every hop of a redirect, and for the addresses of hosts. Must
+not know what is fetched.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from katz_graph.errors import KatzError
+from katz_graph.files.urls import CHAIN, FetchRule
+
+MAX_HOPS = 10
+REDIRECTS = (301, 302, 303, 307, 308)  # RFC 9110, section 15.4
+NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: its last 32 bits are an IPv4 address
+WEB = ("http", "https")
+
+Client = Callable[..., Awaitable[Any]]
+
+
+class NotPermitted(KatzError):
+    """The rule, or the address, of a URL forbids to fetch it. Only logs say so."""
+
+
+def check_hop(url: str, rule: FetchRule) -> None:
+    """Raises NotPermitted for a URL that the rule does not allow, or whose host is a private
+    address that the rule does not name. HTTP's host names are judged when they are resolved
+    (`client_of`).
+    """
+    if not rule.allows(url):
+        raise NotPermitted(f"{_place(url)} is not below a URL that may be fetched")
+    if rule.names(url):
+        return
+    for part in CHAIN.split(url):
+        host = urlsplit(part).hostname
+        if host is not None:
+            resolves = urlsplit(url).scheme.lower() in WEB and part == url
+            _check_addresses(host, [host] if resolves else _addresses(host))
+
+
+def redirected(url: str, status: int, location: str | None) -> str | None:
+    """Returns the URL that an answer leads to; None for an answer that is the file's."""
+    return urljoin(url, location) if status in REDIRECTS and location else None
+
+
+def client_of(url: str, rule: FetchRule) -> Client:
+    """Returns a maker of sessions that connect to no private address of the URL's host, unless the
+    rule names the URL. The address that is judged is the one that is connected to. Where a proxy
+    connects, it alone knows the address.
+    """
+    from aiohttp import ClientSession, TCPConnector, ThreadedResolver
+
+    asked, named = urlsplit(url).hostname, rule.names(url)
+
+    class Resolver(ThreadedResolver):
+        async def resolve(self, host: str, *more: Any, **options: Any) -> Any:
+            found = await super().resolve(host, *more, **options)
+            if host == asked and not named:
+                _check_addresses(host, [entry["host"] for entry in found])
+            return found
+
+    async def client(**options: Any) -> ClientSession:
+        return ClientSession(connector=TCPConnector(resolver=Resolver()), **options)
+
+    return client
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None)]
+    except OSError:  # no host: a bucket, say
+        return []
+
+
+def _check_addresses(host: str, addresses: list[str]) -> None:
+    for text in addresses:
+        try:
+            address = ipaddress.ip_address(text.partition("%")[0])
+        except ValueError:
+            continue  # a name
+        if not _is_public(address):
+            raise NotPermitted(f"{host} is the private address {address}, which nobody named")
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return _is_public(inner)
+    return address.is_global and not address.is_multicast
+
+
+def _place(url: str) -> str:
+    """Returns a URL's scheme and host."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname or ''}"
