@@ -131,7 +131,7 @@ def _identify(url: str, patience: Patience, rule: FetchRule) -> tuple[FileIdenti
         header, entries = read_header_of(shown(url), BytesIO(begin).read, answer.size)
     size = size_by_header(header, entries)
     file = FileIdentity(
-        url, size, 0, hashlib.sha256(header).hexdigest(), answer.version, rule.words
+        url, size, 0, hashlib.sha256(header).hexdigest(), answer.version, fetch=rule.words
     )
     return file, header
 
