@@ -130,7 +130,7 @@ class WeightSets:
 
         InputError when a file does not fit: the resident set then stays as it was.
         """
-        wanted = tuple((lora, parts) for lora in loras if lora.strength != 0)
+        wanted = as_resident(loras, parts)
         if wanted == self._resident:
             return 0.0
         begin = time.perf_counter()
@@ -254,6 +254,11 @@ def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[
         return (ALL,)
     height = max(1, BLOCK * rows // values)
     return (slice(first, min(first + height, rows)) for first in range(0, rows, height))
+
+
+def as_resident(loras: Iterable[Lora], parts: TextParts = ()) -> Resident:
+    """Returns what is resident once LoRAs are merged into a module. `parts`: as of `use`."""
+    return tuple((lora, parts) for lora in loras if lora.strength != 0)
 
 
 MERGING_BYTES = 8  # bytes for each weight, while two modules in float32 are at hand

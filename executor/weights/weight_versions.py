@@ -4,34 +4,43 @@ know what has arrived.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from katz_graph.adapters.recipes import without
 from katz_graph.ir.program import Instruction, LateLoras, Program
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import weight_sets
-from katz_graph.recipe import ModelRecipe
+from katz_graph.recipe import Component, Lora, ModelRecipe
 
 NOTHING_LATE = LateLoras((), (), ())
+
+Weights = tuple[Component, tuple[Lora, ...]]
+"""A network, and the LoRAs that are merged into it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
     """Holds operations by id, before the loop and in each variant, and the models that are patched
     by the name of their weight set in the program.
+
+    `networks`: the models whose weight sets must be resident while a segment is computed, by its
+    name, or a call before the loop, by its first operation. `names`: of the weight sets that hold
+    all their LoRAs, by what is resident then.
     """
 
     before: Mapping[str, Operation]
     variants: Sequence[Mapping[str, Operation]]
     weight_sets: Mapping[str, ModelRecipe]
+    networks: Mapping[str, Sequence[ModelRecipe]]
+    names: Mapping[Weights, str]
 
     @property
     def models(self) -> list[ModelRecipe]:
         """Returns the networks of the loop, in the order of their operations."""
-        found = (op.inputs.get("model") for variant in self.variants for op in variant.values())
-        return [model for model in found if isinstance(model, ModelRecipe)]
+        return _networks(op for variant in self.variants for op in variant.values())
 
 
 class WeightVersions:
@@ -41,43 +50,59 @@ class WeightVersions:
         self.late = program.late or NOTHING_LATE
         self._prologue = [one for one in program.instructions[device] if one.evaluation is None]
         self._members = {call.operations[0]: call.operations for call in program.before_calls}
-        whole = Version(
-            {op.id: op for op in program.before},
-            [{op.id: op for op in variant.operations} for variant in program.variants],
-            weight_sets(program),
-        )
-        self._versions = {self.late.everything: whole}
+        self._segments = program.segments
+        self._before = {op.id: op for op in program.before}
+        self._variants = [{op.id: op for op in variant.operations} for variant in program.variants]
+        self._weight_sets = weight_sets(program)
+        self._versions: dict[int, Version] = {}
 
     def of(self, present: int) -> Version:
         """Returns the program's operations with those late LoRAs that are `present`."""
         if present not in self._versions:
-            whole, bare = (
-                self._versions[self.late.everything],
-                partial(without, self.late.absent(present)),
-            )
-            self._versions[present] = Version(
-                _changed(whole.before, bare),
-                [_changed(variant, bare) for variant in whole.variants],
-                {name: bare(model) for name, model in whole.weight_sets.items()},
-            )
+            self._versions[present] = self._made(partial(without, self.late.absent(present)))
         return self._versions[present]
 
+    def _made(self, bare: Callable[[Any], Any]) -> Version:
+        before = _changed(self._before, bare)
+        variants = [_changed(variant, bare) for variant in self._variants]
+        networks = {
+            first: _networks(before[name] for name in members)
+            for first, members in self._members.items()
+        }
+        for operations, segments in zip(variants, self._segments, strict=True):
+            for segment in segments:
+                names = (name for call in segment.calls for name in call.operations)
+                networks[segment.name] = _networks(operations[name] for name in names)
+        sets = {name: bare(model) for name, model in self._weight_sets.items()}
+        whole = {
+            model.weights: name for name, model in sets.items() if model == self._weight_sets[name]
+        }
+        return Version(before, variants, sets, networks, whole)
+
     def again(self, before: int, after: int, evaluation: int) -> list[Instruction]:
-        """Returns what is to be done again, before an evaluation, when other LoRAs are there: the
-        patches, and what was computed with the others.
+        """Returns what is to be computed again, before an evaluation, when other LoRAs are there:
+        the calls before the loop that take one of them. No patches: each call makes the weight set
+        resident that it computes with.
         """
         affected = self.late.affected(before ^ after)
         return [
             replace(one, evaluation=evaluation)
             for one in self._prologue
-            if one.kind == "patch"
-            or not affected.isdisjoint(
+            if not affected.isdisjoint(
                 self._members[one.target] if one.kind == "prepare" else (one.target,)
             )
         ]
 
 
-def _changed(operations: Mapping[str, Operation], bare: partial[object]) -> Mapping[str, Operation]:
+def _networks(operations: Iterable[Operation]) -> list[ModelRecipe]:
+    """Returns the models whose networks compute, in the order of their operations."""
+    models = (op.inputs.get("model") for op in operations)
+    return list({one.weights: one for one in models if isinstance(one, ModelRecipe)}.values())
+
+
+def _changed(
+    operations: Mapping[str, Operation], bare: Callable[[Any], Any]
+) -> Mapping[str, Operation]:
     return {
         name: replace(op, inputs={key: bare(value) for key, value in op.inputs.items()})
         for name, op in operations.items()

@@ -12,24 +12,27 @@ import torch
 from torch import Tensor
 
 from katz_graph.executor.graph.region_calls import RegionCalls
+from katz_graph.executor.weights.weight_set import Resident
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.computing import StageCall
-from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.models import DeviceModels, network_loras
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.stages import NODE, Loop, Stage
 from katz_graph.planner.region import stage_of
+from katz_graph.recipe import ModelRecipe
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Holds a call that is ready to be given tensors: its stage, the live module, and constants on
-    the device.
+    """Holds a call that is ready to be given tensors: its stage, the live module, the LoRAs that
+    must be resident in it, and constants on the device.
     """
 
     stage: Stage
     module: Any
+    loras: Resident
     constants: Mapping[str, Any]
 
 
@@ -78,6 +81,9 @@ class BoundCalls:
         if key not in self._known:
             self._known[key] = self._bind(members)
         bound = self._known[key]
+        assert self._models.resident_in(bound.module) == bound.loras, (
+            f"{bound.stage.name} would compute with the LoRAs of another model"
+        )
         rows = {
             name: self._rows([given[name]] * len(members))
             for name in bound.stage.rows
@@ -96,7 +102,8 @@ class BoundCalls:
         constants = on_device(stage.bound(inputs, self._loop), self._models.device)
         recipe = inputs.get(stage.module) if stage.module else None
         module = None if recipe is None else self._models.module(recipe)
-        return Bound(stage, module, {**constants, **rows})
+        loras = network_loras(recipe) if isinstance(recipe, ModelRecipe) else ()
+        return Bound(stage, module, loras, {**constants, **rows})
 
     def _rows(self, numbers: Sequence[Any]) -> Tensor:
         """Returns float32 [B]: the number of each member, for each picture of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from katz_graph.executor.worker.lora_check import LoraCheck
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
-from katz_graph.executor.worker.stream import Reading
+from katz_graph.executor.worker.stream import Moment, Reading
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.files.urls import shown
@@ -42,7 +42,7 @@ from katz_graph.models.family import linear_map
 from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.sampling import loop_of, sampling_of
-from katz_graph.recipe import Component, FileIdentity, ModelRecipe
+from katz_graph.recipe import FileIdentity, ModelRecipe, digest
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.scope import running
 
@@ -115,7 +115,6 @@ class Execution:
         }
         self._versions = WeightVersions(program, portion.device)
         self._go_on_with(self._versions.late.everything)
-        self._patched = self._unpatched()
         self._made_before = {*(op.id for op in program.before), PRESENT}
         checked = (*self._holding.looped, *self._holding.text_encoders)
         self._check = LoraCheck(checked, models, wake)
@@ -136,13 +135,6 @@ class Execution:
         self._present, self._version = present, self._versions.of(present)
         model = next(iter(self._version.models), None)
         self._wanted = None if model is None else model.weights
-
-    def _unpatched(self) -> dict[Component, ModelRecipe]:
-        """Returns the networks that are not patched: other requests' LoRAs must be out of them."""
-        patched = {model.network for model in self._version.weight_sets.values()}
-        return {
-            model.network: model for model in self._version.models if model.network not in patched
-        }
 
     @property
     def weight_set(self) -> WeightSetKey | None:
@@ -215,8 +207,6 @@ class Execution:
                 if self._on_loaded is not None:
                     self._on_loaded()
                 return False
-            for model in self._patched.values():  # other requests may have run since the last unit
-                self._patch(model)
             done = self._continue()
             self._computed.update(self._models.compute.use.calls - calls_before)
             if done:
@@ -246,16 +236,13 @@ class Execution:
             case "weights":
                 self._heed_arrivals(index)
             case "patch":
-                before = self._models.network_seconds
                 model = self._version.weight_sets[instruction.target]
-                self._patch(model)
-                self._patched[model.network] = model
-                if (switched := self._models.network_seconds - before) > 0:
-                    self.timing.switches[instruction.target] = switched
-                spans.add("patch", instruction.target, began, index)
+                self._make_resident([model], index, began)
                 self.timing.prepare += time.perf_counter() - started if index is None else 0.0
             case "prepare":
                 call = self._preparations[instruction.target]
+                networks = self._version.networks[instruction.target]
+                began = self._make_resident(networks, index, began)
                 self._compute([call], self._version.before, self._before)
                 spans.add("prepare", instruction.target, began, index)
                 self.timing.prepare += time.perf_counter() - started
@@ -270,6 +257,8 @@ class Execution:
                 self._send(_instance(instruction), instruction.peer or "")
                 spans.add("send", instruction.target, began, index, instruction.peer)
             case "run":
+                networks = self._version.networks[instruction.target]
+                began = self._make_resident(networks, index, began)
                 self._run_segment(instruction.target)
                 spans.add("segment", instruction.target, began, index)
             case "advance":
@@ -291,7 +280,6 @@ class Execution:
             self._before.put((PRESENT,), (sum(here << bit for bit, here in enumerate(there)),))
         self._go_on_with(self._before.resolve(Ref(PRESENT)))
         if evaluation is None:
-            self._patched = self._unpatched()
             before = 0
         elif before != self._present:
             again = self._versions.again(before, self._present, evaluation)
@@ -300,10 +288,25 @@ class Execution:
             if (before ^ self._present) >> bit & 1:
                 self.timing.arrivals[shown(file.path)] = evaluation or 0
 
-    def _patch(self, model: ModelRecipe) -> None:
-        self._models.residents.with_room(
-            f"{self._what()}, its LoRAs", partial(self._models.patch, model)
-        )
+    def _make_resident(
+        self, models: Iterable[ModelRecipe], evaluation: int | None, began: Moment
+    ) -> Moment:
+        """Makes the weight sets resident with which the next calls compute. Other requests, other
+        segments and late LoRAs may have left others. Returns when the calls begin, on the device's
+        clock.
+        """
+        for model in models:
+            before = self._models.network_seconds
+            self._models.residents.with_room(
+                f"{self._what()}, its LoRAs", partial(self._models.patch, model)
+            )
+            if (switched := self._models.network_seconds - before) > 0:
+                name = self._version.names.get(model.weights)
+                if name is not None:
+                    self.timing.switches[name] = switched
+                self._recorder.add("patch", name or digest(model)[:12], began, evaluation)
+                began = self._recorder.clock()
+        return began
 
     def _begin(self, evaluation: int) -> None:
         """Opens an evaluation: its step, where the sampler is, and what earlier ones left."""

@@ -23,7 +23,9 @@ from katz_graph.executor.weights.weight_set import (
     MERGING_BYTES,
     SET_BYTES,
     KeptSets,
+    Resident,
     WeightSets,
+    as_resident,
     merged_module,
 )
 from katz_graph.executor.worker.computing import Computing, Eagerly
@@ -132,6 +134,10 @@ class DeviceModels:
         module = self._network(recipe)
         self.network_seconds += self._resident(module, recipe.loras)
         return module
+
+    def resident_in(self, module: Any) -> Resident:
+        """Returns the LoRAs that are merged into a live module now."""
+        return self._sets[module].resident if module in self._sets else ()
 
     def module(self, recipe: ModelRecipe | ControlNetRecipe | VaeRecipe | Encoding) -> Any:
         """Returns what a stage computes with: the live network of a recipe, with the weights that
@@ -373,6 +379,11 @@ def _with_parts(clip: ClipRecipe) -> Iterator[tuple[TextEncoderRecipe, TextParts
     """Yields the text encoders of a model, each with the parts of LoRA files that are for it."""
     parts = text_parts(one.encoder for one in clip.encoders)
     return zip(clip.encoders, parts, strict=True)
+
+
+def network_loras(recipe: ModelRecipe) -> Resident:
+    """Returns the LoRAs that are resident in a recipe's network while it computes."""
+    return as_resident(recipe.loras)
 
 
 def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:

@@ -67,6 +67,8 @@ def lora_uses(values: Iterable[Any]) -> dict[FileIdentity, LoraUse]:
 
 def without(absent: Collection[FileIdentity], value: Any) -> Any:
     """Returns a recipe without the LoRAs of these files; what has none is returned as it is."""
+    if not absent:
+        return value
     bare = partial(without, absent)
     match value:
         case ModelRecipe() | ClipRecipe() if any(lora.file in absent for lora in value.loras):

@@ -135,7 +135,7 @@ class Instruction:
 
     `fetch` has a LoRA file read, beside all that follows. `weights` says which late LoRAs are there
     from here on, or heeds what was said, and has done again what was done before the loop with
-    others. `patch` makes a weight set resident; `prepare` computes something before the loop;
+    others. `patch` makes a weight set resident early; `prepare` computes something before the loop;
     `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`;
     `run` a segment; `advance` hands the prediction to the sampler, on the device that owns it;
     `begin` and `end` enclose an evaluation on this device, which keeps the instances `keeps` for

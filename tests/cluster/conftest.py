@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from command import Katz, use_threads
+from lora_shelf import Shelf
 
 from katz_graph.executor import start as starting
 from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.weights import adapters
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +37,13 @@ def katz_on_threads(katz: Katz, monkeypatch: pytest.MonkeyPatch, costs: Path) ->
     """`katz` whose workers are threads."""
     use_threads(monkeypatch, starting, costs)
     return katz
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    """Reads the LoRA files of all engines of the test."""
+    shelf = Shelf()
+    monkeypatch.setattr(adapters, "read_lora", shelf.read)
+    yield shelf
+    for gate in shelf.gates.values():
+        gate.set()

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import copy
 
 import pytest
 import torch
+from lora_shelf import Shelf, when
 from torch import Tensor
 
-from katz_graph.adapters.lora import LoraFile, read_lora
 from katz_graph.bench import restore
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
@@ -27,51 +27,18 @@ from katz_graph.bench.requests import (
     sampler_region,
 )
 from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled, InputError, KatzError
-from katz_graph.events import Event, Progress
+from katz_graph.errors import Cancelled, InputError
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.planning import plan_region
-from katz_graph.executor.weights import adapters
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.models.stages import stages
-from katz_graph.recipe import FileIdentity
 
 COSTED = [name for name, one in stages().items() if one.costed]
 LINK = NetworkLink(1e9, 1e-4)
 STEPS = 6
 STRENGTHS = (0.7, -0.4)
-
-
-@dataclass
-class Shelf:
-    """Hands out LoRA files when they are released; a failure is raised instead."""
-
-    gates: dict[str, threading.Event] = field(default_factory=dict)
-    failures: dict[str, KatzError] = field(default_factory=dict)
-    read_file: Callable[[FileIdentity], LoraFile] = read_lora
-
-    def read(self, file: FileIdentity, cancelled: Callable[[], bool]) -> LoraFile:
-        gate = self.gates.get(file.path)
-        assert gate is None or gate.wait(30)
-        if file.path in self.failures:
-            raise self.failures[file.path]
-        return self.read_file(file)
-
-    def hold(self, path: Path) -> threading.Event:
-        self.gates[str(path)] = threading.Event()
-        return self.gates[str(path)]
-
-
-@pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    shelf = Shelf()
-    monkeypatch.setattr(adapters, "read_lora", shelf.read)
-    yield shelf
-    for gate in shelf.gates.values():
-        gate.set()
 
 
 @pytest.fixture
@@ -122,16 +89,6 @@ def scattered(engine: DeviceEngine, case: Case, allowed: str, seed: int = 0) -> 
         sampler_region(case),
         Target(devices, engine.cluster.links, pins, frozenset({allowed}), batching=False),
     )
-
-
-def when(context: RunContext, evaluations: int, do: Callable[[], None]) -> RunContext:
-    """Does something when so many evaluations are done."""
-
-    def listen(event: Event) -> None:
-        if isinstance(event, Progress) and event.value == evaluations:
-            do()
-
-    return replace(context, listener=listen)
 
 
 def by_parts(
