@@ -16,6 +16,7 @@ from typing import Any
 
 from katz_graph.context import Context
 from katz_graph.errors import RunError
+from katz_graph.host.inference import inference_mode
 
 PATIENCE = 1.0  # seconds that cancelled tasks get to clean up
 
@@ -77,9 +78,10 @@ class Tasks:
         for task in left:
             task.cancel()
         try:
-            if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=PATIENCE))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            with inference_mode():
+                if left:
+                    loop.run_until_complete(asyncio.wait(left, timeout=PATIENCE))
+                loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             for task in left:
                 if task.done() and not task.cancelled():
@@ -125,7 +127,8 @@ class Tasks:
             forget()
 
     def _run_forever(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(SystemExit):  # it is the result of its task, too
+        # tasks that nodes begin are their code, too
+        with inference_mode(), suppress(SystemExit):  # which is the result of its task, too
             loop.run_forever()
 
     def _end(self, owner: Any, task: asyncio.Task[Any]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from katz_graph.host.inference import inference_mode
+
 
 def settled(value: Any) -> Any:
     """Awaits an awaitable on an event loop of its own (in another thread where this one runs a
@@ -18,9 +20,14 @@ def settled(value: Any) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_awaited(value))
+        return _run(value)
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, _awaited(value)).result()
+        return pool.submit(_run, value).result()
+
+
+def _run(value: Awaitable[Any]) -> Any:
+    with inference_mode():  # tasks that the code of nodes begins are part of it
+        return asyncio.run(_awaited(value))
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
 from katz_graph.graph import Expansion
+from katz_graph.host.inference import in_inference_mode
 from katz_graph.node.types import (
     ANY,
     KNOB_SOCKETS,
@@ -215,17 +216,21 @@ class Node(BaseModel):
             inputs=inputs,
             outputs=outputs,
             is_output=cls.node_is_output,
-            run=run_async
-            if inspect.iscoroutinefunction(run)
-            else lambda context, values: outputs_of(call(context, values)),
+            run=in_inference_mode(
+                run_async
+                if inspect.iscoroutinefunction(run)
+                else lambda context, values: outputs_of(call(context, values))
+            ),
             needs=None
             if needs is None
-            else lambda values: needs(
-                build(values), **{n: v for n, v in renamed(values).items() if n in wires}
+            else in_inference_mode(
+                lambda values: needs(
+                    build(values), **{n: v for n, v in renamed(values).items() if n in wires}
+                )
             ),
             fingerprint=None
             if fingerprint is None
-            else lambda context, values: fingerprint(build(values), context),
+            else in_inference_mode(lambda context, values: fingerprint(build(values), context)),
             stage=cls.node_stage,
             takes_lists=cls.node_takes_lists,
             gives_lists=cls.node_gives_lists,

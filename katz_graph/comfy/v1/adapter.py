@@ -5,9 +5,7 @@ the executor.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -19,6 +17,7 @@ from katz_graph.comfy.v1.results import from_result, surplus, written_files
 from katz_graph.comfy.values import to_pack
 from katz_graph.context import Context
 from katz_graph.errors import InputError
+from katz_graph.host.inference import in_inference_mode
 from katz_graph.host.run_sync import settled
 from katz_graph.messages import one_line, show
 from katz_graph.node import Node
@@ -95,12 +94,14 @@ class V1Class:
             inputs=inputs,
             outputs=outputs,
             is_output=is_output,
-            run=_runner(
-                cls,
-                function,
-                inputs,
-                takes_lists,
-                partial(_taken, self.name, outputs, gives, is_output),
+            run=in_inference_mode(
+                _runner(
+                    cls,
+                    function,
+                    inputs,
+                    takes_lists,
+                    partial(_taken, self.name, outputs, gives, is_output),
+                )
             ),
             needs=_needs(cls, inputs, takes_lists),
             fingerprint=_fingerprint(cls),
@@ -163,8 +164,7 @@ def _runner(
     taken: Callable[[Context, Any], Any],
 ) -> Callable[[Context, Mapping[str, Any]], Any]:
     def called(values: Mapping[str, Any]) -> Any:
-        with _without_gradients():
-            return getattr(values[INSTANCE], function)(**_packed(values, inputs, takes_lists))
+        return getattr(values[INSTANCE], function)(**_packed(values, inputs, takes_lists))
 
     def finished(context: Context, result: Any) -> Any:
         given = taken(context, result)
@@ -223,7 +223,7 @@ def _needs(
         method = values[INSTANCE].check_lazy_status
         return method(**_Accepted(method).of(_packed(values, inputs, takes_lists)))
 
-    return needs
+    return in_inference_mode(needs)
 
 
 def _fingerprint(cls: Any) -> Callable[[Context, Mapping[str, Any]], Any] | None:
@@ -231,7 +231,7 @@ def _fingerprint(cls: Any) -> Callable[[Context, Mapping[str, Any]], Any] | None
     if is_changed is None:
         return None
     accepted = _Accepted(is_changed)
-    return lambda context, values: is_changed(**accepted.of(values))
+    return in_inference_mode(lambda context, values: is_changed(**accepted.of(values)))
 
 
 def _problems(
@@ -273,11 +273,3 @@ def _about(cls: Any) -> dict[str, Any]:
     said = {name.lower(): getattr(cls, name) for name in ABOUT if getattr(cls, name, None)}
     tooltips = getattr(cls, "OUTPUT_TOOLTIPS", None)
     return said | ({"output_tooltips": list(tooltips)} if tooltips else {})
-
-
-def _without_gradients() -> AbstractContextManager[Any]:
-    """Enters torch's inference mode, which packs are written for: they change in place what the
-    engine made. Nothing where torch is not in use.
-    """
-    torch = sys.modules.get("torch")
-    return nullcontext() if torch is None else torch.inference_mode()
