@@ -222,6 +222,11 @@ class DeviceEngine:
         self._learn()
         return here.name
 
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Returns the approximations that runs may use, unless they choose others."""
+        return self.choices.allowed
+
     # plans
 
     def plan(

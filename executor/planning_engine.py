@@ -34,6 +34,7 @@ class PlanningEngine(Generic[Made]):
     device: Device
     compile: Callable[[Region], Made]
     programs: list[Made] = field(default_factory=list)
+    allowed: frozenset[str] = frozenset()
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         self.programs.append(self.compile(region))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
 from katz_graph.errors import InputError
+from katz_graph.ir.provenance import ASYNC_LORA, EXACT, STALE_CONTROLNET, Provenance
 
-STALE_CONTROLNET, ASYNC_LORA = "stale-controlnet", "async-lora"
 APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA)
 
 
@@ -31,31 +30,23 @@ def allowed_names(names: str) -> frozenset[str]:
     return found
 
 
-def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
-    """Returns whether steps may begin without LoRAs, and how many if a person said so: the fewest
-    of several numbers.
-    """
-    mine = [one.partition("=") for one in allowed if one.partition("=")[0] == ASYNC_LORA]
-    return bool(mine), min((int(number) for _, _, number in mine if number), default=None)
-
-
 def made_with(
     devices: str,
     dtype: str,
-    approximated: Collection[str],
-    arrivals: Mapping[str, int],
+    provenance: Provenance = EXACT,
     chosen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Writes the text chunk `katz` of a picture. `arrivals`: of LoRAs that evaluations ran without,
-    by path, the evaluation from which on each was there. `chosen`: what a job chose itself of where
-    and how its stages ran.
+    """Writes the text chunk `katz` of a picture. `chosen`: what its job chose itself of where and
+    how its stages run.
     """
     facts = {
-        "approximations": list(approximated),
+        "approximations": list(provenance.approximations),
         "devices": devices,
         "dtype": dtype,
         "version": version("katz-graph"),
     }
-    late = {PurePath(path).name: evaluation for path, evaluation in arrivals.items()}
-    more = {"lora_arrivals": late, "chosen": dict(chosen)}
+    more = {
+        "lora_arrivals": provenance.late_loras,
+        "chosen": {**provenance.chosen, **chosen},
+    }
     return json.dumps(facts | {name: value for name, value in more.items() if value})

@@ -29,6 +29,10 @@ class Engine(Protocol):
     def device(self) -> Device:
         """Returns the device that it computes on."""
 
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Returns the approximations that runs may use, unless they choose others."""
+
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """Compiles and runs a step region. Returns the outputs of its StepEnd: the latent, and the
         denoised one that the last step began with.
@@ -80,6 +84,10 @@ class Context(Protocol):
     @property
     def changes(self) -> PlanChanges:
         """Returns what this run's samplers are planned for in place of what runs have."""
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Returns the approximations that this run may use."""
 
     @property
     def previews(self) -> bool:

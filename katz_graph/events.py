@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from katz_graph.errors import KatzError
     from katz_graph.ir.program import Program
+    from katz_graph.ir.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,14 @@ class Sampled:
     calls: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """A node took a kept result that inputs alone do not decide."""
+
+    node: str
+    provenance: Provenance
+
+
 SpanKind = Literal["segment", "send", "patch", "prepare", "load", "stage", "node"]
 
 
@@ -172,6 +181,7 @@ Event = (
     | Previewed
     | Planned
     | Sampled
+    | Reused
     | Timeline
     | StageDone
     | Warned

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from katz_graph.approximations import ASYNC_LORA, STALE_CONTROLNET
-from katz_graph.events import Event, Sampled, StageDone
+from katz_graph.events import Event, Reused, Sampled, StageDone
+from katz_graph.ir.provenance import Provenance, joined, lora_bound
 from katz_graph.models.stages import stage_groups
 
 if TYPE_CHECKING:
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class RunStats:
     """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended,
-    `vae` for each use.
+    `vae` for each use, `reused` for each kept result that inputs alone do not decide.
 
     Any thread may report events.
     """
 
     samplers: list[Sampled] = field(default_factory=list)
     vae: list[float] = field(default_factory=list)
+    reused: list[Provenance] = field(default_factory=list)
 
     def listen(self, event: Event) -> None:
         if isinstance(event, Sampled):
             self.samplers.append(event)
+        elif isinstance(event, Reused):
+            self.reused.append(event.provenance)
         elif isinstance(event, StageDone) and event.stage in stage_groups()["vae"]:
             self.vae.append(event.span.seconds)
 
@@ -38,16 +41,9 @@ class RunStats:
         return [sampler.program for sampler in self.samplers]
 
     @property
-    def arrivals(self) -> Mapping[str, int]:
-        """Returns the LoRAs that evaluations ran without, and from which on each was there; the
-        latest of several samplers.
-        """
-        found: dict[str, int] = {}
-        for sampler in self.samplers:
-            for name, evaluation in sampler.arrivals.items():
-                if evaluation:
-                    found[name] = max(evaluation, found.get(name, 0))
-        return found
+    def provenance(self) -> Provenance:
+        """Returns how the results of the run came about, those of kept results included."""
+        return joined((*map(provenance_of, self.samplers), *self.reused))
 
     @property
     def calls(self) -> Mapping[str, int]:
@@ -58,12 +54,6 @@ class RunStats:
         return {
             kind: sum(sampler.calls.get(kind, 0) for sampler in self.samplers) for kind in kinds
         }
-
-    @property
-    def approximations(self) -> list[str]:
-        """Returns the approximations that were in force."""
-        stale = [STALE_CONTROLNET] if any(program.delayed for program in self.programs) else []
-        return [*([ASYNC_LORA] if self.arrivals else []), *stale]
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -85,3 +75,12 @@ class RunStats:
             if self.samplers
             else None
         )
+
+
+def provenance_of(sampled: Sampled) -> Provenance:
+    """Returns how the result of a sampler came about."""
+    program = sampled.program
+    arrivals = {name: first for name, first in sampled.arrivals.items() if first}
+    steps = [program.schedule[first].step for first in arrivals.values()]
+    by_profile = bool(arrivals) and lora_bound(program.target.allowed)[1] is None
+    return Provenance(bool(program.delayed), arrivals, max(steps, default=0), by_profile)

@@ -14,18 +14,20 @@ from typing import Any
 
 from katz_graph.context import Context
 from katz_graph.errors import RunError
+from katz_graph.ir.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A running node: the services of its run, its id in the graph, the pack that its type is from,
-    and numbers for graphs it builds.
+    numbers for graphs it builds, and what samplers that it ran say of their results.
     """
 
     context: Context
     node: str = ""
     pack: str = ""
     graphs: Iterator[int] = field(default_factory=count)
+    sampled: list[Provenance] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,14 @@ _running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=
 
 
 @contextmanager
-def running(context: Context, node: str = "", pack: str = "") -> Iterator[None]:
+def running(context: Context, node: str = "", pack: str = "") -> Iterator[Running]:
     """Makes a node's code reach this run: progress bars, folders, model calls. Async nodes keep it
     through their awaits.
     """
-    token = _running.set(Running(context, node, pack))
+    now = Running(context, node, pack)
+    token = _running.set(now)
     try:
-        yield
+        yield now
     finally:
         _running.reset(token)
 

@@ -56,7 +56,8 @@ class Calls:
         )
         if missing is not None:
             raise InputError(f"input {missing} is missing")
-        with running(self._context, node.id, kind.pack):
+        with running(self._context, node.id, kind.pack) as now:
+            node.sampled = now.sampled
             return [
                 blocker_in(values) or staying(kind.run(self._context, values))
                 for values in self._arguments(node, self._values(node))

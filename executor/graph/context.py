@@ -8,18 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from katz_graph.approximations import allowed_names
 from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Event, Listener, Warned
+from katz_graph.events import Event, Listener, Sampled, Warned
 from katz_graph.files.folders import Folders
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.node.types import NodeType
 from katz_graph.packs import builtin_types
-from katz_graph.run_stats import RunStats
+from katz_graph.run_stats import RunStats, provenance_of
+from katz_graph.scope import current
 
 PREVIEWS_APART = 0.25  # seconds, at least, between two pictures of one node
 
@@ -65,6 +67,11 @@ class RunContext:
     _on_cancel: dict[object, Callable[[], None]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
+    @property
+    def allowed(self) -> frozenset[str]:
+        chosen = self.changes.allow
+        return self.engine.allowed if chosen is None else allowed_names(chosen)
+
     def warn(self, message: str) -> None:
         if message not in self.warnings:
             self.warnings.append(message)
@@ -74,6 +81,8 @@ class RunContext:
         if self._cancelled:
             return  # what a worker still does is no part of the run
         self.measured.listen(event)
+        if isinstance(event, Sampled) and (now := current()) is not None:
+            now.sampled.append(replace(provenance_of(event), chosen=self.changes.said()))
         self.listener(event)
 
     def wants_preview(self, node: str) -> bool:

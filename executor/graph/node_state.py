@@ -10,6 +10,7 @@ from katz_graph.errors import InputError
 from katz_graph.executor.graph.expansion_ui import Shown
 from katz_graph.executor.graph.signature import Signature
 from katz_graph.graph import Link, NodeCall
+from katz_graph.ir.provenance import EXACT, Provenance
 from katz_graph.messages import show
 from katz_graph.node.types import Input, NodeType
 from katz_graph.planner.region import RegionNodes
@@ -54,6 +55,9 @@ class NodeState:
     outputs: Outputs | None = None
     ui: Mapping[str, Sequence[Any]] | None = None
     shown: tuple[Shown, ...] = ()  # of its expansions
+    sampled: Sequence[Provenance] = ()  # what samplers that it ran say of their results
+    provenance: Provenance = EXACT  # of its result
+    refused: Provenance = EXACT  # of a kept result that this run may not take
     finished: bool = False
     failed: bool = False
     blocked: bool = False

@@ -78,12 +78,16 @@ class NodeReporter:
             return f"made by node {node.origin}"
         if node.lost:
             return f"{node.lost}, which it wrote, is gone"
+        if node.refused.approximations:
+            return f"the kept result is approximate, which this run does not allow: {node.refused}"
         now = self.history((node.id, *(link.node for _, link in node.links)))
         return explain(node.id, now, self._cache.history, self._cache.policy)
 
-    def why_cached(self, signature: Signature) -> str:
-        other = self._done_by.get(signature)
-        return "same inputs as before" if other is None else f"same inputs as node {other}"
+    def why_cached(self, node: NodeState) -> str:
+        assert node.signature is not None
+        other = self._done_by.get(node.signature)
+        why = "same inputs as before" if other is None else f"same inputs as node {other}"
+        return f"{why}; approximate: {said}" if (said := str(node.provenance)) else why
 
     def history(self, identifiers: Iterable[str]) -> History:
         """Returns what decided the results of these nodes, to explain the next run."""

@@ -17,6 +17,7 @@ from katz_graph.eviction import POLICIES
 from katz_graph.executor.graph.expansion_ui import Shown
 from katz_graph.executor.graph.explain import History
 from katz_graph.executor.graph.signature import Signature
+from katz_graph.ir.provenance import EXACT, Provenance
 from katz_graph.node.types import NodeType
 from katz_graph.options import COUNTED
 
@@ -25,7 +26,8 @@ from katz_graph.options import COUNTED
 class ResultEntry:
     """Holds one node's outputs and what it has for editors. `parts` are the signatures of the nodes
     that it expanded to: they are kept as long as it is. `shown`: what nodes inside its expansion
-    have for editors. `files`: those that editors are told of, which it wrote.
+    have for editors. `files`: those that editors are told of, which it wrote. `provenance`: how the
+    outputs came about, as far as the signature does not decide it.
     """
 
     outputs: tuple[Any, ...]
@@ -33,6 +35,7 @@ class ResultEntry:
     ui: Mapping[str, Sequence[Any]] | None = None
     shown: tuple[Shown, ...] = ()
     files: tuple[Path, ...] = ()
+    provenance: Provenance = EXACT
 
     def lost(self) -> Path | None:
         """Returns a file of the entry that is gone, so that the result has to be made again."""
@@ -64,9 +67,20 @@ class Results:
             return entry
 
     def put(self, signature: Signature, entry: ResultEntry, touched: set[Signature] | None) -> None:
+        """Keeps a result. An approximate one does not replace an exact one, which all runs may
+        take.
+        """
         if self.policy == "none":
             return
         with self._lock:
+            known = self._entries.get(signature)
+            if (
+                entry.provenance.approximations
+                and known is not None
+                and not known.provenance.approximations
+                and known.lost() is None
+            ):
+                entry = known
             if self._eviction is not None and signature not in self._entries:
                 while len(self._entries) >= self.limit:
                     self._evict(self._eviction.victim(frozenset()))

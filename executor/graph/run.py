@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from katz_graph.checks.cycles import describe_cycle, find_cycles
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.events import Listener
+from katz_graph.events import Listener, Reused
 from katz_graph.executor.graph.calls import Calls, blocker_in, expected_outputs, outputs_of, ui_of
 from katz_graph.executor.graph.event_loop import Done, Tasks
 from katz_graph.executor.graph.expansion import Splicer, delivered
@@ -33,13 +33,14 @@ from katz_graph.executor.graph.result import GraphResult
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.executor.graph.sign import sign_late, sign_upstream
 from katz_graph.graph import Expansion, Graph, Link
+from katz_graph.ir.provenance import EXACT, joined
 from katz_graph.ir.region import END, Region
 from katz_graph.messages import show
 from katz_graph.node import WithUi
 from katz_graph.node.types import NodeType
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import RegionNodes
-from katz_graph.scope import ExecutionBlocker
+from katz_graph.scope import ExecutionBlocker, running
 from katz_graph.ui_results import written
 
 __all__ = ["GraphResult", "Regions", "run_graph"]
@@ -210,7 +211,9 @@ class _GraphRun:
                 bound = self.regions.bind_region(
                     Graph(node.scope), self.registry, region, entering, node.origin, shown_as
                 )
-                sampled.append(self.context.engine.sample(bound, self.context))
+                with running(self.context, node.id) as now:
+                    sampled.append(self.context.engine.sample(bound, self.context))
+                node.sampled = [*node.sampled, *now.sampled]
             else:
                 sampled.append(blocker)
         return sampled
@@ -245,11 +248,20 @@ class _GraphRun:
 
     def _complete(self, node: NodeState, outputs: Outputs) -> None:
         node.shown = shown_by(node)
+        read = (one.provenance for one in (*node.sources, *node.parts))
+        node.provenance = joined((*node.sampled, *read))
         if node.signature is not None:
             parts = tuple(part.signature for part in node.parts if part.signature is not None)
             self.cache.put(
                 node.signature,
-                ResultEntry(outputs, parts, node.ui, node.shown, tuple(self._files(node))),
+                ResultEntry(
+                    outputs,
+                    parts,
+                    node.ui,
+                    node.shown,
+                    tuple(self._files(node)),
+                    node.provenance,
+                ),
             )
         self.reporter.done(node)
         self._finish(node, outputs)
@@ -352,7 +364,13 @@ class _GraphRun:
         if (lost := entry.lost()) is not None:
             node.lost = lost.name
             return False
-        node.why = self.reporter.why_cached(node.signature)
+        if entry.provenance.approximations and not entry.provenance.permitted(self.context.allowed):
+            node.refused = entry.provenance
+            return False
+        node.provenance = entry.provenance
+        if node.provenance != EXACT:
+            self.context.report(Reused(node.id, node.provenance))
+        node.why = self.reporter.why_cached(node)
         node.ui = entry.ui
         node.shown = entry.shown
         self.reporter.done(node, cached=True)

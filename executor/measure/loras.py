@@ -82,6 +82,10 @@ class LoraProfiler:
     def device(self) -> Device:
         return self._engine.device
 
+    @property
+    def allowed(self) -> frozenset[str]:
+        return self._engine.allowed
+
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         assert isinstance(context, RunContext)  # of a graph run
         program = self._planned(region, "hoist")

@@ -30,7 +30,7 @@ from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
 from katz_graph.approximations import made_with
 from katz_graph.errors import InputError, KatzError
-from katz_graph.events import Event, Listener, Sampled, Warned
+from katz_graph.events import Event, Listener, Reused, Sampled, Warned
 from katz_graph.executor.graph.context import RunContext, writing_nothing
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
@@ -363,7 +363,7 @@ class Engine:
             {"total": time.perf_counter() - began, **measured.seconds},
             measured.calls,
             Plan(tuple(measured.programs)),
-            tuple(measured.approximations),
+            measured.provenance.approximations,
             first_seed(prepared.graph),
             tuple(warnings),
             prepared.error(error),
@@ -379,19 +379,14 @@ class Engine:
         warn: Callable[[str], None],
     ) -> RunContext:
         devices, dtype = setup.devices.text, engine.device.dtype
-        texts = metadata(prepared.workflow, self.types) | {
-            "katz": made_with(devices, dtype, [], {})
-        }
+        texts = metadata(prepared.workflow, self.types) | {"katz": made_with(devices, dtype)}
 
         def listen(event: Event) -> None:
             match event:
                 case Warned(message=message):
                     warn(message)
-                case Sampled():
-                    measured = context.measured
-                    texts["katz"] = made_with(
-                        devices, dtype, measured.approximations, measured.arrivals
-                    )
+                case Sampled() | Reused():
+                    texts["katz"] = made_with(devices, dtype, context.measured.provenance)
             if run.progress is not None:
                 run.progress(event)
 

@@ -79,6 +79,7 @@ class QuietContext:
     folders = Folders()
     types: Mapping[str, NodeType] = REGISTRY
     changes = PlanChanges()
+    allowed = frozenset[str]()
 
     @property
     def engine(self) -> Engine:

@@ -17,7 +17,7 @@ from typing import Any
 from katz_graph.approximations import made_with
 from katz_graph.checks.validate import upstream
 from katz_graph.errors import Cancelled, KatzError, RunError
-from katz_graph.events import Event, Sampled
+from katz_graph.events import Event, Reused, Sampled
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
@@ -148,12 +148,11 @@ class Runs:
         texts = pictures_texts(order, place.registry, place.devices, place.engine.device.dtype)
 
         def listen(event: Event) -> None:
-            if isinstance(event, Sampled):
+            if isinstance(event, (Sampled, Reused)):
                 texts["katz"] = made_with(
                     place.devices,
                     place.engine.device.dtype,
-                    context.measured.approximations,
-                    context.measured.arrivals,
+                    context.measured.provenance,
                     changes.said(),
                 )
             reporter.listen(event)
@@ -228,7 +227,7 @@ class Runs:
             tuple(reporter.executed),
             {"total": time.perf_counter() - began, **measured.seconds},
             measured.predicted,
-            tuple(measured.approximations),
+            measured.provenance.approximations,
             tuple(reporter.reused),
         )
 
@@ -296,7 +295,7 @@ def pictures_texts(
     }
     texts["prompt"] = json.dumps(order.prompt)
     hidden = hide_secrets(texts, order.prompt, types)
-    return {**hidden, "katz": made_with(devices, dtype, [], {})}
+    return {**hidden, "katz": made_with(devices, dtype)}
 
 
 def _may_name_chunk(name: Any) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from katz_graph.adapters.recipes import LoraUse, loras_of
-from katz_graph.approximations import lora_bound
 from katz_graph.ir.program import EvaluationPoint, LateLoras, Program
+from katz_graph.ir.provenance import lora_bound
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import lora_strengths
 from katz_graph.planner.region import stage_of

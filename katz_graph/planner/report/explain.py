@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from katz_graph.approximations import STALE_CONTROLNET
 from katz_graph.files.urls import shown
 from katz_graph.ir.program import Prediction, Program
+from katz_graph.ir.provenance import STALE_CONTROLNET
 from katz_graph.models.family import family_of
 from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.region import stage_of

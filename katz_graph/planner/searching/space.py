@@ -11,8 +11,8 @@ from itertools import chain, combinations, permutations, product
 
 import networkx
 
-from katz_graph.approximations import STALE_CONTROLNET
 from katz_graph.ir.program import Program
+from katz_graph.ir.provenance import STALE_CONTROLNET
 from katz_graph.planner.passes.decompose import Tree
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.bound import Bounds

@@ -1,0 +1,82 @@
+"""Records with which approximations a result was made, and decides which runs may take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+STALE_CONTROLNET, ASYNC_LORA = "stale-controlnet", "async-lora"
+
+
+def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
+    """Returns whether steps may begin without LoRAs, and how many if a person said so: the fewest
+    of several numbers.
+    """
+    mine = [one.partition("=") for one in allowed if one.partition("=")[0] == ASYNC_LORA]
+    return bool(mine), min((int(number) for _, _, number in mine if number), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Records how a result came about, as far as its inputs do not decide it. It is kept with the
+    result, and holds for what is made of it.
+    """
+
+    stale_controlnet: bool = False
+    # of LoRAs that evaluations ran without, by path: the evaluation from which on each was there
+    arrivals: Mapping[str, int] = field(default_factory=dict)
+    steps_without: int = 0  # that ran without all LoRAs, at most
+    by_profile: bool = False  # and no person said how many may
+    # what a job chose itself of where and how its stages ran
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def approximations(self) -> tuple[str, ...]:
+        """Returns the names of the approximations that were in force; none for an exact result."""
+        late = (ASYNC_LORA,) if self.arrivals else ()
+        return (*late, STALE_CONTROLNET) if self.stale_controlnet else late
+
+    @property
+    def late_loras(self) -> dict[str, int]:
+        """Returns the arrivals by the names of the files."""
+        return {PurePath(path).name: first for path, first in self.arrivals.items()}
+
+    def permitted(self, allowed: Iterable[str]) -> bool:
+        """Returns whether a run with these allowed approximations may take the result."""
+        names = frozenset(allowed)
+        late, steps = lora_bound(names)
+        enough = self.by_profile if steps is None else self.steps_without <= steps
+        return (not self.arrivals or (late and enough)) and (
+            not self.stale_controlnet or STALE_CONTROLNET in names
+        )
+
+    def __str__(self) -> str:
+        loras = self.late_loras.items()
+        late = ", ".join(f"{name} from evaluation {first} on" for name, first in loras)
+        return ", ".join(
+            f"{name} ({late})" if name == ASYNC_LORA else name for name in self.approximations
+        )
+
+
+EXACT = Provenance()
+
+
+def joined(found: Iterable[Provenance]) -> Provenance:
+    """Returns the provenance of what is made of several results."""
+    parts = [one for one in found if one != EXACT]
+    if len(parts) < 2:
+        return parts[0] if parts else EXACT
+    arrivals: dict[str, int] = {}
+    for one in parts:
+        for path, evaluation in one.arrivals.items():
+            arrivals[path] = max(evaluation, arrivals.get(path, 0))
+    late = [one for one in parts if one.arrivals]
+    return Provenance(
+        any(one.stale_controlnet for one in parts),
+        arrivals,
+        max((one.steps_without for one in late), default=0),
+        bool(late) and all(one.by_profile for one in late),
+        {name: value for one in parts for name, value in one.chosen.items()},
+    )
