@@ -1,5 +1,5 @@
 /** What helps with runs, against a real `katz serve`. */
-import { expect } from "@playwright/test";
+import { expect, type Page } from "@playwright/test";
 import { node, openTemplate, runToEnd, test } from "./steps";
 
 test("P1.14 nodes are coloured by what they took, the critical path is marked; idle gaps say what they wait for", async ({
@@ -104,4 +104,80 @@ test("P1.11 with run on change the newest change runs, with the same seeds; a mo
   await steps.press("Enter");
   await page.waitForTimeout(1_500);
   expect(sent).toHaveLength(3);
+});
+
+const LONG = 900; // evaluations: such a run goes on until it is stopped
+
+/** Runs the sampler of "Text to image" with another number of evaluations. */
+async function runWith(page: Page, steps: number): Promise<void> {
+  const field = node(page, "5").getByLabel("steps");
+  await field.fill(String(steps));
+  await field.press("Enter");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+}
+
+const state = (page: Page) => page.locator(".toolbar .state");
+const stop = (page: Page) => page.getByRole("button", { name: "Stop", exact: true }).click();
+
+test("P0.28 Stop stops the running job, and those that wait run [defect E1]", async ({ page }) => {
+  const sent: string[] = [];
+  const cancelled: string[] = [];
+  page.on("request", (request) => {
+    if (request.url().endsWith("/prompt")) sent.push(request.postDataJSON().prompt_id);
+    if (request.url().endsWith("/api/jobs/cancel"))
+      cancelled.push(...request.postDataJSON().job_ids);
+  });
+  await openTemplate(page, "Text to image");
+  await runWith(page, LONG);
+  await expect(state(page)).toContainText("running");
+  await runWith(page, 3);
+  await runWith(page, 4);
+  await expect(state(page)).toContainText(/running.*, 2 more queued/);
+  await stop(page);
+  await expect(page.getByRole("button", { name: "queue 0" })).toBeVisible();
+  await expect(page.locator(".card .result img")).toBeVisible(); // of a job that had waited
+  expect(sent).toHaveLength(3);
+  expect(cancelled).toEqual(sent.slice(0, 1));
+});
+
+test("P0.29 the canvas, the tab and the title show the job that runs while others wait [defect E2]", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await runWith(page, LONG);
+  await runWith(page, LONG + 1);
+  await expect(page.getByRole("button", { name: "queue 2" })).toBeVisible();
+  await expect(node(page, "5")).toHaveClass(/running/);
+  await expect(node(page, "5").getByLabel("evaluations")).toHaveAttribute("max", String(LONG));
+  await expect(node(page, "5").getByRole("img", { name: "preview" })).toBeVisible();
+  await expect(page.locator(".tab .dot")).toHaveClass(/running/);
+  await expect(page).toHaveTitle(/^\d+ % /);
+  await stop(page);
+  await expect(node(page, "5").getByLabel("evaluations")).toHaveAttribute("max", String(LONG + 1));
+  await stop(page);
+  await expect(state(page)).toContainText("cancelled");
+});
+
+test("P0.29 results stay at their nodes until a later run brings new ones [defect E3]", async ({
+  page,
+}) => {
+  await openTemplate(page, "Text to image");
+  await runWith(page, 3);
+  await expect(state(page)).toContainText("completed in");
+  const picture = page.locator(".card .result img");
+  const first = (await picture.getAttribute("alt")) ?? "";
+  await page.request.post("/katz/queue/pause", { data: {} });
+  await runWith(page, LONG);
+  await expect(state(page)).toContainText("waiting");
+  await expect(picture).toHaveAttribute("alt", first);
+  await page.request.post("/katz/queue/resume", { data: {} });
+  await expect(node(page, "5").getByLabel("evaluations")).toBeVisible();
+  await expect(picture).toHaveAttribute("alt", first);
+  await stop(page);
+  await expect(state(page)).toContainText("cancelled");
+  await expect(picture).toHaveAttribute("alt", first);
+  await runWith(page, 4);
+  await expect(state(page)).toContainText("completed in");
+  await expect(picture).not.toHaveAttribute("alt", first);
+  await expect(picture).toHaveCount(1);
 });

@@ -12,7 +12,7 @@ import { runOf } from "../jobs/inside";
 import { type Json, listOf, textOf } from "../json";
 import { noteRender } from "../renders";
 import { activeSession, docOf, useDocuments, useFront } from "../shell/documents";
-import { useLive } from "../shell/live";
+import { useFollowed, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { WidgetRow } from "../widgets/WidgetRow";
 import { handleOf, type Input, inputsOf } from "../catalog/ends";
@@ -34,11 +34,10 @@ export const Card = memo(function Card({
   height,
 }: NodeProps<CardNode>) {
   const { outlined, far } = useOutline(id);
-  const { job, key, failed, isSubgraph } = useFront(
+  const { key, failed, isSubgraph } = useFront(
     useShallow((session) => {
       const key = [...session.path, id].join(":");
       return {
-        job: session.job ?? "",
         key,
         failed: session.checked?.failing.has(key) === true,
         isSubgraph: subgraphOf(docOf(session), node.type) !== undefined,
@@ -46,7 +45,7 @@ export const Card = memo(function Card({
     }),
     NOWHERE,
   );
-  const phase = useLive(({ jobs }) => runOf(jobs.byId[job], key, isSubgraph)?.phase ?? "");
+  const phase = useFollowed(({ shown }) => runOf(shown, key, isSubgraph)?.phase ?? "");
   const virtual = useLive(({ catalog }) => catalog.get(node.type)?.isVirtual === true);
   const pointed = usePage((page) => page.pointed?.node === key);
   const look = [
@@ -66,12 +65,12 @@ export const Card = memo(function Card({
       data-node={id}
       {...(outlined ? { style: outline, title: node.title || node.type } : {})}
     >
-      <DeviceBar job={job} node={key} />
-      <NodeHeat job={job} node={key} id={id} />
+      <DeviceBar node={key} />
+      <NodeHeat node={key} id={id} />
       {outlined ? (
-        <Outline node={node} job={job} ends={far ? null : (width ?? node.width)} at={key} />
+        <Outline node={node} ends={far ? null : (width ?? node.width)} at={key} />
       ) : (
-        <Whole node={node} job={job} at={key} />
+        <Whole node={node} at={key} />
       )}
     </article>
   );
@@ -87,18 +86,10 @@ function looksSame(one: NodeProps<CardNode>, other: NodeProps<CardNode>): boolea
   );
 }
 
-const NOWHERE = { job: "", key: "", failed: false, isSubgraph: false };
+const NOWHERE = { key: "", failed: false, isSubgraph: false };
 
 /** `at`: what the job calls it. */
-function Whole({
-  node,
-  job,
-  at,
-}: {
-  readonly node: DocNode;
-  readonly job: string;
-  readonly at: string;
-}) {
+function Whole({ node, at }: { readonly node: DocNode; readonly at: string }) {
   const { id } = node;
   noteRender(`node ${id}`);
   const type = useLive(({ catalog }) => catalog.get(node.type));
@@ -106,7 +97,7 @@ function Whole({
   const subgraph = useFront((session) => subgraphOf(docOf(session), node.type), undefined);
   const session = useFront(({ id: front }) => front, "");
   const peek = useFront(({ peeks }) => peeks[at], undefined);
-  const run = useLive(({ jobs }) => runOf(jobs.byId[job], at, subgraph !== undefined));
+  const run = useFollowed(({ shown }) => runOf(shown, at, subgraph !== undefined));
   const missing = known && type === undefined && subgraph === undefined;
   const name = node.title || textOf(subgraph?.name) || type?.title || node.type;
   return (
@@ -120,8 +111,8 @@ function Whole({
       {!node.collapsed && (
         <>
           {subgraph !== undefined && <Enter node={id} />}
-          <NodePlan job={job} node={at} />
-          <Results job={job} node={at} />
+          <NodePlan node={at} />
+          <Results node={at} />
           {peek && <Peeked session={session} node={at} peek={peek} />}
           <NodeResizeControl
             className="resize"

@@ -34,12 +34,10 @@ export function useOutline(id: string): { readonly outlined: boolean; readonly f
 /** What is in it. `ends`: how wide it is where its ends have to be found; `at`: what the job calls it. */
 export function Outline({
   node,
-  job,
   ends,
   at,
 }: {
   readonly node: DocNode;
-  readonly job: string;
   readonly ends: number | null;
   readonly at: string;
 }) {
@@ -47,7 +45,7 @@ export function Outline({
   return (
     <>
       {ends !== null && <Ends node={node} width={ends} />}
-      <Results job={job} node={at} />
+      <Results node={at} />
     </>
   );
 }

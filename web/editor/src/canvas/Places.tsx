@@ -1,6 +1,5 @@
 /** Shows where nodes are: in the overview, and in a large graph that moves where they are not drawn yet. */
 import { memo, useDeferredValue, useMemo } from "react";
-import { useShallow } from "zustand/react/shallow";
 import { placesOf } from "../plan/marks";
 import { useOverlay } from "../plan/NodePlan";
 import { deviceLook } from "../plan/words";
@@ -37,18 +36,10 @@ export const Places = memo(function Places({
   );
 });
 
-const NOWHERE = { job: "", path: "" };
-
 /** The bars that `DeviceBar` draws in nodes. */
 const Bars = memo(function Bars({ nodes }: { readonly nodes: readonly Drawn[] }) {
-  const { job, path } = useFront(
-    useShallow(({ job, path }) => ({
-      job: job ?? "",
-      path: path.map((id) => `${id}:`).join(""),
-    })),
-    NOWHERE,
-  );
-  const { plans, old } = useOverlay(job);
+  const path = useFront((session) => session.path.map((id) => `${id}:`).join(""), "");
+  const { plans, old } = useOverlay();
   const found = useMemo(() => {
     const all = new Map(plans.toReversed().flatMap((plan) => [...placesOf(plan)]));
     return bars(nodes, (id) => all.get(path + id) ?? new Map());

@@ -1,24 +1,22 @@
 /** Shows what a node made: its unfinished picture while it works, then pictures and texts. */
 import { useEffect, useMemo, useState } from "react";
-import { isIn, outputsInside } from "../jobs/inside";
+import { resultOf } from "../jobs/followed";
+import { isIn } from "../jobs/inside";
 import type { Picture } from "../jobs/job";
 import { addressOf, picturesOf } from "../server/client";
 import { docOf, type Peek, useDocuments } from "../shell/documents";
 import { putAway } from "../shell/edits/peeking";
 import { carryPictures } from "../shell/carrying";
-import { useLive } from "../shell/live";
+import { useFollowed, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { workOf } from "../shell/planning";
 
-export function Results({ job, node }: { readonly job: string; readonly node: string }) {
-  const preview = useLive(({ jobs }) => {
-    const shown = jobs.byId[job]?.preview;
-    return shown && (shown.node === node || isIn(shown.node, node)) ? shown : null;
+export function Results({ node }: { readonly node: string }) {
+  const preview = useFollowed(({ shown }) => {
+    const picture = shown?.preview;
+    return picture && (picture.node === node || isIn(picture.node, node)) ? picture : null;
   });
-  const made = useLive(({ jobs }) => {
-    const known = jobs.byId[job];
-    return known?.outputs[node] ?? (known && outputsInside(known, node));
-  });
+  const made = useFollowed((own) => resultOf(own, node));
   if (preview !== null) return <Preview picture={preview} />;
   return made ? <Made made={made} /> : null;
 }

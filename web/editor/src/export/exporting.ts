@@ -1,9 +1,9 @@
 /** Saves pictures of the graph in view and of its timelines, and traces of its run. */
 import { bars } from "../plan/measured";
-import { activeSession, docOf, graphOf, type Session } from "../shell/documents";
+import { activeSession, docOf, graphOf } from "../shell/documents";
 import { saveFile } from "../shell/files";
 import { printJson } from "../json";
-import { tell, useLive } from "../shell/live";
+import { followedBy, tell, useLive } from "../shell/live";
 import { plansOf } from "../shell/planning";
 import { graphDrawing } from "./graphDrawing";
 import type { Drawing, Paint } from "./svg";
@@ -28,7 +28,7 @@ export function saveGraph(kind: PictureKind): void {
 export function saveTimeline(kind: PictureKind): void {
   const session = activeSession();
   if (session === null) return;
-  const job = jobOf(session);
+  const { shown: job } = followedBy(session);
   const drawn = plansOf(session.planned, job)
     .filter(({ timeline }) => timeline !== null)
     .map((plan) => ({
@@ -41,15 +41,11 @@ export function saveTimeline(kind: PictureKind): void {
 
 export function saveTrace(): void {
   const session = activeSession();
-  const job = session && jobOf(session);
+  const { shown: job } = followedBy(session);
   if (session === null || !job || Object.keys(job.spans).length === 0)
     return tell("nothing was measured: run the workflow, then save its trace");
   const content = new Blob([printJson(traceOf(job))], { type: "application/json" });
   saveFile(`${session.name} trace.json`, content);
-}
-
-function jobOf({ job }: Session) {
-  return useLive.getState().jobs.byId[job ?? ""];
 }
 
 /** Has something painted in the colours of the page as it is. */

@@ -6,12 +6,8 @@ type Runs = Job["nodes"];
 const known = new WeakMap<Runs, Map<string, NodeRun | null>>();
 
 /** What a job tells of a node, or of what is inside of it. */
-export function runOf(
-  job: Job | undefined,
-  node: string,
-  isSubgraph: boolean,
-): NodeRun | undefined {
-  if (job === undefined) return undefined;
+export function runOf(job: Job | null, node: string, isSubgraph: boolean): NodeRun | undefined {
+  if (job === null) return undefined;
   return job.nodes[node] ?? (isSubgraph ? runInside(job.nodes, node) : null) ?? undefined;
 }
 

@@ -81,7 +81,7 @@ export function FormPanel({ session }: { readonly session: Session }) {
         ))}
       </ol>
       {outputs.map(({ id }) => (
-        <Results key={id} job={session.job ?? ""} node={[...session.path, id].join(":")} />
+        <Results key={id} node={[...session.path, id].join(":")} />
       ))}
     </aside>
   );

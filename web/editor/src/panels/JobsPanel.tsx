@@ -40,7 +40,7 @@ export function JobsPanel() {
             key={job.id}
             job={job}
             place={jobs.queue.places[job.id]}
-            name={sessions.find((session) => session.job === job.id)?.name ?? ""}
+            name={sessions.find(({ runs }) => runs.includes(job.id))?.name ?? ""}
           />
         ))}
       </ol>

@@ -1,12 +1,12 @@
 /** Colours nodes by what they took in the last run, and marks the critical path through the graph. */
 import { activeSession, graphOf, type Session, useActive, useDocuments } from "../shell/documents";
-import { useLive } from "../shell/live";
+import { followedBy, useFollowed, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
 import { type Heat, heatOf, secondsOf } from "./heat";
 import { timeText } from "./words";
 
 function heatIn(session: Session | null | undefined): Heat | null {
-  const runs = useLive.getState().jobs.byId[session?.job ?? ""]?.nodes;
+  const runs = followedBy(session).shown?.nodes;
   if (!session || runs === undefined) return null;
   return heatOf(graphOf(session), runs, session.path.map((id) => `${id}:`).join(""));
 }
@@ -26,7 +26,6 @@ export function useHeat<Value extends string | number | boolean>(
 }
 
 interface HeatedNode {
-  readonly job: string;
   /** As the job calls it, and as the graph in view does. */
   readonly node: string;
   readonly id: string;
@@ -36,8 +35,8 @@ export function NodeHeat(heated: HeatedNode) {
   return usePage((page) => page.heat) ? <ShownHeat {...heated} /> : null;
 }
 
-function ShownHeat({ job, node, id }: HeatedNode) {
-  const seconds = useLive(({ jobs }) => secondsOf(jobs.byId[job]?.nodes ?? {}, node));
+function ShownHeat({ node, id }: HeatedNode) {
+  const seconds = useFollowed(({ shown }) => secondsOf(shown?.nodes ?? {}, node));
   const share = useHeat(({ total }) => seconds / (total || 1), -1);
   const heat = useHeat(({ most }) => Math.sqrt(seconds / (most || 1)), 0);
   const critical = useHeat(({ path }) => path.has(id), false);
@@ -57,7 +56,7 @@ function ShownHeat({ job, node, id }: HeatedNode) {
 export function HeatLegend() {
   const session = useActive();
   const shown = usePage((page) => page.heat);
-  const ran = useLive(({ jobs }) => jobs.byId[session?.job ?? ""]?.nodes);
+  const ran = useFollowed(({ shown }) => shown?.nodes);
   if (!shown) return null;
   const heat = ran === undefined ? null : heatIn(session);
   return (

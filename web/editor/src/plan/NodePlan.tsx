@@ -7,14 +7,14 @@ import { PlanStrip } from "./PlanStrip";
 import type { Plan } from "./plan";
 import { deviceLook, timeText } from "./words";
 import { useDocuments } from "../shell/documents";
-import { useLive } from "../shell/live";
+import { useFollowed } from "../shell/live";
 import { usePage } from "../shell/page";
 import { plansOf } from "../shell/planning";
 
 const NONE: readonly Plan[] = [];
 
 /** The plans that stand over the document in front; none while the overlay is off. */
-export function useOverlay(job: string): {
+export function useOverlay(): {
   readonly plans: readonly Plan[];
   readonly old: boolean;
 } {
@@ -22,13 +22,13 @@ export function useOverlay(job: string): {
     ({ sessions, active }) => sessions.find(({ id }) => id === active)?.planned,
   );
   const shown = usePage((page) => page.overlay);
-  const plans = useLive(({ jobs }) => (shown ? plansOf(planned, jobs.byId[job]) : NONE));
+  const plans = useFollowed((own) => (shown ? plansOf(planned, own.shown) : NONE));
   return { plans, old: planned?.old === true };
 }
 
 /** The bar at a node's left edge: its devices, each as long as it computes there. */
-export function DeviceBar({ job, node }: { readonly job: string; readonly node: string }) {
-  const { plans, old } = useOverlay(job);
+export function DeviceBar({ node }: { readonly node: string }) {
+  const { plans, old } = useOverlay();
   const plan = plans.find((one) => placesOf(one).has(node));
   const places = plan === undefined ? [] : [...(placesOf(plan).get(node) ?? [])];
   if (plan === undefined || places.length === 0) return null;
@@ -49,8 +49,8 @@ export function DeviceBar({ job, node }: { readonly job: string; readonly node: 
 }
 
 /** Which colour is which device, over the graph. */
-export function Legend({ job }: { readonly job: string }) {
-  const { plans, old } = useOverlay(job);
+export function Legend() {
+  const { plans, old } = useOverlay();
   const devices = plans[0]?.devices ?? [];
   if (devices.length === 0) return null;
   return (
@@ -65,9 +65,9 @@ export function Legend({ job }: { readonly job: string }) {
   );
 }
 
-export function NodePlan({ job, node }: { readonly job: string; readonly node: string }) {
+export function NodePlan({ node }: { readonly node: string }) {
   const session = useDocuments((documents) => documents.active);
-  const { plans, old } = useOverlay(job);
+  const { plans, old } = useOverlay();
   const look = old ? "old" : "";
   const own = plans.find(({ sampler }) => sampler === node);
   if (own !== undefined) {

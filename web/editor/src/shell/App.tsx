@@ -14,7 +14,7 @@ import { keepDrafts } from "./drafting";
 import { FilesPanel } from "../panels/FilesPanel";
 import { JobsPanel } from "../panels/JobsPanel";
 import { keepOpen, restore } from "./keeping";
-import { connect, tell, useJob, useLive, watchReports } from "./live";
+import { connect, tell, useFollowed, useLive, watchReports } from "./live";
 import { HeatLegend } from "../plan/HeatLook";
 import { Legend } from "../plan/NodePlan";
 import { Problems } from "../panels/Problems";
@@ -44,7 +44,7 @@ const PacksPanel = lazily(() => import("../panels/PacksPanel").then((part) => pa
 
 export function App() {
   const session = useActive();
-  const job = useJob(session?.job ?? null);
+  const job = useFollowed(({ shown }) => shown);
   const side = usePage((page) => page.side);
   const planned = session?.planned ?? null;
   const open = usePage(({ step }) => (step?.session === session?.id ? step?.node : undefined));
@@ -83,9 +83,10 @@ export function App() {
 
   useEffect(() => {
     const changed = session !== null && docOf(session) !== session.saved ? "● " : "";
-    const run = job?.status === "running" ? Object.values(job.nodes).at(-1) : undefined;
-    const progress =
-      run && run.maximum > 1 ? `${Math.round((100 * run.value) / run.maximum)} % ` : "";
+    const run = Object.values(job?.nodes ?? {}).find(
+      ({ phase, maximum }) => phase === "running" && maximum > 1,
+    );
+    const progress = run ? `${Math.round((100 * run.value) / run.maximum)} % ` : "";
     document.title = `${progress}${changed}${session?.name ?? ""} · Katz Graph`;
   }, [session, job]);
 
@@ -96,12 +97,12 @@ export function App() {
         <Tabs />
         <Line />
       </header>
-      {session !== null && <Toolbar session={session} job={job} />}
+      {session !== null && <Toolbar session={session} />}
       <div className="middle">
         <div className="work">
           {session !== null && ready && <Canvas session={session} covered={step !== undefined} />}
           {empty && ready && <Start />}
-          {session !== null && <Legend job={session.job ?? ""} />}
+          {session !== null && <Legend />}
           <HeatLegend />
           {session !== null && session.path.length > 0 && <Trail session={session} />}
           {session !== null && step !== undefined && (

@@ -1,5 +1,6 @@
 import { Plus, Users, X } from "lucide-react";
 import { emptyDocument } from "../document/commands";
+import { followed } from "../jobs/followed";
 import { docOf, useDocuments } from "./documents";
 import { useLive } from "./live";
 import { othersText, useOthers } from "./presence";
@@ -10,13 +11,13 @@ const TAB = "application/x-katz-tab";
 export function Tabs() {
   const sessions = useDocuments((documents) => documents.sessions);
   const active = useDocuments((documents) => documents.active);
-  const byId = useLive(({ jobs }) => jobs.byId);
+  const jobs = useLive((live) => live.jobs);
   const others = useOthers((known) => known.others);
   const { show, close, open, reorder, update } = useDocuments.getState();
   return (
     <nav className="tabs" aria-label="documents">
       {sessions.map((session, place) => {
-        const status = byId[session.job ?? ""]?.status ?? "";
+        const status = followed(jobs, session.runs).latest?.status ?? "";
         const there = othersText(others[session.file?.path ?? ""] ?? []);
         const changed = docOf(session) !== session.saved;
         return (

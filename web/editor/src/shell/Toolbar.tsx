@@ -19,12 +19,12 @@ import type { Job } from "../jobs/job";
 import { ACTIONS } from "./actions";
 import { keyText, useKeys } from "./keys";
 import type { Session } from "./documents";
-import { useLive } from "./live";
+import { useFollowed, useLive } from "./live";
 
-export function Toolbar({ session, job }: { readonly session: Session; readonly job: Job | null }) {
+export function Toolbar({ session }: { readonly session: Session }) {
+  const { active, latest, queued } = useFollowed((own) => own);
   const queue = useLive(({ jobs }) => jobs.queue);
   const { past, future } = session.history;
-  const busy = job?.status === "running" || job?.status === "pending";
   return (
     <div className="toolbar" role="toolbar" aria-label="actions">
       <Button id="open" icon={<FolderOpen size={15} />} />
@@ -46,7 +46,8 @@ export function Toolbar({ session, job }: { readonly session: Session; readonly 
         more={future[0] ? `: ${future[0].label}` : ""}
       />
       <span className="state" role="status">
-        {job !== null && stateOf(job)}
+        {latest !== null && stateOf(latest)}
+        {queued > 0 && `, ${queued} more queued`}
       </span>
       <Button id="gallery" icon={<Images size={15} />} />
       <Button id="plan" icon={<Network size={15} />} label="plan" />
@@ -57,7 +58,7 @@ export function Toolbar({ session, job }: { readonly session: Session; readonly 
         label={`queue ${queue.running + queue.pending}${queue.paused ? ", paused" : ""}`}
       />
       <Button id="rerun" icon={<Repeat size={14} />} pressed={session.reruns !== null} />
-      <Button id="stop" icon={<Square size={13} />} label="Stop" disabled={!busy} />
+      <Button id="stop" icon={<Square size={13} />} label="Stop" disabled={active === null} />
       <Button id="run" icon={<Play size={13} />} label="Run" prominent />
     </div>
   );

@@ -13,7 +13,7 @@ import { chooseField } from "./edits/forming";
 import { peek } from "./edits/peeking";
 import { unfold } from "./edits/unfolding";
 import { chooseFiles, chooseSettings, download } from "./files";
-import { useLive } from "./live";
+import { followedBy } from "./live";
 import { type Dialog, type Side, usePage } from "./page";
 import { plansOf } from "./planning";
 import { askForName } from "./presence";
@@ -52,8 +52,7 @@ const canvas = useCanvas.getState;
 function openStep(): void {
   const session = activeSession();
   if (session === null) return;
-  const job = useLive.getState().jobs.byId[session.job ?? ""];
-  const plans = plansOf(session.planned, job);
+  const plans = plansOf(session.planned, followedBy(session).shown);
   const chosen = [...canvas().selected].map((id) => [...session.path, id].join(":"));
   const plan =
     plans.find(({ sampler }) => chosen.includes(sampler)) ??

@@ -43,7 +43,7 @@ export interface Choices {
 
 /** What stood in a document when its last job was sent, or when running on change began. */
 export interface Sent {
-  readonly job: string | null;
+  readonly job: string | undefined;
   readonly work: string;
 }
 
@@ -73,8 +73,8 @@ export interface Session {
   readonly path: Path;
   /** The document as it was opened or saved last. */
   readonly saved: Doc;
-  /** The job whose marks and pictures are shown. */
-  readonly job: string | null;
+  /** The ids of its jobs, in the order in which they were sent; `followed` decides which one is shown. */
+  readonly runs: readonly string[];
   /** What was peeked at, by the node that gives it. */
   readonly peeks: Readonly<Record<string, Peek>>;
   /** Whether the next run repeats what is there, seeds included, as for one that was just opened. */
@@ -124,7 +124,7 @@ export function newSession(name: string, doc: Doc, notes: readonly string[] = []
     history: begin(doc),
     path: [],
     saved: doc,
-    job: null,
+    runs: [],
     peeks: {},
     repeats: true,
     reruns: null,

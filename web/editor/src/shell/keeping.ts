@@ -19,7 +19,8 @@ interface Kept {
     readonly draft?: StoredWorkflow | null; // absent in what an older page kept
     readonly doc: Doc;
     readonly saved: boolean;
-    readonly job: string | null;
+    readonly job?: string | null; // in what an older page kept, in place of `runs`
+    readonly runs?: readonly string[];
     readonly repeats: boolean;
   }[];
 }
@@ -43,14 +44,14 @@ export async function restore(): Promise<number> {
     return 0; // a browser that keeps nothing has nothing to restore
   }
   const sessions = found.flatMap(({ documents }) =>
-    documents.map(({ name, workflow, file, draft = null, doc, saved, job, repeats }) => ({
+    documents.map(({ name, workflow, file, draft = null, doc, saved, job, runs, repeats }) => ({
       ...newSession(name, doc),
       ...(workflow && { workflow }),
       file,
       draft,
       history: begin(doc),
       saved: saved ? doc : {},
-      job,
+      runs: runs ?? (job ? [job] : []),
       repeats,
     })),
   );
@@ -114,7 +115,7 @@ export function keepOpen(): () => void {
       draft: session.draft,
       doc: docOf(session),
       saved: session.saved === docOf(session),
-      job: session.job,
+      runs: session.runs,
       repeats: session.repeats,
     }));
     const now = documents.flatMap((one) => Object.values(one));

@@ -1,6 +1,7 @@
 /** Holds what the server tells: node types, jobs, the line's state; and lines for the person. */
 import { create } from "zustand";
 import { type Catalog, catalogOf } from "../catalog/catalog";
+import { type Followed, followed, needed } from "../jobs/followed";
 import { type Job, type Jobs, NO_JOBS } from "../jobs/job";
 import { reduce, reported, sent, trimmed } from "../jobs/reducer";
 import { fieldsOf, textOf } from "../json";
@@ -10,7 +11,7 @@ import type { SnapshotFrame } from "../server/generated/messages";
 import { report } from "../server/jobs";
 import { told } from "../server/told";
 import { useSweep } from "../sweep/state";
-import { activeSession, useDocuments } from "./documents";
+import { activeSession, type Session, useDocuments, useFront } from "./documents";
 
 interface Live {
   readonly catalog: Catalog;
@@ -85,14 +86,16 @@ export async function refreshCatalog(): Promise<void> {
 /** Takes in a job that was just sent; old ones that no document shows are forgotten. */
 export function noteSent(job: string): void {
   const { sessions, closed } = useDocuments.getState();
+  const documents = [...sessions, ...closed];
   const swept = useSweep.getState().started?.runs ?? [];
-  const peeked = [...sessions, ...closed].flatMap(({ peeks }) => Object.values(peeks));
-  const shown = new Set(
-    [...sessions, ...closed, ...swept, ...peeked].flatMap((one) => one.job ?? []),
-  );
-  useLive.setState(({ jobs }) => ({
-    jobs: trimmed(sent(jobs, job, Date.now() / 1000), shown),
-  }));
+  const peeked = documents.flatMap(({ peeks }) => Object.values(peeks));
+  useLive.setState(({ jobs }) => {
+    const shown = new Set([
+      ...documents.flatMap(({ runs }) => needed(jobs, runs)),
+      ...[...swept, ...peeked].map((one) => one.job),
+    ]);
+    return { jobs: trimmed(sent(jobs, job, Date.now() / 1000), shown) };
+  });
 }
 
 export function forgetJob(job: string): void {
@@ -121,13 +124,32 @@ export function useJob(id: string | null): Job | null {
   return useLive(({ jobs }) => (id === null ? null : (jobs.byId[id] ?? null)));
 }
 
+/** Whether a job is known, or may be: before the first snapshot none is. */
+export function isKnown(job: string): boolean {
+  const { jobs, version } = useLive.getState();
+  return version === "" || job in jobs.byId;
+}
+
+const NO_RUNS: readonly string[] = [];
+
+/** The jobs of a document, as they are now. */
+export function followedBy(session: Session | null | undefined): Followed {
+  return followed(useLive.getState().jobs, session?.runs ?? NO_RUNS);
+}
+
+/** Reads from the jobs of the document in front; what it gives must keep its identity. */
+export function useFollowed<Value>(read: (own: Followed) => Value): Value {
+  const runs = useFront((session) => session.runs, NO_RUNS);
+  return useLive(({ jobs }) => read(followed(jobs, runs)));
+}
+
 /** Asks for the report of a job in front that ended before this page knew it. */
 export function watchReports(): () => void {
   const asked = new Set<string>();
   const look = () => {
-    const job = useLive.getState().jobs.byId[activeSession()?.job ?? ""];
+    const { shown: job } = followedBy(activeSession());
     const over = job?.status === "completed" || job?.status === "failed";
-    if (!over || Object.keys(job.plans).length > 0 || asked.has(job.id)) return;
+    if (job === null || !over || Object.keys(job.plans).length > 0 || asked.has(job.id)) return;
     asked.add(job.id);
     report(job.id, clientId).then(
       (told) => useLive.setState(({ jobs }) => ({ jobs: reported(jobs, told) })),

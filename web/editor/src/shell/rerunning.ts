@@ -16,8 +16,8 @@ export function isDue(checked: Checked | null, sent: Sent, work: string): boolea
 export function toggleRerunning(): void {
   const session = activeSession();
   if (session === null) return;
-  const { id, job, reruns } = session;
-  const begun = { job, work: workOf(docOf(session)) };
+  const { id, runs, reruns } = session;
+  const begun = { job: runs.at(-1), work: workOf(docOf(session)) };
   useDocuments.getState().update(id, { reruns: reruns === null ? begun : null });
 }
 
@@ -27,7 +27,8 @@ export function watchChanges(): () => void {
   const look = () => {
     const session = activeSession();
     if (session === null || session.reruns === null) return;
-    const { id, job, reruns, checked } = session;
+    const { id, runs, reruns, checked } = session;
+    const job = runs.at(-1);
     const doc = docOf(session);
     if (reruns.job !== job)
       return useDocuments.getState().update(id, { reruns: { job, work: workOf(doc) } });
@@ -39,9 +40,9 @@ export function watchChanges(): () => void {
   return useDocuments.subscribe(look);
 }
 
-async function again(before: string | null): Promise<void> {
+async function again(before: string | undefined): Promise<void> {
   const status = useLive.getState().jobs.byId[before ?? ""]?.status;
-  if (before !== null && (status === "pending" || status === "running"))
+  if (before !== undefined && (status === "pending" || status === "running"))
     await cancel(before).catch(tell);
   await run({ keepSeeds: true });
 }

@@ -17,7 +17,7 @@ import {
 } from "../server/client";
 import { activeSession, docOf, graphOf, type Session, useDocuments } from "./documents";
 import { useSettings } from "./settings";
-import { clientId, forgetJob, noteSent, tell, useLive } from "./live";
+import { clientId, followedBy, forgetJob, isKnown, noteSent, tell, useLive } from "./live";
 
 const QUIET = 400;
 
@@ -50,12 +50,11 @@ export async function run(options: RunOptions = {}): Promise<void> {
   const sending = activeSession();
   if (sending === null) return;
   const job = crypto.randomUUID();
-  const before = session.job;
-  update(session.id, { job, repeats: false });
+  update(session.id, { runs: [...session.runs.filter(isKnown), job], repeats: false });
   try {
     await send(sending, docOf(sending), job, options);
   } catch (error) {
-    update(session.id, { job: before });
+    withdraw(session.id, job);
     const answer = error instanceof Refused ? error.answer : {};
     const told = isObject(answer.error) ? answer.error : null;
     if (told !== null) update(session.id, { checked: checkedOf(answer) });
@@ -82,9 +81,17 @@ export async function send(
   }
 }
 
+/** Takes a job that was not queued out of its document. */
+function withdraw(id: string, job: string): void {
+  const { sessions, closed, update } = useDocuments.getState();
+  const runs = [...sessions, ...closed].find((session) => session.id === id)?.runs ?? [];
+  update(id, { runs: runs.filter((one) => one !== job) });
+}
+
+/** Stops the document's running job, or else the next one in the queue. */
 export async function stop(): Promise<void> {
-  const job = activeSession()?.job;
-  if (job) await cancel(job).catch(tell);
+  const { active } = followedBy(activeSession());
+  if (active !== null) await cancel(active.id).catch(tell);
 }
 
 /** Opens each file in a tab of its own. What cannot be opened is told of, and leaves all else alone. */

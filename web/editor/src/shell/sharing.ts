@@ -2,7 +2,7 @@
 import { askedFor, jobLink } from "../jobPage/links";
 import { workflowOf } from "../server/jobs";
 import { activeSession, useDocuments } from "./documents";
-import { tell } from "./live";
+import { followedBy, tell } from "./live";
 
 /** Opens a job's workflow as it ran, in a tab of its own. */
 export async function openAsItRan(job: string, name: string): Promise<void> {
@@ -30,7 +30,7 @@ export async function copyJobLink(job: string): Promise<void> {
 
 /** Of the job that the document in front shows. */
 export function shareRun(): void {
-  const job = activeSession()?.job ?? null;
-  if (job === null) return tell("run the workflow, to have a page about the run");
-  void copyJobLink(job);
+  const { latest } = followedBy(activeSession());
+  if (latest === null) return tell("run the workflow, to have a page about the run");
+  void copyJobLink(latest.id);
 }
