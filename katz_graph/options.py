@@ -55,7 +55,7 @@ class FolderOptions:
         "an extra_model_paths.yaml: further folders of models and packs",
         (),
     )
-    packs: tuple[Path, ...] = option("a folder of node packs", ())
+    packs: tuple[Path, ...] = option("a folder of node packs", (), exists=True, file_okay=False)
     input: Path | None = option("where LoadImage looks")
     output: Path | None = option("where pictures go")
     fetch: tuple[str, ...] = option(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,6 +22,10 @@ from rich.text import Text
 
 from katz_graph import events
 
+COUNT_WIDTH = 24  # characters of a node's name and of its evaluations, with spaces
+RATE_WIDTH = 26  # of evaluations a second and the time that remains
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 6, 40
+
 
 class _Rate(ProgressColumn):
     """Shows evaluations a second."""
@@ -30,21 +34,32 @@ class _Rate(ProgressColumn):
         return Text("" if not task.speed else f"{task.speed:.1f} it/s", style="progress.data.speed")
 
 
+def _columns(width: int) -> Iterator[ProgressColumn]:
+    """Yields the columns that fit into one line of a terminal so many characters wide."""
+    has_rate = width >= COUNT_WIDTH + RATE_WIDTH + MIN_BAR_WIDTH
+    bar_width = width - COUNT_WIDTH - (RATE_WIDTH if has_rate else 0)
+    yield TextColumn("{task.description}", markup=False)
+    if bar_width >= MIN_BAR_WIDTH:
+        yield BarColumn(bar_width=min(MAX_BAR_WIDTH, bar_width))
+    yield MofNCompleteColumn()
+    if has_rate:
+        yield from (_Rate(), TimeRemainingColumn())
+
+
 class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
     """Draws a bar for each sampler while it is open."""
 
     def __init__(self, console: Console) -> None:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Rate(),
-            TimeRemainingColumn(),
-        )
         self._progress = Progress(
-            *columns, console=console, disable=not (console.is_terminal or console.is_jupyter)
+            *_columns(console.width),
+            console=console,
+            disable=not (console.is_terminal or console.is_jupyter),
         )
         self._tasks: dict[str, int] = {}
+
+    def renderable(self) -> RenderableType:
+        """Returns what is drawn."""
+        return self._progress.get_renderable()
 
     def __enter__(self) -> EvaluationProgress:
         return self

@@ -46,6 +46,13 @@ class Plan:
         predictions = (program.prediction for program in self.programs)
         return sum(one.planned for one in predictions if one) if self.programs else None
 
+    @property
+    def is_profiled(self) -> bool:
+        """Returns whether the prediction rests on measured stages, not on rates of the devices."""
+        from katz_graph.planner.queries import unprofiled
+
+        return all(unprofiled(program)[0] == 0 for program in self.programs)
+
     def __str__(self) -> str:
         from katz_graph.planner.report.text import as_text
 

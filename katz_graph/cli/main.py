@@ -5,7 +5,9 @@ needs them.
 from __future__ import annotations
 
 import errno
+import io
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -30,10 +32,24 @@ from katz_graph.web.options import ServeOptions
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help=__doc__.split(":")[0] if __doc__ else None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"katz {metadata.version('katz-graph')}")
+        raise typer.Exit
+
+
+VERSION = typer.Option(
+    "--version", help="print the version and exit", callback=_print_version, is_eager=True
+)
+
+
+@app.callback()
+def katz(version: Annotated[bool, VERSION] = False) -> None:
+    """Run, plan and serve workflows of diffusion models on one or several devices."""
 
 
 WORKFLOW = "a workflow of any format, or a picture that carries one"
@@ -182,6 +198,9 @@ def main() -> None:
     """Entry point of `katz`: every error is a line, never a traceback."""
     prepare_to_compute()
     expect_imports()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # its encoding may lack what plans are drawn with
+            stream.reconfigure(errors="backslashreplace")
     with heeded():
         _run()
 

@@ -90,7 +90,7 @@ def profile_loras(workflow: Path, options: ProfileOptions, as_json: bool) -> Non
             workflow, set=options.sets, vary=options.vary, seeds=options.seeds
         )
     if options.svg is not None:
-        options.svg.write_text(_curves(found))
+        options.svg.write_text(_curves(found), encoding="utf-8")
     if as_json:
         print(json.dumps([_figures(profile) for profile in found]))
     else:

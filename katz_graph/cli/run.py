@@ -109,9 +109,10 @@ def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> 
         lines.say(f"wrote {file}")
     if predicted is not None:
         sampling = seconds["prepare"] + seconds["denoise"]
+        basis = "" if result.plan.is_profiled else " (not profiled)"
         lines.say(
-            f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s; the whole run took "
-            f"{total:.2f} s"
+            f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s{basis}; the whole run "
+            f"took {total:.2f} s"
         )
     if as_json:
         print(
@@ -132,6 +133,8 @@ def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> 
 def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
     """Prints the plan of every sampler of a workflow."""
     lines, svg = TerminalLines(), options.svg
+    if svg is not None:
+        check_writable(svg.absolute().parent, "--svg")
     with open_engine(options, lines) as engine, contextlib.redirect_stdout(sys.stderr):  # of packs
         compiled = engine.plan(workflow, seed=options.seed, set=options.sets, after=options.after)
     if svg is not None:
@@ -140,7 +143,7 @@ def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
                 "--svg draws segments; use it without --after, or with --after segment or emit"
             )
         try:
-            svg.write_text(compiled.as_svg())
+            svg.write_text(compiled.as_svg(), encoding="utf-8")
         except OSError as error:
             raise RunError(f"{svg}: cannot write the picture ({error.strerror})") from None
         lines.say(f"wrote {svg}")
@@ -178,7 +181,8 @@ def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
     ]
     try:
         temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}))
+        document = {"traceEvents": names + events, "displayTimeUnit": "ms"}
+        temporary.write_text(json.dumps(document), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise RunError(f"{path}: cannot write the trace ({error.strerror})") from None

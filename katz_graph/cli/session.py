@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,5 +60,8 @@ def check_writable(folder: Path, option: str) -> None:
         existing = existing.parent
     if not existing.is_dir():
         raise InputError(f"{option}: {existing} is not a folder")
-    if not os.access(existing, os.W_OK):
-        raise InputError(f"{option}: {existing} cannot be written to")
+    try:
+        # permission bits do not show read-only and virtual file systems
+        Path(tempfile.mkdtemp(dir=existing, prefix=".katz-")).rmdir()
+    except OSError as error:
+        raise InputError(f"{option}: {existing} cannot be written to ({error.strerror})") from None

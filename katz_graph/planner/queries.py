@@ -24,6 +24,22 @@ class WeightSwitch:
     size: float
 
 
+def unprofiled(program: Program) -> tuple[int, int]:
+    """Returns how many kinds of model calls are predicted from the devices' rates alone because no
+    profile has measured them, and how many kinds there are.
+    """
+    kinds = {
+        (program.keys[call.operations[0]], call.device)
+        for calls in (program.before_calls, *program.calls)
+        for call in calls
+        if program.keys.get(call.operations[0])
+    }
+    profiled = {
+        (key, device.name) for device in program.target.devices for key, *_ in device.measured
+    }
+    return len(kinds - profiled), len(kinds)
+
+
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
     """Returns the loop's models whose networks are patched (on one device, or all), by a name for
     each set, in order of first use. These carry LoRAs, or share a network there with a model that

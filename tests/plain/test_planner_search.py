@@ -246,7 +246,7 @@ def test_one_device_is_planned_as_ever() -> None:
     assert (
         program.owner == "cpu:0"
         and {*program.placement.values()} == {"cpu:0"}
-        and not program.notes
+        and all("katz profile" in note for note in program.notes)
     )
 
 
@@ -379,3 +379,17 @@ def test_segments_say_what_they_read_and_write() -> None:
         *variant.carried.values(),
     }
     assert written <= elsewhere  # and nothing that nobody reads
+
+
+@pytest.mark.defect(46)
+def test_a_prediction_says_whether_it_rests_on_measured_stages() -> None:
+    rough = several(region())
+    (note,) = [note for note in rough.notes if "katz profile" in note]
+    keys = {key for key in rough.keys.values() if key}
+    assert note.startswith(f"{len(keys)} of {len(keys)} kinds of calls") and len(keys) > 1
+    for number in (1, len(keys)):
+        measured = {(key, 1, False): 1 * MS for key in sorted(keys)[:number]}
+        known = tuple(replace(device, measured=measured) for device in rough.target.devices)
+        found = [note for note in several(region(), devices=known).notes if "profile" in note]
+        left = len(keys) - number
+        assert found == [] if left == 0 else found[0].startswith(f"{left} of")

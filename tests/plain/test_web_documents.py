@@ -214,3 +214,45 @@ def test_a_graph_that_is_too_large_is_not_planned(tmp_path: Path) -> None:
         assert (await server.client.post("/katz/plan", json=body)).status_code == 413
 
     run(tmp_path, scenario, replace(Limits(), prompt_bytes=1000))
+
+
+@pytest.mark.defect(46)
+@pytest.mark.parametrize(
+    ("route", "field", "line"),
+    [
+        ("/katz/plan", "pack", "pack: there is no such field; did you mean 'packs'?"),
+        ("/katz/tokens", "promt", "promt: there is no such field; did you mean 'prompt'?"),
+        ("/katz/unfold", "x", "x: there is no such field"),
+        ("/katz/jobs/1/move", "fornt", "fornt: there is no such field; did you mean 'front'?"),
+        ("/katz/files/trash", "kind", "kind: there is no such field"),
+    ],
+)
+def test_a_field_that_our_own_routes_do_not_know_is_named(
+    tmp_path: Path, route: str, field: str, line: str
+) -> None:
+    right = {
+        "/katz/jobs/1/move": {"front": True},
+        "/katz/files/trash": {"names": []},
+        "/katz/unfold": {"prompt": GRAPH, "node": "5"},
+    }.get(route, {"prompt": GRAPH})
+
+    async def scenario(server: Served) -> None:
+        answer = await server.client.post(route, json={**right, field: 1})
+        assert answer.status_code == 400 and line in answer.text
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.defect(46)
+def test_a_choice_of_a_job_that_is_misspelt_is_named(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        extra = {"katz": {"batchin": True}, "another_programs": 1}
+        answer = await server.client.post("/prompt", json={"prompt": GRAPH, "extra_data": extra})
+        assert answer.status_code == 400 and "did you mean 'batching'" in answer.text
+        del extra["katz"]
+        answer = await server.client.post(
+            "/prompt", json={"prompt": GRAPH, "extra_data": extra, "another_programs": 1}
+        )
+        assert answer.status_code == 200
+
+    run(tmp_path, scenario)

@@ -246,6 +246,7 @@ def test_draining_ends_at_once_when_nothing_runs(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
+@pytest.mark.defect(46)
 def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> None:
     clock = Clock()
 
@@ -274,6 +275,8 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> 
         with pytest.raises(Refused) as refused:
             await service.jobs.submit(submission("odd", deadline=float("nan")))
         assert refused.value.status == 400
+        with pytest.raises(Refused, match=r"^the deadline has passed$"):
+            await service.jobs.submit(submission("past", deadline=clock.now - 1e-9))
         assert service.jobs.expected_wait() == pytest.approx(19.0)
         assert service.jobs.expected_waits() == {"fits": pytest.approx(9.0)}
 

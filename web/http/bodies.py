@@ -9,9 +9,11 @@ import uuid
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from katz_graph.ir.changes import PlanChanges
+from katz_graph.messages import nearest, one_line, shorten
 from katz_graph.web.http.responses import Refusal
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -30,6 +32,12 @@ class Body(BaseModel):
     """Fields that are not known are left alone: clients send more than a server reads."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class OwnBody(Body):
+    """A body of a route that ComfyUI does not have: a field that is not known is refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class PromptBody(Body):
@@ -51,7 +59,7 @@ class PromptBody(Body):
     )
 
 
-class ChoicesBody(Body):
+class ChoicesBody(OwnBody):
     """Devices, limits and batching in place of what jobs have; what is left out stays. Texts are
     those of `katz plan`. For a job in `extra_data.katz` of `POST /prompt`.
     """
@@ -79,7 +87,7 @@ class PlanBody(ChoicesBody):
     packs: bool = False
 
 
-class TokensBody(Body):
+class TokensBody(OwnBody):
     """`POST /katz/tokens`: a workflow of any format."""
 
     prompt: dict[str, Any]
@@ -111,14 +119,14 @@ class CancelBody(Body):
     job_ids: list[str] = Field(max_length=MOST_IDS)
 
 
-class FilesBody(Body):
+class FilesBody(OwnBody):
     """`POST /katz/files/trash` and `/katz/files/restore`."""
 
     names: list[str] = Field(max_length=MOST_FILES)
     type: Literal["input", "output"] = "output"
 
 
-class PresenceBody(Body):
+class PresenceBody(OwnBody):
     """`POST /katz/presence`: a page, by an id that it made, with the files that it has open."""
 
     page: str = Field(min_length=1, max_length=200)
@@ -126,7 +134,7 @@ class PresenceBody(Body):
     files: list[Annotated[str, Field(max_length=1024)]] = Field(max_length=100)
 
 
-class MoveBody(Body):
+class MoveBody(OwnBody):
     """`POST /katz/jobs/{id}/move`: exactly one of these."""
 
     front: bool = False
@@ -147,11 +155,16 @@ def validated(data: Any, model: type[Model]) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, entry['loc'])) or 'body'}: {entry['msg']}"
-            for entry in error.errors()[:10]
-        ]
+        problems = [_problem(entry, model) for entry in error.errors()[:10]]
         raise Refusal(400, "the body is not as expected", details="\n".join(problems)) from None
+
+
+def _problem(entry: ErrorDetails, model: type[BaseModel]) -> str:
+    place = one_line(shorten(".".join(map(str, entry["loc"])))) or "body"
+    if entry["type"] != "extra_forbidden":
+        return f"{place}: {entry['msg']}"
+    near = nearest(place, model.model_fields)
+    return f"{place}: there is no such field" + (f"; did you mean {near!r}?" if near else "")
 
 
 def _kind(data: Any) -> str:

@@ -159,7 +159,9 @@ class Admission:
         running = [attempt.job for attempt in self._dispatcher.attempts.values()]
         wait = self._forecast.starts(running, self._dispatcher.queue.ahead_of(job))[-1]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
-        if own > time_left or time_left <= 0:
+        if time_left <= 0:
+            raise Refused(409, "deadline", "the deadline has passed")
+        if own > time_left:
             raise Refused(
                 409,
                 "deadline",

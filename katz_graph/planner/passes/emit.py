@@ -15,20 +15,20 @@ from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Ref
 from katz_graph.planner.queries import adapters, weight_sets
-from katz_graph.planner.report.explain import predict, reading_notes
+from katz_graph.planner.report.explain import predict, profile_note, reading_notes
 from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
 def emit(program: Program) -> Program:
     """Fills `instructions`, for the devices that have something to do, and `prediction`, and adds
-    to `notes` how long LoRAs are waited for.
+    to `notes` how long LoRAs are waited for, and whether the stages were profiled.
     """
     prediction = predict(program)
     return replace(
         program,
         instructions=_Lists(program).written(),
         prediction=prediction,
-        notes=(*program.notes, *reading_notes(program, prediction)),
+        notes=(*program.notes, *reading_notes(program, prediction), *profile_note(program)),
     )
 
 

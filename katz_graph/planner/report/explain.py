@@ -12,7 +12,7 @@ from katz_graph.files.urls import shown
 from katz_graph.ir.program import Prediction, Program
 from katz_graph.ir.provenance import STALE_CONTROLNET
 from katz_graph.models.family import family_of
-from katz_graph.planner.queries import adapters, reading_key
+from katz_graph.planner.queries import adapters, reading_key, unprofiled
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.placement_rules import PlacementRules
@@ -107,6 +107,16 @@ def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
             else (": hidden" if seconds <= hides else ": not all of it hidden")
         )
         yield f"{name}: read in {took}, {without}{hidden}"
+
+
+def profile_note(program: Program) -> Iterator[str]:
+    """Says how much of the prediction rests on no measurement of its stages."""
+    estimated, total = unprofiled(program)
+    if estimated:
+        yield (
+            f"{estimated} of {total} kinds of calls are predicted from the devices' rates, not "
+            "measured; they may take twice as long (`katz profile` measures them)"
+        )
 
 
 def _notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:

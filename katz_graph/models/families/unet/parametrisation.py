@@ -78,7 +78,7 @@ def _yaml(path: Path) -> tuple[Prediction | None, bool]:
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
         parameters: Mapping[str, Any] = values["model"]["params"]
         named = _named(str(parameters.get("parameterization", "")))
         scaling = str(
