@@ -355,13 +355,14 @@ class Execution:
 
     def close(self) -> None:
         """Releases the models of this request, and its values, which an error's traceback would
-        keep for a while.
+        keep for a while. Waits for what the device still reads of messages, whose memory their
+        senders wait for.
         """
         self._holding.release()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
         self._calls.clear()
-        self._models.stream.let_go()
         self._adapters.release()
+        self._models.stream.drain()
 
     def _load(self) -> None:
         """Loads models before any operation, so that operations are not charged for it."""

@@ -77,6 +77,9 @@ class Stream(Protocol):
     def let_go(self) -> None:
         """Lets go of what is held for work that the device has done."""
 
+    def drain(self) -> None:
+        """Waits until the device has done the work that reads what is held, and lets go of it."""
+
     def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
         """Enqueues two pieces of work that may run at once, `aside` on a second stream. Both begin
         behind what is enqueued now, and what is enqueued afterwards begins behind both. What
@@ -105,6 +108,9 @@ class HostStream:
         """Does nothing: what was computed is there."""
 
     def let_go(self) -> None:
+        """Does nothing: it holds nothing."""
+
+    def drain(self) -> None:
         """Does nothing: it holds nothing."""
 
     def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
@@ -178,7 +184,7 @@ class CudaStream:
         return wait
 
     def hold(self, value: object) -> None:
-        behind = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        behind = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         behind.record(torch.cuda.current_stream(self._device))
         self._held.append((behind, value))
         self.let_go()
@@ -186,6 +192,13 @@ class CudaStream:
     def let_go(self) -> None:
         while self._held and self._held[0][0].query():  # type: ignore[no-untyped-call]
             self._held.popleft()
+
+    def drain(self) -> None:
+        try:
+            if self._held:  # the last of them stands behind all others
+                self._held[-1][0].synchronize()  # type: ignore[no-untyped-call]
+        finally:
+            self._held.clear()
 
     def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
         current = torch.cuda.current_stream(self._device)

@@ -197,6 +197,25 @@ def test_a_block_on_the_host_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_bytes(tensor).numel() == 16
 
 
+@pytest.mark.defect(35)
+def test_what_is_held_is_waited_for_when_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    ends = Ends()
+    came: list[Tensor] = [ends.pass_on(torch.full((9,), number)) for number in (3.0, 4.0)]
+    segments = list(ends.here._sending._segments.values())
+    with simulated(monkeypatch) as gpu:
+        stream = CudaStream(DEVICE)
+        with stream.entered():
+            while came:
+                gpu.current.enqueue(lambda: None)  # the copy
+                stream.hold(came.pop())
+        assert not any(segment.free for segment in segments)
+        stream.drain()
+        stream.drain()
+    assert all(segment.free for segment in segments)
+    ends.close()
+
+
 def test_what_is_copied_from_is_held_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment is free for the sender when its last view is gone; work of a GPU keeps none."""
     stand_in(monkeypatch)

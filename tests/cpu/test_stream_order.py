@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.errors import Cancelled
+from katz_graph.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.transport.mailbox import Mailbox
@@ -27,6 +30,7 @@ from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.stream import CudaStream, HostStream, Reading
 from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.program import Program
 from katz_graph.models.stages import Outputs, Stage, stages
 
 GPU = torch.device("cuda:0")
@@ -117,6 +121,27 @@ def test_a_worker_enqueues_all_of_a_request_on_its_stream(
     assert stream.reads == 3 + 2 and not stream.inside  # of each evaluation, and the result's two
 
 
+@contextmanager
+def two_workers(costs: Path) -> Iterator[DeviceEngine]:
+    workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
+        yield engine
+
+
+def controlled_from_elsewhere(models: Models, engine: DeviceEngine) -> Program:
+    """A ControlNet on one worker, all else on the other."""
+    controls = (ControlCase(models.controls[0], 1.0, 0.0, 1.0),)
+    asked = sampler_region(Case("test", models.pipeline, "euler", 2, controls=controls))
+    pins = {
+        one.id: ("cpu:1" if one.stage == "controlnet" else "cpu:0",)
+        for one in asked.operations
+        if one.stage in COSTED
+    }
+    return plan_region(asked, Target(engine.cluster.devices, engine.cluster.links, pins))
+
+
 def test_a_worker_holds_what_it_receives(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,24 +151,50 @@ def test_a_worker_holds_what_it_receives(
     take = Mailbox.take
     monkeypatch.setattr(Mailbox, "take", lambda *given: taken.append(take(*given)) or taken[-1])
     monkeypatch.setattr(device_models, "stream_of", lambda device: stream)
-    workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
-    launchers = {one.name: WorkerThreads() for one in workers}
-    asked = sampler_region(
-        Case(
-            "test",
-            sd1.pipeline,
-            "euler",
-            2,
-            controls=(ControlCase(sd1.controls[0], 1.0, 0.0, 1.0),),
-        )
-    )
-    pins = {
-        one.id: ("cpu:1" if one.stage == "controlnet" else "cpu:0",)
-        for one in asked.operations
-        if one.stage in COSTED
-    }
-    link = NetworkLink(1e9, 1e-4)
-    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
-        target = Target(engine.cluster.devices, engine.cluster.links, pins)
-        engine.cluster.run(plan_region(asked, target), bare_context(engine))
+    with two_workers(costs) as engine:
+        engine.cluster.run(controlled_from_elsewhere(sd1, engine), bare_context(engine))
     assert len(taken) >= 4 and set(map(id, taken)) == set(map(id, stream.held))
+
+
+class Behind(Noting):
+    """Has done nothing of what was enqueued until somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received = 0
+
+    def hold(self, value: object) -> None:
+        super().hold(value)
+        self.received += 1
+
+    def drain(self) -> None:
+        self.held.clear()
+
+
+@pytest.mark.defect(35)
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_no_worker_holds_messages_of_a_request_that_ended(
+    sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """Neither the one that advances the sampler, nor others, which nobody has waited for."""
+    streams: list[Behind] = []
+    monkeypatch.setattr(
+        device_models, "stream_of", lambda device: streams.append(Behind()) or streams[-1]
+    )
+    with two_workers(costs) as engine:
+        context = bare_context(engine)
+        program = controlled_from_elsewhere(sd1, engine)
+        if cancelled:
+
+            def listen(event: Event) -> None:
+                if isinstance(event, Progress):
+                    context.cancel()
+
+            context = replace(context, listener=listen)
+            with pytest.raises(Cancelled):
+                engine.cluster.run(program, context)
+            engine.cluster.run(program, bare_context(engine))  # the one before has left
+        else:
+            engine.cluster.run(program, context)
+    assert len(streams) == 2 and all(stream.received for stream in streams)
+    assert all(stream.held == [] for stream in streams)
