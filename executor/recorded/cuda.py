@@ -29,6 +29,7 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._broken: list[torch.cuda.CUDAGraph] = []
+        self._unused: list[torch.cuda.CUDAGraph] = []  # of recordings that were refused
 
     @cached_property
     def room(self) -> float:
@@ -50,6 +51,7 @@ class CudaGraphs:
                 before = torch.cuda.memory_reserved(self._device)
                 outputs = call()
         except RuntimeError:
+            self._unused.append(graph)  # it may hold what later recordings of its pool use
             self._end(graph)
             raise
         return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)
@@ -64,7 +66,7 @@ class CudaGraphs:
         except RuntimeError:
             return  # torch has ended it
         self._broken.append(graph)
-        self.drop()
+        self._leave_pool()
         generator = torch.cuda.default_generators[number]
         generator.graphsafe_set_state(generator.clone_state())
 
@@ -72,6 +74,10 @@ class CudaGraphs:
         """Begins a pool of its own for what is recorded from here on, as the library's memory that
         recordings of one stream share lies in the pool of the first (pytorch#193402).
         """
+        self._unused.clear()
+        self._leave_pool()
+
+    def _leave_pool(self) -> None:
         self.__dict__.pop("_pool", None)
 
 

@@ -44,6 +44,15 @@ class StaticInputs:
         """Returns the bytes of all static tensors."""
         return sum(home.tensor.nbytes for home in self._homes.values())
 
+    @property
+    def known(self) -> frozenset[Hashable]:
+        """Returns the names of the static tensors that there are."""
+        return frozenset(self._homes)
+
+    def keep(self, names: Collection[Hashable]) -> None:
+        """Drops all static tensors but these: a call for which others were made is not recorded."""
+        self._homes = {name: home for name, home in self._homes.items() if name in names}
+
     def homes(
         self, given: Mapping[str, Any], lasting: Collection[str]
     ) -> tuple[dict[str, Any], list[Home]]:

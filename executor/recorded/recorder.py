@@ -33,15 +33,20 @@ NOT_DECLARED = "the stage computes with more than tensors"
 WARMING_UP = "the first calls of their form"
 NO_ROOM = "no room for another recording, all were dropped"
 TOO_LARGE = "its recording alone exceeds the budget"
+NO_MEMORY = "out of memory while it was recorded, which is tried again"
+MAX_DOUBLINGS = 10  # of the calls between two tries to record one that memory did not suffice for
 
 
 @dataclass(slots=True)
 class _Form:
     """Knows of calls of one form how many came, and their recording with the homes of its inputs
-    and the addresses of the weights that it reads, or why there is none.
+    and the addresses of the weights that it reads, or why there is none. `short`: how often memory
+    did not suffice to record it; until so many calls (`waits`) came it is not tried again.
     """
 
     calls: int = 0
+    short: int = 0
+    waits: int = 0
     recording: Recording | None = None
     homes: Sequence[Home] = ()
     addresses: tuple[int, ...] = ()
@@ -55,6 +60,17 @@ class _Recordings:
     inputs: StaticInputs = field(default_factory=StaticInputs)
     forms: defaultdict[Hashable, _Form] = field(default_factory=lambda: defaultdict(_Form))
     size: int = 0  # in bytes, without inputs
+
+    def drop(self) -> None:
+        """Drops recordings and inputs. Forms that cannot be recorded stay known."""
+        self.inputs, self.size = StaticInputs(), 0
+        refused = {name: form for name, form in self.forms.items() if form.refused}
+        self.forms = defaultdict(_Form, refused)
+
+    @property
+    def recorded(self) -> bool:
+        """Returns whether there is a recording, which may take no memory of its own."""
+        return any(form.recording is not None for form in self.forms.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +107,10 @@ class _Lane:
         return sum(one.size + one.inputs.size for one in self.of_modules.values())
 
     def drop(self) -> None:
-        self.of_modules.clear()
+        for recordings in self.of_modules.values():
+            recordings.drop()
+        for module in [module for module, one in self.of_modules.items() if not one.forms]:
+            del self.of_modules[module]
         self.backend.drop()
 
 
@@ -166,8 +185,22 @@ class Recorder:
         for kinds in [kinds for kinds in self._trials if any(one.of(module) for one in kinds)]:
             del self._trials[kinds]
         known = [lane for lane in self._lanes if module in lane.of_modules]
-        if sum(lane.of_modules.pop(module).size for lane in known):
+        gone = [lane.of_modules.pop(module) for lane in known]
+        if any(recordings.recorded for recordings in gone):
             self.drop()
+        self.use.bytes = self._size
+        self._try_again()
+
+    def _try_again(self) -> None:
+        """Has calls recorded again for which memory did not suffice: there may be more by now."""
+        for lane in self._lanes:
+            for recordings in lane.of_modules.values():
+                for form in recordings.forms.values():
+                    form.short = form.waits = 0
+
+    @property
+    def _recorded(self) -> bool:
+        return any(one.recorded for lane in self._lanes for one in lane.of_modules.values())
 
     @property
     def _size(self) -> int:
@@ -184,6 +217,8 @@ class Recorder:
             reason = form.refused
             if not reason and form.calls <= self._eager:
                 reason = WARMING_UP
+            elif not reason and form.calls <= form.waits:
+                reason = NO_MEMORY
             reason = reason or self._record(form, recordings, lane.backend, call)
             if reason:
                 return self._eagerly(reason, stage, module, given)
@@ -198,17 +233,26 @@ class Recorder:
     ) -> str:
         """Records a call; returns why not, or nothing."""
         stage, module, given = call
-        static, homes = recordings.inputs.homes(given, stage.hoists)
-        _fill(homes, given)
-        read = (*(home.tensor for home in homes), *_weights(module))
+        known = recordings.inputs.known
         try:
+            static, homes = recordings.inputs.homes(given, stage.hoists)
+            _fill(homes, given)
+            read = (*(home.tensor for home in homes), *_weights(module))
             recording = backend.record(lambda: stage.computed(module, static), read)
         except RuntimeError as error:
-            what = "out of memory" if is_out_of_memory(error) else first_line(error)
-            form.refused = f"{stage.name}: {what}"
+            recordings.inputs.keep(known)
+            if is_out_of_memory(error):
+                form.waits = form.calls + 2 ** min(form.short, MAX_DOUBLINGS)
+                form.short += 1
+                if not self._recorded:
+                    backend.drop()  # gives back what it took so far
+                return NO_MEMORY
+            form.refused = f"{stage.name}: {first_line(error)}"
             return form.refused
-        if recording.size > backend.room:
+        inputs = sum({id(home): home.tensor.nbytes for home in homes}.values())
+        if recording.size + inputs > backend.room:
             form.refused = f"{stage.name}: {TOO_LARGE}"
+            self.drop()  # with it, for none goes alone
             return form.refused
         recordings.size += recording.size
         self.use.bytes = self._size

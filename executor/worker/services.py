@@ -18,6 +18,7 @@ from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.models import DeviceModels, Notes
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.values import TextEncoding
+from katz_graph.models.loading.memory import unused_bytes
 from katz_graph.models.loading.residency import AdapterUse, ControlNetUse, ModelUse
 from katz_graph.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 
@@ -96,12 +97,11 @@ def memory(worker: ServingWorker) -> Mapping[str, int]:
         total, free = host_memory.total_bytes(), host_memory.free_bytes()
         return {"total": int(total), "free": int(free), "reserved": 0, "unused": 0}
     free, total = torch.cuda.mem_get_info(device)
-    reserved = torch.cuda.memory_reserved(device)
     return {
         "total": total,
         "free": free,
-        "reserved": reserved,
-        "unused": reserved - torch.cuda.memory_allocated(device),
+        "reserved": torch.cuda.memory_reserved(device),
+        "unused": unused_bytes(device),
     }
 
 

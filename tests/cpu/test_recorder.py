@@ -26,6 +26,10 @@ def strict() -> Recorder:
     return Recorder(Tapes(strict=True), eager=0)
 
 
+class Graph:
+    """Stands for a graph, which may be watched."""
+
+
 class Cuda:
     """Stands for torch's CUDA graphs: what begins one writes torch's random state; the pool of a
     broken one takes no other, whatever is told to end, as on a GPU.
@@ -34,8 +38,9 @@ class Cuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pools, self.open, self._state = 0, set[int](), torch.zeros(1)
         self.broken = self.renewed = False
+        self.begun: list[weakref.ReferenceType[object]] = []
         for name, stand_in in {
-            "CUDAGraph": object,
+            "CUDAGraph": Graph,
             "current_stream": lambda device: None,
             "memory_reserved": lambda device: 0,
             "device": lambda device: nullcontext(),
@@ -60,6 +65,7 @@ class Cuda:
     @contextmanager
     def _graph(self, graph: object, pool: int, *given: object, **options: object) -> Iterator[None]:
         assert pool not in self.open and not gc.isenabled()
+        self.begun.append(weakref.ref(graph))
         self._state.fill_(1)
         self.open.add(pool)
         try:
@@ -103,6 +109,20 @@ def test_a_recording_that_is_refused_goes_on_in_its_pool(cuda: Cuda) -> None:
         cuda.graphs.record(lambda: given + OUTSIDE, [given])
     cuda.graphs.record(lambda: 2 * given, [given])
     assert cuda.pools == 1 and not cuda.renewed
+
+
+@pytest.mark.defect(34)
+def test_the_graph_of_a_refused_recording_goes_with_the_others(cuda: Cuda) -> None:
+    """They may use memory of libraries that it was the first to take."""
+    given = torch.ones(3)
+    with pytest.raises(NotRecordable):
+        cuda.graphs.record(lambda: given + OUTSIDE, [given])
+    recording = cuda.graphs.record(lambda: 2 * given, [given])
+    gc.collect()
+    assert all(one() is not None for one in cuda.begun)
+    del recording
+    cuda.graphs.drop()
+    assert all(one() is None for one in cuda.begun)
 
 
 def test_a_watched_call_keeps_no_tensor() -> None:

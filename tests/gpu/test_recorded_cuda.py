@@ -4,17 +4,24 @@ where there is none.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
+from stage_calls import Computed
 from test_same_picture import cases
-from torch import Tensor
+from torch import Tensor, nn
 
 from katz_graph.bench.parity import Models, random_models
 from katz_graph.bench.requests import local_engine, sample
 from katz_graph.executor.recorded.cuda import CudaGraphs
-from katz_graph.executor.recorded.recorder import NOT_DECLARED, WARMING_UP, Recorder
+from katz_graph.executor.recorded.recorder import (
+    NO_MEMORY,
+    NOT_DECLARED,
+    WARMING_UP,
+    Recorder,
+)
 from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.stream import CudaStream, HostLap, Lap, Made
 from katz_graph.kernels import (
@@ -27,6 +34,7 @@ from katz_graph.kernels import (
 )
 from katz_graph.kernels.configurations import listed_for
 from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.models.loading.memory import DeviceMemory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -105,6 +113,82 @@ def test_a_recording_that_fails_leaves_the_device_as_it_was() -> None:
             assert torch.equal(recording.outputs.cpu(), torch.full((3,), 2.0))
             assert float(torch.rand(3, device=device).max()) < 1
     torch.cuda.empty_cache()
+
+
+class Scale(nn.Module):
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, device=device))
+
+
+LARGE = Computed(call=lambda module, given: (given["x"] * module.weight + 1).mean(1))
+MB = 1 << 20
+
+
+@pytest.mark.defect(33)
+def test_memory_in_the_pools_of_graphs_is_not_free() -> None:
+    device = torch.device("cuda:0")
+    graphs, memory = CudaGraphs(device), DeviceMemory(device)
+    x = torch.ones(64, MB, device=device)
+    with CudaStream(device).entered():
+        recording = graphs.record(lambda: (2 * x + 1).mean(1), (x,))
+        recording.replay()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info(device)[0]
+    assert recording.size >= x.nbytes
+    assert free <= memory.free() <= free + recording.size / 4
+
+
+@pytest.mark.defect(34)
+def test_a_graph_in_memory_that_its_pool_had_does_not_go_alone() -> None:
+    device = torch.device("cuda:0")
+    modules = [Scale(device), Scale(device)]
+    x = torch.ones(16, MB, device=device)
+    with CudaStream(device).entered(), torch.no_grad():
+        compute = Recorder(CudaGraphs(device), eager=0)
+        for module in modules:
+            compute(LARGE, module, {"x": x})
+        compute.forget(modules[1])  # its graph took nothing of its own
+        assert compute.use.drops == 1 and compute.use.bytes == 0
+        (made,) = compute(LARGE, modules[0], {"x": x})
+        assert float(made.sum()) == 32.0
+
+
+@pytest.mark.defect(36)
+def test_a_call_that_ran_out_of_memory_is_recorded_when_there_is_some() -> None:
+    device = torch.device("cuda:0")
+    module, x = Scale(device), torch.ones(16, MB, device=device)
+    with CudaStream(device).entered(), torch.no_grad():
+        compute = Recorder(CudaGraphs(device))
+        for _ in range(2):
+            compute(LARGE, module, {"x": x})  # warms up; its memory stays with torch
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(device) / total)
+        try:
+            compute(LARGE, module, {"x": x})
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        assert compute.use.eager == {WARMING_UP: 2, NO_MEMORY: 1} and compute.use.bytes == 0
+        for _ in range(3):
+            (made,) = compute(LARGE, module, {"x": x})
+            assert float(made.sum()) == 32.0
+        assert compute.use.captures == 1 and compute.use.replays > 0
+
+
+@pytest.mark.defect(35)
+def test_what_a_gpu_reads_is_let_go_of_when_a_request_ends() -> None:
+    device = torch.device("cuda:0")
+    message = torch.ones(64, MB, pin_memory=True)
+    held, stream = weakref.ref(message), CudaStream(device)
+    with stream.entered():
+        torch.cuda._sleep(100_000_000)
+        there = message.to(device, non_blocking=True)
+        stream.hold(message)
+        del message
+        assert held() is not None
+        stream.drain()
+    assert held() is None and float(there.sum()) == 64.0 * MB
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -10,6 +10,22 @@ import torch
 
 from katz_graph.host import memory as host_memory
 
+SHARED_POOL = (0, 0)  # torch's pool of all tensors that no CUDA graph made
+
+
+def unused_bytes(device: torch.device) -> int:
+    """Returns the bytes of a GPU that torch keeps and gives to the next tensors. What lies unused
+    in the private pools of CUDA graphs is no part of it: only graphs may take that.
+    """
+    if not torch.cuda.is_initialized():
+        return 0
+    number = torch.cuda.current_device() if device.index is None else device.index
+    return sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        if segment["device"] == number and tuple(segment["segment_pool_id"]) == SHARED_POOL
+    )
+
 
 class DeviceMemory:
     """Measures the memory of a GPU, or that of the host as far as this process may take it."""
@@ -29,8 +45,7 @@ class DeviceMemory:
         """Returns the bytes to be had now: with what torch keeps of a GPU and does not use."""
         if self.device.type != "cuda":
             return host_memory.free_bytes()
-        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return float(torch.cuda.mem_get_info(self.device)[0] + unused)
+        return float(torch.cuda.mem_get_info(self.device)[0] + unused_bytes(self.device))
 
     def watch(self) -> None:
         """Measures `peak` from now on."""

@@ -16,6 +16,7 @@ import torch
 from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.running import compute_device
 from katz_graph.errors import Cancelled, OutOfMemory
+from katz_graph.models.loading.memory import unused_bytes
 from katz_graph.scope import current
 
 InterruptProcessingException = Cancelled
@@ -167,7 +168,7 @@ def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
         free, unused = _host_memory("SC_AVPHYS_PAGES"), 0
     else:
         free, _ = torch.cuda.mem_get_info(device)
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        unused = unused_bytes(device)
     return (free + unused, unused) if torch_free_too else free + unused
 
 

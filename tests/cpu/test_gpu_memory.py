@@ -1,0 +1,72 @@
+"""What counts as free on a GPU, with a stand-in for torch's allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from katz_graph.comfy.shims.comfy.model_management import get_free_memory
+from katz_graph.models.loading.memory import DeviceMemory
+
+TOTAL = 1000
+OWN = (0, 1)  # the pool of a CUDA graph
+
+
+@dataclass
+class Allocator:
+    """Takes segments from a device, for its shared pool and those of graphs. A segment has bytes in
+    all, and bytes that tensors have.
+    """
+
+    segments: list[tuple[tuple[int, int], int, int, int]] = field(default_factory=list)
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        for name, stand_in in {
+            "is_initialized": lambda: True,
+            "current_device": lambda: 0,
+            "mem_get_info": lambda device: (self.free, TOTAL),
+            "memory_reserved": lambda device: sum(size for _, _, size, _ in self.segments),
+            "memory_allocated": lambda device: sum(used for *_, used in self.segments),
+            "memory_snapshot": self.snapshot,
+        }.items():
+            patch.setattr(torch.cuda, name, stand_in)
+
+    @property
+    def free(self) -> int:
+        return TOTAL - sum(size for _, device, size, _ in self.segments if device == 0)
+
+    def snapshot(self) -> list[dict[str, object]]:
+        return [
+            {"segment_pool_id": pool, "device": device, "total_size": size, "allocated_size": used}
+            for pool, device, size, used in self.segments
+        ]
+
+    def to_be_had(self) -> int:
+        """What the shared pool could give out now."""
+        shared = (one for one in self.segments if one[0] == (0, 0) and one[1] == 0)
+        return self.free + sum(size - used for _, _, size, used in shared)
+
+
+def shown_to_packs(device: torch.device) -> float:
+    return float(get_free_memory(device))
+
+
+@pytest.mark.defect(33)
+@pytest.mark.parametrize("asked", [lambda device: DeviceMemory(device).free(), shown_to_packs])
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_what_lies_unused_in_the_pools_of_graphs_is_not_free(
+    monkeypatch: pytest.MonkeyPatch, asked: Callable[[torch.device], float], name: str
+) -> None:
+    allocator, device = Allocator(), torch.device(name)
+    allocator.install(monkeypatch)
+    for segment in (
+        ((0, 0), 0, 100, 40),
+        ((0, 0), 1, 100, 0),  # of another GPU
+        (OWN, 0, 300, 20),
+        ((0, 2), 0, 50, 0),
+    ):
+        allocator.segments.append(segment)
+        assert asked(device) == allocator.to_be_had()
