@@ -44,7 +44,7 @@ def convert(source: Path, target: Path, options: ConvertOptions) -> None:
     registry, problems = load_registry(settings.packs, settings.folders())
     foreign = read_object_info(object_info) if object_info is not None else {}
     known = signatures(registry, foreign)
-    workflow = read_workflow(source, registry, foreign)
+    workflow = read_workflow(source, registry, foreign, verbatim=to == "ui")
     try:
         for sampler in options.unfold:
             workflow = _unfolded(workflow, sampler, registry, settings.folders())

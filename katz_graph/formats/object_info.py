@@ -150,6 +150,7 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
         control=bool(options.get("control_after_generate")) or is_seed(name, socket),
         upload=any(options.get(upload) for upload in UPLOADS),
         multiline=bool(options.get("multiline")),
+        dynamic_prompts=bool(options.get("dynamicPrompts")),
         options=further,
     )
 

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api
 from katz_graph.formats.image import LIMIT, PNG, Carried, carried, inside, is_webp
+from katz_graph.formats.queued import Sending, from_ui, sending_now
 from katz_graph.formats.signature import Signature, Signatures, signatures
 from katz_graph.formats.strict_json import TooLarge, parse_json
-from katz_graph.formats.ui import from_ui
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import Workflow, from_native, is_native
 from katz_graph.messages import one_line, suggest
@@ -38,17 +38,23 @@ def read_workflow(
     path: str | Path,
     types: Mapping[str, NodeType] | None = None,
     foreign: Mapping[str, Signature] | None = None,
+    verbatim: bool = False,
 ) -> Workflow:
     """Reads a workflow file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that
     carries one. A name with no file, `NAME`, `NAME.json` or `workflows/NAME.json`, means the
     workflow of this name that comes with the package, if there is one.
 
-    Names of widgets in UI files come from a `foreign` server's description, then from `types`.
+    Names of widgets in UI files come from a `foreign` server's description, then from `types`. With
+    `verbatim` their texts stay as they were typed; otherwise they are as they would be sent now.
     InputError with one line a problem.
     """
     try:
         with _opened(_found(Path(path))) as stream:
-            workflow = _workflow(read_document(stream), signatures(types or {}, foreign))
+            workflow = _workflow(
+                read_document(stream),
+                signatures(types or {}, foreign),
+                None if verbatim else sending_now(),
+            )
     except InputError as error:
         raise _named(str(path), error) from None
     except OSError as error:
@@ -60,19 +66,20 @@ def parse_workflow(
     document: Any,
     types: Mapping[str, NodeType] | None = None,
     foreign: Mapping[str, Signature] | None = None,
+    sending: Sending | None = None,
 ) -> Workflow:
     """Reads a workflow from parsed JSON of any format; `types` and `foreign` as for
-    `read_workflow`.
+    `read_workflow`. A UI document is sent now if `sending` does not say otherwise.
     """
-    return _parse(document, signatures(types or {}, foreign))
+    return _parse(document, signatures(types or {}, foreign), sending or sending_now())
 
 
-def _parse(document: Any, known: Signatures) -> Workflow:
+def _parse(document: Any, known: Signatures, sending: Sending | None) -> Workflow:
     if not isinstance(document, Mapping):
         return Workflow(from_api(document))
     if is_native(document):
         return from_native(document)
-    return from_ui(document, known) if is_ui(document) else Workflow(from_api(document))
+    return from_ui(document, known, sending) if is_ui(document) else Workflow(from_api(document))
 
 
 def _found(file: Path) -> Path:
@@ -144,9 +151,9 @@ def _utf8(data: bytes) -> str:
         ) from None
 
 
-def _workflow(found: Carried, known: Signatures) -> Workflow:
+def _workflow(found: Carried, known: Signatures, sending: Sending | None) -> Workflow:
     try:
-        workflow = _parse(found.document, known)
+        workflow = _parse(found.document, known, sending)
     except InputError as error:
         raise inside(error) if found.in_picture else error from None
     return workflow if found.editor is None else _with_surroundings(workflow, found.editor, known)

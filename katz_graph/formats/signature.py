@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from katz_graph.graph import Graph, NodeCall
@@ -49,7 +50,8 @@ class WidgetSlot:
     """One widget. `default`: its first value; None where that is a file of the reader's.
 
     `control`: a widget that says how the value changes after a run follows; `upload`: one for
-    sending files is at the end. `options`: the widgets that follow when this one has that value.
+    sending files is at the end. `dynamic_prompts`: of `{a|b}` in its text one part is sent.
+    `options`: the widgets that follow when this one has that value.
     """
 
     name: str
@@ -58,6 +60,7 @@ class WidgetSlot:
     control: bool = False
     upload: bool = False
     multiline: bool = False
+    dynamic_prompts: bool = False
     options: Mapping[str, tuple[WidgetSlot, ...]] = field(default_factory=dict)
 
 
@@ -84,6 +87,15 @@ def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator
         value = values.get(slot.name, slot.default)
         if isinstance(value, str):
             pending.extendleft(reversed(slot.options.get(value, ())))
+
+
+def all_widgets(widgets: Iterable[WidgetSlot]) -> Iterator[WidgetSlot]:
+    """Yields the widgets of a type, and those that any value of its choices brings."""
+    pending = deque(widgets)
+    while pending:
+        slot = pending.popleft()
+        yield slot
+        pending.extend(chain.from_iterable(slot.options.values()))
 
 
 def start(drawn_as: str, default: Any, choices: Sequence[Any] = (), several: bool = False) -> Any:
@@ -168,5 +180,12 @@ def _widget(knob: Input, kind: NodeType) -> WidgetSlot:
         for choice in (knob.choices or () if brings else ())
     }
     return WidgetSlot(
-        knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline, options
+        knob.name,
+        knob.socket,
+        default,
+        control=control,
+        upload=knob.widget.upload,
+        multiline=knob.widget.multiline,
+        dynamic_prompts=knob.widget.dynamic_prompts or bool(knob.options.get("dynamicPrompts")),
+        options=options,
     )

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.formats.api import holds_infinite
+from katz_graph.formats.strict_json import parse_json
 from katz_graph.messages import node_name, one_line, shorten, show
 
 NEWEST = 1.0
@@ -20,6 +22,7 @@ LINK_KEYS = ("id", "origin_id", "origin_slot", "target_id", "target_slot")
 SHOWN = 20  # problems in one message
 SLOTS = 1000  # inputs, or outputs, of a node
 FAR = 10**100  # no number of a node or link is that large
+INTERNAL = "$$"  # begins the name of what front ends show beside widgets, such as a preview
 ID_LENGTH = 200  # characters; ids inside subgraphs are put together from several
 
 
@@ -48,9 +51,20 @@ class UiLink:
 
 
 @dataclass(frozen=True, slots=True)
+class Proxy:
+    """An entry of `properties.proxyWidgets`: a subgraph's node shows the widget `name` of the node
+    `node` inside. `owner`: the node further inside that has it, if several have that name.
+    """
+
+    node: str
+    name: str
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UiNode:
     """`values` are widgets_values as they came; `named` the same by name, None where the file has
-    none; `raw` the whole object.
+    none; `raw` the whole object. `proxies` has None for an entry that shows no widget.
     """
 
     id: str
@@ -61,6 +75,7 @@ class UiNode:
     outputs: tuple[UiOutput, ...]
     values: Sequence[Any] | Mapping[str, Any]
     named: Mapping[str, Any] | None
+    proxies: tuple[Proxy | None, ...]
     raw: Mapping[str, Any]
 
 
@@ -83,10 +98,13 @@ class UiGraph:
 
 @dataclass(frozen=True, slots=True)
 class UiDocument:
+    """`last_node`: the largest number that the file says a node has had."""
+
     root: UiGraph
     subgraphs: Mapping[str, UiGraph]
     groups: Sequence[Mapping[str, Any]]
     extra: Mapping[str, Any]
+    last_node: int = 0
 
 
 def is_ui(document: Mapping[str, Any]) -> bool:
@@ -102,15 +120,8 @@ def parse_ui(document: Mapping[str, Any]) -> UiDocument:
             "(0.4 and 1.0)"
         )
     problems: list[str] = []
-    definitions = document.get("definitions") or {}
-    listed = definitions.get("subgraphs") or [] if isinstance(definitions, Mapping) else definitions
-    if not isinstance(listed, list):
-        problems.append(
-            f"definitions is {show(listed)}, expected an object with a list of subgraphs"
-        )
-        listed = []
     subgraphs: dict[str, UiGraph] = {}
-    for number, definition in enumerate(listed):
+    for number, definition in enumerate(_definitions(document, problems)):
         identifier = definition.get("id") if isinstance(definition, Mapping) else None
         if not isinstance(definition, Mapping) or not isinstance(identifier, str):
             problems.append(
@@ -139,7 +150,44 @@ def parse_ui(document: Mapping[str, Any]) -> UiDocument:
     if problems:
         more = [f"and {len(problems) - SHOWN:,} more problems"] if len(problems) > SHOWN else []
         raise InputError("\n".join(problems[:SHOWN] + more))
-    return UiDocument(root, subgraphs, groups, extra if isinstance(extra, Mapping) else {})
+    return UiDocument(
+        root,
+        subgraphs,
+        groups,
+        extra if isinstance(extra, Mapping) else {},
+        _last_node(document),
+    )
+
+
+def _definitions(document: Mapping[str, Any], problems: list[str]) -> list[Any]:
+    """Lists the definitions of subgraphs, each before those that stand inside of it."""
+    found: list[Any] = []
+    pending: list[Any] = [document]
+    while pending:
+        owner = pending.pop()
+        if owner is not document:
+            found.append(owner)
+        definitions = owner.get("definitions") if isinstance(owner, Mapping) else None
+        if not definitions:
+            continue
+        listed = (
+            definitions.get("subgraphs") or [] if isinstance(definitions, Mapping) else definitions
+        )
+        if isinstance(listed, list):
+            pending += reversed(listed)
+        else:
+            problems.append(
+                f"definitions is {show(listed)}, expected an object with a list of subgraphs"
+            )
+    return found
+
+
+def _last_node(document: Mapping[str, Any]) -> int:
+    state = document.get("state")
+    last = document.get(
+        "last_node_id", state.get("lastNodeId") if isinstance(state, Mapping) else 0
+    )
+    return last if isinstance(last, int) and 0 < last < FAR else 0
 
 
 class _Reader:
@@ -233,6 +281,7 @@ class _Reader:
             ),
             values or (),
             named,
+            _proxies(raw),
             raw,
         )
 
@@ -357,6 +406,24 @@ def _widgets(
     )
     leading = {slot for slot, ports in held if any(port.widget for port in ports)}
     return tuple(port.name for slot, port in enumerate(inputs) if slot in leading)
+
+
+def _proxies(raw: Mapping[str, Any]) -> tuple[Proxy | None, ...]:
+    properties = raw.get("properties")
+    entries = properties.get("proxyWidgets") if isinstance(properties, Mapping) else None
+    if isinstance(entries, str):
+        with suppress(InputError):
+            entries = parse_json(entries)
+    return tuple(map(_proxy, entries)) if isinstance(entries, list) else ()
+
+
+def _proxy(entry: Any) -> Proxy | None:
+    if not isinstance(entry, list) or len(entry) < 2:
+        return None
+    node, name = _id(entry[0]), entry[1]
+    if node is None or not isinstance(name, str) or name.startswith(INTERNAL):
+        return None
+    return Proxy(node, name, (_id(entry[2]) or "") if len(entry) > 2 else "")
 
 
 def _id(value: Any) -> str | None:

@@ -1,5 +1,5 @@
-"""Flattens a UI document: subgraphs become their members, with the values that widgets of an
-instance give those inside; reroutes and bypassed nodes the nodes that feed them.
+"""Flattens a UI document: subgraphs become their members, with the values that a subgraph's node
+gives those inside; reroutes and bypassed nodes become the nodes that feed them.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Any
 
 from katz_graph.checks.cycles import find_cycles
 from katz_graph.errors import InputError
+from katz_graph.formats.front_end.browser_nodes import kind_of
+from katz_graph.formats.front_end.promoted import Deeper, Leaf, Own, Promotions, Values
 from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui_document import UiDocument, UiGraph, UiNode
+from katz_graph.formats.ui_widgets import widget_values
 from katz_graph.graph import Link
 from katz_graph.messages import one_line, shorten, show
 
 NODES = 100_000  # of a workflow with its subgraphs written out
 NESTED = 50  # subgraphs inside each other
 MUTED, BYPASSED = 2, 4  # modes of a node
-NOTES = ("Note", "MarkdownNote")
-PRIMITIVE = "PrimitiveNode"
-SET, GET = "SetNode", "GetNode"  # a GetNode gives what the SetNode of the same name gets
-REROUTES = ("Reroute", "Reroute (rgthree)", SET)  # give what comes in
-VIRTUAL = (*NOTES, *REROUTES, PRIMITIVE, GET)
-OWN = "-1"  # in a list of proxies: a widget of the instance itself
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that a link delivers: of a primitive, or of a widget on a subgraph."""
+    """A value that a link delivers: of a primitive, or of a widget on a subgraph. `promoted` values
+    are sent as they are; a primitive's as if it stood in the widget that gets it.
+    """
 
     value: Any
+    promoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +54,34 @@ class Scope:
     prefix: str = ""
     parent: Scope | None = None
     instance: UiNode | None = None
-    # values that the instance's widgets give its inputs
-    promoted: Mapping[str, Any] = field(default_factory=dict)
-    # (member, widget) -> value that a widget outside shows
-    overridden: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)  # that the instance gives its inside
     inside: dict[str, Scope] = field(default_factory=dict)  # instance -> its scope
+    promoted: dict[str, Any] = field(init=False)  # input of the subgraph -> value
+    overridden: dict[tuple[str, str], Any] = field(init=False)  # (member, widget) -> value
     set_nodes: dict[str, UiNode] = field(init=False)
-    deeper: dict[str, dict[tuple[str, str], Any]] = field(init=False)
     ports: dict[str, str | None] = field(init=False)  # the instance's inputs and their links
 
     def __post_init__(self) -> None:
+        self.promoted = {to.name: value for to, value in self.values.items() if isinstance(to, Own)}
+        self.overridden = {
+            (to.node, to.name): value for to, value in self.values.items() if isinstance(to, Leaf)
+        }
         self.set_nodes = {
             name: node
             for node in self.graph.nodes.values()
-            if node.type == SET and (name := _label(node))
+            if kind_of(node.type) == "set" and (name := _label(node))
         }
-        self.deeper = by_instance(self.overridden)
         self.ports = (
             {port.name: port.link for port in self.instance.inputs} if self.instance else {}
         )
+
+    def given_to(self, instance: str) -> Values:
+        """Returns the values that this scope's own instance gives one that stands in it."""
+        return {
+            to.target: value
+            for to, value in self.values.items()
+            if isinstance(to, Deeper) and to.node == instance
+        }
 
     def where(self, node: UiNode) -> str:
         return one_line(f"node {shorten(self.prefix + node.id)} ({shorten(node.type)})")
@@ -87,9 +96,14 @@ class Member:
     scope: Scope
 
 
-def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[Member]]:
+def flatten(
+    document: UiDocument, promotions: Promotions, notes: list[str]
+) -> tuple[list[Scope], list[Member]]:
     """Returns all scopes, and the nodes that take part in the order of the file. InputError when
     subgraphs contain themselves, or for too many.
+
+    Front ends send the members of a subgraph whose node is muted or bypassed if that node stands in
+    a subgraph itself, and so does this.
     """
     _check_nesting(document)
     root = Scope(document.root)
@@ -108,7 +122,10 @@ def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[M
                 f"is a UI workflow of more than {NODES:,} nodes with its subgraphs written out"
             )
         inner = document.subgraphs.get(node.type)
-        if node.mode in (MUTED, BYPASSED) or (inner is None and node.type in VIRTUAL):
+        off = node.mode in (MUTED, BYPASSED)
+        if inner is None and (off or kind_of(node.type)):
+            continue
+        if off and scope.parent is None:
             continue
         if inner is None:
             members.append(Member(scope.prefix + node.id, node, scope))
@@ -117,14 +134,9 @@ def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[M
             raise InputError(
                 f"{scope.where(node)}: subgraphs nested more than {NESTED} levels deep"
             )
-        promoted = promoted_values(node, inner, notes, scope.where(node))
+        values = promotions.values(node, inner, notes, scope.where(node))
         child = Scope(
-            inner,
-            f"{scope.prefix}{node.id}:",
-            scope,
-            node,
-            promoted,
-            overrides(node, inner, scope.deeper.get(node.id, {})),
+            inner, f"{scope.prefix}{node.id}:", scope, node, values | scope.given_to(node.id)
         )
         scope.inside[node.id] = child
         scopes.append(child)
@@ -149,8 +161,8 @@ def _check_nesting(document: UiDocument) -> None:
 class Sources:
     """Follows the link of an input to its real source. Each way is walked once."""
 
-    def __init__(self, known: Signatures) -> None:
-        self.known = known
+    def __init__(self, known: Signatures, promotions: Promotions) -> None:
+        self.known, self.promotions = known, promotions
         self._found: dict[tuple[str, str], Source] = {}
         # (scope, bypassed node, type) -> link of the input that fits
         self._fitting: dict[tuple[str, str, str], str | None] = {}
@@ -189,7 +201,7 @@ class Sources:
         link = scope.graph.links[identifier]
         if scope.parent is not None and link.origin == scope.graph.entry:
             port = scope.graph.inputs[link.origin_slot]
-            shown = Literal(scope.promoted[port.name]) if port.name in scope.promoted else None
+            shown = self._shown(scope, port.name)
             outer = scope.ports.get(port.name)
             return ((scope.parent, outer) if outer is not None else None), shown
         node = scope.graph.nodes[link.origin]
@@ -202,20 +214,49 @@ class Sources:
             self._check_output(scope, node, link.origin_slot, len(inside.graph.outputs))
             result = inside.graph.results.get(link.origin_slot)
             return ((inside, result) if result is not None else None), None
-        if node.type == PRIMITIVE:
-            values = list(node.values.values() if isinstance(node.values, Mapping) else node.values)
-            return (Literal(values[0]) if values else None), None
-        if node.type == GET:
-            return _set_by(scope, node), None
-        if node.type in REROUTES:
-            return _first(scope, node), None
-        if node.type in NOTES:
-            return Removed(one_line(f"note {shorten(scope.prefix + node.id)}")), None
+        match kind_of(node.type):
+            case "primitive":
+                return _value_of(scope, node), None
+            case "get":
+                return _set_by(scope, node), None
+            case "reroute" | "set":
+                return _first(scope, node), None
+            case "note" | "control":
+                return Removed(
+                    one_line(
+                        f"{shorten(node.type)} {shorten(scope.prefix + node.id)}, which exists in "
+                        "the browser alone"
+                    )
+                ), None
         signature = self.known(node.type)
         self._check_output(
             scope, node, link.origin_slot, len(signature.outputs) if signature else 0
         )
         return Link(scope.prefix + node.id, link.origin_slot), None
+
+    def _shown(self, scope: Scope, name: str) -> Literal | None:
+        """Returns the value that a subgraph's node shows for an input: if it was given none, that
+        of the first widget inside. Everything that the input leads to gets it.
+        """
+        if name in scope.promoted:
+            return Literal(scope.promoted[name], promoted=True)
+        for target in self.promotions.leads_to(scope.graph, name):
+            found = None
+            if isinstance(target, Leaf):
+                found = self._own_value(scope.graph.nodes[target.node], target.name)
+            elif isinstance(target.target, Own) and target.node in scope.inside:
+                found = self._shown(scope.inside[target.node], target.target.name)
+            if found is not None:
+                return found
+        return None
+
+    def _own_value(self, node: UiNode, name: str) -> Literal | None:
+        if kind_of(node.type) == "primitive" or not any(
+            port.name == name and port.widget for port in node.inputs
+        ):
+            return None
+        value = widget_values(node, self.known(node.type)).get(name)
+        return None if value is None else Literal(value, promoted=True)
 
     def _around(self, scope: Scope, node: UiNode, slot: int) -> tuple[Scope, str] | Source:
         """Finds the source of a bypassed node's output: its input of the same place if the types
@@ -256,6 +297,16 @@ def _fits(given: str, taken: str) -> bool:
     )
 
 
+def _value_of(scope: Scope, primitive: UiNode) -> Literal | None:
+    """Returns the value that a primitive gives: the one shown outside, or its own."""
+    for (node, _), value in scope.overridden.items():
+        if node == primitive.id:
+            return Literal(value, promoted=True)
+    values = primitive.values
+    own = list(values.values() if isinstance(values, Mapping) else values)
+    return Literal(own[0]) if own else None
+
+
 def _label(node: UiNode) -> str:
     values = list(node.values.values() if isinstance(node.values, Mapping) else node.values)
     return values[0] if values and isinstance(values[0], str) else ""
@@ -276,75 +327,3 @@ def _set_by(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
             return _first(here, setter)
         here = here.parent
     return None
-
-
-def promoted_values(
-    instance: UiNode, inside: UiGraph, notes: list[str], where: str
-) -> dict[str, Any]:
-    """Returns the values that an instance's widgets give the subgraph's inputs, by name.
-
-    Three generations of files: values in the order of the subgraph's inputs that lead to widgets
-    (the first and the present one, which also names them), and a list of [inner node, widget] in
-    `properties.proxyWidgets`.
-    """
-    values, named, proxies = instance.values, instance.named or {}, _proxies(instance)
-    if isinstance(values, Mapping):
-        return {port.name: values[port.name] for port in inside.inputs if port.name in values}
-    if not values:
-        return {port.name: named[port.name] for port in inside.inputs if port.name in named}
-    if proxies:
-        shown = dict(zip(proxies, values, strict=False)) if len(proxies) == len(values) else {}
-        if not shown:
-            notes.append(_unclear(where, len(values), len(proxies)))
-        return {name: value for (node, name), value in shown.items() if node == OWN}
-    names = tuple(named) if len(named) == len(values) else inside.widgets
-    if len(names) != len(values):
-        notes.append(_unclear(where, len(values), len(names)))
-        return dict(named)
-    return dict(zip(names, values, strict=True))
-
-
-def overrides(
-    instance: UiNode, inside: UiGraph, outer: Mapping[tuple[str, str], Any]
-) -> dict[tuple[str, str], Any]:
-    """Maps (member, widget) -> value by an instance's list of proxies; `outer` is what the ones
-    around it show of its inside.
-    """
-    proxies = _proxies(instance)
-    if not proxies or isinstance(instance.values, Mapping) or len(proxies) != len(instance.values):
-        return dict(outer)
-    return {
-        proxy: value
-        for proxy, value in zip(proxies, instance.values, strict=True)
-        if proxy[0] != OWN
-    } | dict(outer)
-
-
-def by_instance(overridden: Mapping[tuple[str, str], Any]) -> dict[str, dict[tuple[str, str], Any]]:
-    """Splits overrides by the instances inside: those of member `instance:member`."""
-    deeper: dict[str, dict[tuple[str, str], Any]] = {}
-    for (node, name), value in overridden.items():
-        instance, inner, member = node.partition(":")
-        if inner:
-            deeper.setdefault(instance, {})[member, name] = value
-    return deeper
-
-
-def _proxies(instance: UiNode) -> list[tuple[str, str]]:
-    properties = instance.raw.get("properties")
-    entries = properties.get("proxyWidgets") if isinstance(properties, Mapping) else None
-    if not isinstance(entries, list):
-        return []
-    pairs = [entry for entry in entries if isinstance(entry, list) and len(entry) >= 2]
-    return [
-        (str(node), name)
-        for node, name, *_ in pairs
-        if isinstance(name, str) and not name.startswith("$$")
-    ]
-
-
-def _unclear(where: str, values: int, widgets: int) -> str:
-    return (
-        f"{where}: {values} values for {widgets} widgets of the subgraph; those of the nodes "
-        "inside were taken"
-    )

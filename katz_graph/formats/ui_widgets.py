@@ -74,6 +74,17 @@ def aligned(
     return pairs, position
 
 
+def positions(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> list[WidgetSlot | None]:
+    """Returns for each value the widget that it belongs to, or that it is the helper of."""
+    pairs, _ = aligned(slots, values)
+    owners: list[WidgetSlot | None] = []
+    for slot, _ in pairs:
+        owners.append(slot)
+        if slot.control and len(owners) < len(values) and _is_control(values[len(owners)]):
+            owners.append(slot)
+    return [*owners, *([None] * (len(values) - len(owners)))][: len(values)]
+
+
 def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
     values = _without_button(list(node.values), signature.widgets)
     pairs, position = aligned(signature.widgets, values)

@@ -5,14 +5,18 @@ it has them, and the other nodes in columns by the longest way from a source.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
 
 from katz_graph.errors import InputError
+from katz_graph.formats.front_end.browser_nodes import NOTES
+from katz_graph.formats.front_end.file_names import WIDGET
+from katz_graph.formats.front_end.prompt_text import typed_text
+from katz_graph.formats.queued import OWN, SENT, is_rewritten
 from katz_graph.formats.signature import Port, Signature, Signatures, chosen, is_seed
-from katz_graph.formats.ui import GAP, LOOKS, OWN, bounds, pair
-from katz_graph.formats.ui_flatten import NOTES
+from katz_graph.formats.ui_layout import GAP, LOOKS, bounds, pair
 from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.messages import node_name, one_line, shorten, show
@@ -33,12 +37,17 @@ def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
     that lead nowhere, or a malformed layout.
     """
     layout = _checked(workflow.layout)
-    drawing = EditorDrawing(workflow.graph, known)
+    drawing = EditorDrawing(workflow.graph, known, workflow.typed)
     nodes = dict(zip(workflow.graph.nodes, drawing.nodes, strict=True))
     notes = _numbered(layout["notes"], drawing.ids.values())
     _place(workflow.graph, nodes, notes, layout["nodes"])
     renamed = {str(number): key for key, number in drawing.ids.items() if str(number) != key}
-    own = {"ids": renamed, "run": dict(workflow.run), "extra": dict(workflow.extra)}
+    own = {
+        "ids": renamed,
+        "run": dict(workflow.run),
+        "extra": dict(workflow.extra),
+        SENT: dict(drawing.sent),
+    }
     own = {name: part for name, part in own.items() if part}
     return {
         "last_node_id": max(node["id"] for node in (*drawing.nodes, *notes)),
@@ -166,11 +175,15 @@ def arranged(
 
 class EditorDrawing:
     """`nodes` in the order of the graph, the table of `links`, and `ids`: the number that stands
-    for each node's id.
+    for each node's id. `sent`: texts that are sent as another one than they say. `typed`: those of
+    the graph, if its texts stand as they were typed.
     """
 
-    def __init__(self, graph: Graph, known: Signatures) -> None:
+    def __init__(
+        self, graph: Graph, known: Signatures, typed: Mapping[str, str] | None = None
+    ) -> None:
         self.graph, self.known = graph, known
+        self.sent, self._is_typed = dict(typed or {}), typed is not None
         self.ids = _numbers(graph)
         self.links: list[list[Any]] = []
         # node -> output -> links
@@ -184,7 +197,7 @@ class EditorDrawing:
 
     def _node(self, key: str, call: NodeCall) -> dict[str, Any]:
         signature = self.known(call.type)
-        values, named = _widgets(call, signature)
+        values, named = _widgets(call if self._is_typed else self._as_typed(call), signature)
         node = {
             "id": self.ids[key],
             "type": call.type,
@@ -203,6 +216,20 @@ class EditorDrawing:
             | ({"widgets_values_named": named} if values else {})
             | ({"title": call.title} if call.title else {})
         )
+
+    def _as_typed(self, call: NodeCall) -> NodeCall:
+        """Returns the call with its texts as they have to be typed to be sent as they are."""
+        signature = self.known(call.type)
+        inputs = dict(call.inputs)
+        for name, value in call.inputs.items():
+            if isinstance(value, str) and is_rewritten(call.type, name, value, signature):
+                typed = typed_text(value) if signature and name != WIDGET else None
+                inputs[name] = value if typed is None else typed
+                if typed is None:
+                    self.sent[value] = value
+                else:
+                    self.sent.setdefault(typed, value)
+        return replace(call, inputs=inputs)
 
     def _inputs(
         self, key: str, call: NodeCall, signature: Signature | None

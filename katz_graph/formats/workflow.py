@@ -23,7 +23,9 @@ class Workflow:
     """A graph and its surroundings. `layout` (positions), `run` (options: seed, devices, allow) and
     `extra` (unknown to this version) stay as they came.
 
-    `notes` are lines for the person: parts of the file that could not be named or followed.
+    `notes` are lines for the person: parts of the file that could not be named or followed. `typed`
+    is None if the texts of the graph are those that are sent; otherwise they stand as they were
+    typed, and it says which of them are sent as something else than they say.
     """
 
     graph: Graph
@@ -32,6 +34,7 @@ class Workflow:
     extra: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     notes: tuple[str, ...] = ()
+    typed: Mapping[str, str] | None = None
 
 
 def is_native(document: Mapping[str, Any]) -> bool:

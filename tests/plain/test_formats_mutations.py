@@ -116,7 +116,7 @@ def mutated(mutations: list[tuple[tuple[Any, ...], str, Any]]) -> dict[str, Any]
 
 def test_the_document_as_it_is() -> None:
     workflow = parse_workflow(DOCUMENT, REGISTRY)
-    assert workflow.graph.nodes["3:3"].inputs["steps"] == 12
+    assert workflow.graph.nodes["3:10"].inputs["steps"] == 12
     assert workflow.graph.nodes["a:b"].inputs["steps"] == 3
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from katz_graph.formats.api import from_api, to_api
+from katz_graph.formats.queued import Sending
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
@@ -22,6 +24,7 @@ from katz_graph.packs import Registry, load_registry
 
 PACKAGE = "comfyui_workflow_templates_json"
 FOUND = find_spec(PACKAGE)
+SENDING = Sending(datetime.min, lambda _: 0)
 
 pytestmark = pytest.mark.skipif(
     FOUND is None, reason="pip install comfyui-workflow-templates-json (4 MB; in the dev extra)"
@@ -47,7 +50,13 @@ def templates() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def workflows(templates: Mapping[str, Any], registry: Registry) -> dict[str, Workflow]:
-    return {name: parse_workflow(document, registry) for name, document in templates.items()}
+    return {name: queued(document, registry) for name, document in templates.items()}
+
+
+def queued(document: Mapping[str, Any], registry: Registry) -> Workflow:
+    """The workflow with the ids of the file, and the first of each prompt's alternatives."""
+    extra = {**(document.get("extra") or {}), "katz": {"ids_stay": True}}
+    return parse_workflow({**document, "extra": extra}, registry, None, SENDING)
 
 
 def declared(document: Mapping[str, Any], identifier: str) -> Mapping[str, Any]:
@@ -125,7 +134,7 @@ def test_positions_alone_tell_known_types_the_values_that_the_file_names(
     for name, document in templates.items():
         if "widgets_values_named" not in json.dumps(document):
             continue
-        blind = parse_workflow(nameless(document), registry).graph.nodes
+        blind = queued(nameless(document), registry).graph.nodes
         for identifier, call in workflows[name].graph.nodes.items():
             if call.type in registry:
                 assert blind[identifier].inputs == call.inputs, (name, identifier)

@@ -1,13 +1,11 @@
 /** Comments of prompts, which are not sent: from `//` to the end of the line, and as in CSS. Pure. */
 import type { Selected } from "./weights";
 
-const BLOCK = /\/\*[\s\S]*?\*\//g;
-/** Begins a line, or stands after a space: `https://` is none. */
-const LINE = /^[ \t]*\/\/.*(?:\n|$)|[ \t]+\/\/.*/gm;
+const COMMENT = /\/\*[\s\S]*?\*\/|\/\/.*/g;
 const MARK = /^([ \t]*)\/\/ ?/;
 
 export function withoutComments(text: string): string {
-  return text.replaceAll(BLOCK, "").replaceAll(LINE, "");
+  return text.replaceAll(COMMENT, "");
 }
 
 /** Comments out the lines that are selected; where all of them are, takes that back. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { sizeText } from "./prompts";
-import { commented, withoutComments } from "./comments";
+import { commented } from "./comments";
 import { candidates, completed, unfinishedAt } from "./completing";
 
 test("P1.19 names are completed where a prompt may have them, and nowhere else", () => {
@@ -33,12 +33,6 @@ test("P1.19 a completed LoRA has a strength, which is selected; one that is ther
   expect(made.text.slice(made.start, made.end)).toBe("1");
   expect(choose("a <lora:st|:0.5> star", "style").text).toBe("a <lora:style:0.5> star");
   expect(choose("embedding:g", "glass")).toEqual({ text: "embedding:glass", start: 15, end: 15 });
-});
-
-test("P1.19 comments are left out, addresses are none", () => {
-  expect(withoutComments("a star\n// not this\nred // nor this\nblue")).toBe("a star\nred\nblue");
-  expect(withoutComments("a /* big\nold */star")).toBe("a star");
-  expect(withoutComments("see https://example.org")).toBe("see https://example.org");
 });
 
 test("P1.19 selected lines are commented out, and in again", () => {

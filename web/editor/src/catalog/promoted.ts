@@ -1,10 +1,11 @@
 /**
  * Finds and changes the widgets that a subgraph's node shows of its inside. Three generations of files: values
  * by name, values in the order of the subgraph's inputs that lead to widgets, and a list of
- * [inner node, widget] in `properties.proxyWidgets`.
+ * [inner node, widget] in `properties.proxyWidgets`. Values and entries belong to each other by position; of
+ * an entry `5: steps`, or of three parts, the number tells which node further inside has the widget.
  */
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
-import { fieldsOf, isObject, type Json, type JsonObject, listOf, textOf } from "../json";
+import { fieldsOf, isObject, type Json, type JsonObject, listOf, parseJson, textOf } from "../json";
 import { type Catalog, type Widget, widgetNamed } from "./catalog";
 import { type Placed, placedWidgets } from "./placed";
 
@@ -27,7 +28,14 @@ export function shownPlaced(
 /** A value that a subgraph's node gives its inside, and the widgets there that have it. */
 export interface Given {
   readonly value: Json;
-  readonly targets: readonly { readonly node: string; readonly widget: string }[];
+  readonly targets: readonly Target[];
+}
+
+/** A widget of a node inside. `owner`: the node further inside that has it, where that is told. */
+export interface Target {
+  readonly node: string;
+  readonly widget: string;
+  readonly owner: string;
 }
 
 /** The values that count: an input that is linked gives what the link does. */
@@ -36,15 +44,29 @@ export function givenBy(node: DocNode, inside: Doc): readonly Given[] {
   const counting = promotedBy(node, inside).filter(
     ({ inner, name }) => inner !== OWN || !linked.has(name),
   );
-  return counting.map(({ inner, name, value }) => {
+  return counting.map(({ inner, name, owner, value }) => {
     const targets =
       inner === OWN
         ? endsOf(inside, name).flatMap(({ id, slot }) =>
-            slot.widget === null ? [] : [{ node: id, widget: slot.widget }],
+            slot.widget === null ? [] : [{ node: id, widget: slot.widget, owner: "" }],
           )
-        : [{ node: inner, widget: name }];
+        : [{ node: inner, widget: name, owner }];
     return { value, targets };
   });
+}
+
+/** The key of the value that a node shows for a widget; null where it shows none of this name. */
+export function keyShown(node: DocNode, inside: Doc, { widget, owner }: Target) {
+  const all = promotedBy(node, inside);
+  const leads = ({ name }: Promoted, id: string) =>
+    endsOf(inside, name).some((end) => end.slot.widget === widget && (id === "" || end.id === id));
+  const owned = (one: Promoted) =>
+    (one.name === widget && [one.inner, one.owner].includes(owner)) || leads(one, owner);
+  const found =
+    (owner === "" ? undefined : all.find(owned)) ??
+    all.find(({ name }) => name === widget) ??
+    all.find((one) => leads(one, ""));
+  return found?.key ?? null;
 }
 
 /** Has a node show a widget of its inside. `inner`: the node there, or the way to it, with colons. */
@@ -55,7 +77,7 @@ export function withProxy(
   name: string,
   value: Json,
 ): JsonObject {
-  const made = { inner, name, key: name, value };
+  const made = { inner, name, owner: "", entry: [inner, name], key: name, value };
   return withPromoted(node, [...withoutNamed(promotedBy(node, inside), inner, name), made]);
 }
 
@@ -79,9 +101,10 @@ function withoutNamed(all: readonly Promoted[], inner: string, name: string) {
 function withPromoted({ raw }: DocNode, all: readonly Promoted[]): JsonObject {
   const { proxyWidgets, ...properties } = fieldsOf(raw.properties);
   const listed = all.every(({ inner }) => inner === OWN) ? [] : all;
+  const held = new Set(all.map(({ entry }) => entry));
   const entries = [
-    ...listOf(proxyWidgets).filter((entry) => isInternal(textOf(listOf(entry)[1]))),
-    ...listed.map(({ inner, name }) => [inner, name]),
+    ...listed.map(({ entry }) => entry),
+    ...listOf(proxyWidgets).filter((entry) => isInternal(entry) && !held.has(entry)),
   ];
   const byName = Object.fromEntries(all.map(({ name, value }) => [name, value]));
   const isNamed = isObject(raw.widgets_values_named) || isObject(raw.widgets_values);
@@ -102,30 +125,59 @@ function promotedBy(node: DocNode, inside: Doc): readonly Promoted[] {
   const { values } = node;
   if (!Array.isArray(values))
     return Object.entries(values as JsonObject).map(([name, value]) => {
-      return { inner: OWN, name, key: name, value };
+      return { ...ownInput(name), key: name, value };
     });
   const listed = values as readonly Json[];
   const names = proxies(node.raw) ?? owned(node.raw, inside, listed.length);
-  if (names.length !== listed.length) return [];
-  return names.map((named, key) => ({ ...named, key, value: listed[key] ?? null }));
+  return names.flatMap((named, key) => {
+    const value = listed[key] ?? null;
+    return named === null || value === null ? [] : [{ ...named, key, value }];
+  });
 }
 
+/** `entry`: as it is written in the list. */
 interface Named {
   readonly inner: string;
   readonly name: string;
+  readonly owner: string;
+  readonly entry: Json;
 }
 
-function proxies(raw: JsonObject): readonly Named[] | null {
-  const entries = isObject(raw.properties) ? raw.properties.proxyWidgets : undefined;
+function ownInput(name: string): Named {
+  return { inner: OWN, name, owner: "", entry: [OWN, name] };
+}
+
+/** The entries of the list in their places; null where one shows no widget. */
+function proxies(raw: JsonObject): readonly (Named | null)[] | null {
+  const written = isObject(raw.properties) ? raw.properties.proxyWidgets : undefined;
+  const entries = typeof written === "string" ? listFrom(written) : written;
   if (!Array.isArray(entries) || entries.length === 0) return null;
-  return (entries as readonly Json[])
-    .map((entry) => ({ inner: String(listOf(entry)[0]), name: textOf(listOf(entry)[1]) }))
-    .filter(({ name }) => !isInternal(name));
+  return (entries as readonly Json[]).map((entry) => {
+    if (isInternal(entry)) return null;
+    const [inner, name, third] = listOf(entry);
+    return { inner: String(inner), ...plain(textOf(name), String(third ?? "")), entry };
+  });
 }
 
-/** Whether a front end keeps something else under the name. */
-function isInternal(name: string): boolean {
-  return name.startsWith("$$");
+function listFrom(text: string): Json {
+  try {
+    return parseJson(text);
+  } catch {
+    return null;
+  }
+}
+
+const PREFIXED = /^\s*(\d+)\s*:\s*(.+)$/s;
+
+/** The name of a widget, and the node that has it, without the numbers before it. */
+function plain(name: string, owner: string): Pick<Named, "name" | "owner"> {
+  const [, number, rest] = PREFIXED.exec(name) ?? [];
+  return number === undefined || rest === undefined ? { name, owner } : plain(rest, number);
+}
+
+/** Whether a front end keeps something else in the entry than a widget. */
+function isInternal(entry: Json): boolean {
+  return textOf(listOf(entry)[1]).startsWith("$$");
 }
 
 function owned(raw: JsonObject, inside: Doc, count: number): readonly Named[] {
@@ -137,7 +189,7 @@ function owned(raw: JsonObject, inside: Doc, count: number): readonly Named[] {
       : inputs
           .map(({ name }) => textOf(name))
           .filter((name) => endsOf(inside, name).some(({ slot }) => slot.widget !== null));
-  return names.map((name) => ({ inner: OWN, name }));
+  return names.map(ownInput);
 }
 
 /** The inputs inside that a subgraph's input leads to. */

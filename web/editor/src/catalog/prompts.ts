@@ -2,17 +2,17 @@
 import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
 import { withoutComments } from "./comments";
-import { chosen } from "./weights";
+import { chosen, type Pick } from "./alternatives";
 import type { TextSize } from "../server/generated/messages";
-import type { Catalog, NodeType, Widget } from "./catalog";
+import type { Catalog, Widget } from "./catalog";
 import { placedWidgets } from "./placed";
 
-export function withChosenPrompts(graph: Doc, catalog: Catalog, random?: () => number): Doc {
+export function withChosenPrompts(graph: Doc, catalog: Catalog, pick?: Pick): Doc {
   return nodesOf(graph).reduce((next, node) => {
     const type = catalog.get(node.type);
     return placedWidgets(node, type).reduce((now, { widget, key, value }) => {
-      if (type === undefined || typeof value !== "string" || !isPrompt(widget, type)) return now;
-      const text = chosen(withoutComments(value), random);
+      if (typeof value !== "string" || !isPrompt(widget)) return now;
+      const text = chosen(withoutComments(value), pick);
       return text === value ? now : setValue(now, node.id, key, text, widget.name);
     }, next);
   }, graph);
@@ -31,10 +31,7 @@ export function sizeText(sizes: readonly TextSize[]): string {
   return sizes.map((size) => `${size.encoder}: ${words(size)}`).join("; ");
 }
 
-/** A type says which of its texts are; without a word those of nodes that give a conditioning. */
-function isPrompt({ lines, options }: Widget, { outputs }: NodeType): boolean {
-  const told = options.dynamicPrompts;
-  return typeof told === "boolean"
-    ? told
-    : lines && outputs.some(({ type }) => type === "CONDITIONING");
+/** A type says which of its texts are. */
+function isPrompt({ options }: Widget): boolean {
+  return options.dynamicPrompts === true;
 }

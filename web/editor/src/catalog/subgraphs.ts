@@ -15,7 +15,7 @@ import { unpacked } from "../document/subgraphs/unpacking";
 import { type Json, textOf } from "../json";
 import type { Catalog } from "./catalog";
 import { setWidget } from "./dynamic";
-import { givenBy, shownPlaced, withoutProxy, withProxy } from "./promoted";
+import { givenBy, keyShown, shownPlaced, type Target, withoutProxy, withProxy } from "./promoted";
 
 /** What a document became, and the nodes that are new in it. */
 export interface Changed {
@@ -75,24 +75,30 @@ function settled(doc: Doc, catalog: Catalog, node: DocNode, inside: Doc): Doc {
     .reduce((next, target) => withShown(doc, next, catalog, target), inside);
 }
 
-interface Target {
-  readonly node: string;
-  readonly widget: string;
+interface Setting extends Target {
   readonly value: Json;
 }
 
-function withShown(doc: Doc, graph: Doc, catalog: Catalog, target: Target): Doc {
+function withShown(doc: Doc, graph: Doc, catalog: Catalog, target: Setting): Doc {
   const [node = "", ...deeper] = target.node.split(":");
-  const { widget, value } = target;
+  const { value } = target;
   if (deeper.length > 0)
     return withProxyAt(doc, graph, node, { ...target, node: deeper.join(":") });
   const there = nodesOf(graph).find(({ id }) => id === node);
-  const placed = there && shownBy(doc, catalog, there).find((one) => one.widget.name === widget);
+  const placed = there && placedFor(doc, catalog, there, target);
   if (placed === undefined || placed.value === value) return graph;
   return setWidget(graph, catalog, node, placed, value);
 }
 
-function withProxyAt(doc: Doc, graph: Doc, id: string, { node, widget, value }: Target): Doc {
+function placedFor(doc: Doc, catalog: Catalog, node: DocNode, target: Target) {
+  const inside = subgraphOf(doc, node.type);
+  const key = inside === undefined ? null : keyShown(node, inside, target);
+  return shownBy(doc, catalog, node).find((one) =>
+    inside === undefined ? one.widget.name === target.widget : one.key === key,
+  );
+}
+
+function withProxyAt(doc: Doc, graph: Doc, id: string, { node, widget, value }: Setting): Doc {
   const there = nodesOf(graph).find((one) => one.id === id);
   const inside = there && subgraphOf(doc, there.type);
   return there === undefined || inside === undefined

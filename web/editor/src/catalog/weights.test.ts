@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { chosen, weighed } from "./weights";
+import { weighed } from "./weights";
 
 test("P0.23 the selection, or the word at the cursor, is weighed step by step and back", () => {
   const first = weighed({ text: "a red star", start: 2, end: 5 }, 1);
@@ -10,11 +10,4 @@ test("P0.23 the selection, or the word at the cursor, is weighed step by step an
   expect(weighed({ text: "a red star", start: 7, end: 7 }, -1).text).toBe("a red (star:0.95)");
   const nothing = { text: "a , b", start: 2, end: 2 };
   expect(weighed(nothing, 1)).toEqual(nothing);
-});
-
-test("P0.23 alternatives are chosen, nested ones too; brackets may be meant", () => {
-  const last = () => 0.999;
-  expect(chosen("a {red|{light|dark} blue} star", last)).toBe("a dark blue star");
-  expect(chosen("a {red|blue} star", () => 0)).toBe("a red star");
-  expect(chosen("no \\{alternatives|here\\}", last)).toBe("no {alternatives|here}");
 });

@@ -1,4 +1,4 @@
-/** Weighs words of a prompt, and chooses among its alternatives, as text. Pure. */
+/** Weighs words of a prompt, as text. Pure. */
 
 export interface Selected {
   readonly text: string;
@@ -31,17 +31,4 @@ export function weighed({ text, start, end }: Selected, way: 1 | -1): Selected {
     start: open,
     end: open + inner.length,
   };
-}
-
-const INNERMOST = /(?<!\\)\{((?:[^{}\\]|\\.)*)\}/;
-
-/** Replaces each `{a|b}` by one of its alternatives, the inner ones first. `\{` is a bracket. */
-export function chosen(text: string, random: () => number = Math.random): string {
-  for (let next = text; ;) {
-    const group = INNERMOST.exec(next);
-    const alternatives = group?.[1]?.split("|") ?? [];
-    if (group === null) return next.replaceAll(/\\([{}])/g, "$1");
-    const one = alternatives[Math.floor(random() * alternatives.length)] ?? "";
-    next = next.slice(0, group.index) + one + next.slice(group.index + group[0].length);
-  }
 }

@@ -8,6 +8,12 @@ export function ownOf(graph: Doc, key: string): JsonObject {
   return fieldsOf(fieldsOf(fieldsOf(graph.extra)[OWN])[key]);
 }
 
+/** A document for the server, which is then to call its nodes by the ids that stand here. */
+export function asPrompt(doc: Doc): Doc {
+  const extra = fieldsOf(doc.extra);
+  return { ...doc, extra: { ...extra, [OWN]: { ...fieldsOf(extra[OWN]), ids_stay: true } } };
+}
+
 /** Keeps fields; without any, the file is as it was before. */
 export function withOwn(graph: Doc, key: string, fields: Readonly<Record<string, Json>>): Doc {
   const { [OWN]: before, ...extra } = fieldsOf(graph.extra);

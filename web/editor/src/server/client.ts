@@ -1,6 +1,7 @@
 /** Asks the server. A refusal is a `Refused` with the server's own line. */
 
 import type { Doc } from "../document/model";
+import { asPrompt } from "../document/own";
 import {
   fieldsOf,
   isObject,
@@ -136,7 +137,9 @@ export function objectInfo(): Promise<Json> {
 }
 
 export async function check(document: Doc): Promise<Checked> {
-  return checkedOf(await posted("katz/check", { prompt: document } satisfies messages.PromptBody));
+  return checkedOf(
+    await posted("katz/check", { prompt: asPrompt(document) } satisfies messages.PromptBody),
+  );
 }
 
 /** What a plan is made for in place of what jobs have; see `PlanBody`. */
@@ -155,7 +158,7 @@ export async function plan(
   instead: Instead = {},
   more: Asking = {},
 ): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
-  const asked = { prompt: document, client_id: asker } satisfies messages.PlanBody;
+  const asked = { prompt: asPrompt(document), client_id: asker } satisfies messages.PlanBody;
   const planned = told<messages.PlannedWorkflow>(
     await posted("katz/plan", { ...asked, ...instead }, more),
   );
@@ -193,7 +196,7 @@ export async function queue(
   { front = false, targets, instead }: QueueOptions,
 ): Promise<void> {
   await posted("prompt", {
-    prompt: document,
+    prompt: asPrompt(document),
     prompt_id: job,
     client_id: client,
     front,

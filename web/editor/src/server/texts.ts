@@ -1,5 +1,6 @@
 /** Asks how long the texts of prompts are. */
 import type { Doc } from "../document/model";
+import { asPrompt } from "../document/own";
 import { fieldsOf, numberFrom, textOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";
@@ -11,7 +12,7 @@ export type TextSizes = Readonly<
 >;
 
 export async function textSizes(document: Doc, signal: AbortSignal): Promise<TextSizes> {
-  const body = { prompt: document } satisfies messages.TokensBody;
+  const body = { prompt: asPrompt(document) } satisfies messages.TokensBody;
   const answer = told<messages.CountedTexts>(await posted("katz/tokens", body, { signal }));
   return mapped(fieldsOf(answer.texts), (texts) =>
     mapped(fieldsOf(texts), (sizes) =>

@@ -1,5 +1,6 @@
 /** Asks for a sampler written out as the nodes of its step. */
 import type { Doc } from "../document/model";
+import { asPrompt } from "../document/own";
 import { fieldsOf, type Json, listOf, numberFrom, textOf, textsOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";
@@ -24,7 +25,7 @@ export interface WrittenStep {
 }
 
 export async function writtenStep(prompt: Doc, node: string): Promise<WrittenStep> {
-  const body = { prompt, node } satisfies messages.UnfoldBody;
+  const body = { prompt: asPrompt(prompt), node } satisfies messages.UnfoldBody;
   const step = told<messages.WrittenStep>(await posted("katz/unfold", body));
   return {
     nodes: toldAll<messages.StepNode, StepNode>(step.nodes, (one) => ({
