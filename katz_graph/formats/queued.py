@@ -24,6 +24,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.formats.front_end import file_names
+from katz_graph.formats.front_end.added_widgets import completed
 from katz_graph.formats.front_end.browser_nodes import came_from_a_server
 from katz_graph.formats.front_end.group_nodes import with_subgraphs
 from katz_graph.formats.front_end.node_ids import renumbered
@@ -163,7 +164,7 @@ class _Calls:
                 inputs[port.name] = (
                     value if source.promoted else self._as_sent(node, port.name, value)
                 )
-        return inputs
+        return completed(node.type, inputs)
 
     def _has(self, node: UiNode, name: str, inputs: Mapping[str, Any]) -> bool:
         """Tells whether a node may have a widget of this name."""

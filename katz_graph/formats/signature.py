@@ -24,6 +24,7 @@ STARTS: Mapping[str, Any] = {
     "STRING": "",
     "BOOLEAN": False,
     "COLOR": "#000000",
+    "IMAGECOMPARE": ["", ""],  # the addresses of two pictures, which come with a run
 }
 """What widgets begin with whose type names no default."""
 

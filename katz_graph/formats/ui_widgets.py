@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from katz_graph.formats.front_end.added_widgets import with_added
 from katz_graph.formats.signature import Signature, WidgetSlot, chosen
 from katz_graph.formats.ui_document import UiNode
 
@@ -32,6 +34,9 @@ def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
     an editor. One whose value is the default and stands in the list, but not among the names, is no
     value of the graph.
     """
+    slots = with_added(node.type, signature, node.values)
+    if slots is not None:
+        signature = replace(signature or Signature((), (), ()), widgets=tuple(slots))
     if isinstance(node.values, Mapping):
         return _completed(_without_helpers(node.values, signature), signature)
     if node.named and len(node.named) == len(node.values):

@@ -1,0 +1,83 @@
+"""Describes the widgets that front ends add to a type on their own: a server does not describe
+them, but files hold their values in the places of the type's widgets, and they are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from katz_graph.formats.signature import Signature, WidgetSlot
+
+CHOICE, INDEX, OPTION = "choice", "index", "option"
+COMBO = "CustomCombo"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A widget that follows another one of the type. `fixed`: the only value of a button."""
+
+    after: str
+    name: str
+    fixed: str | None = None
+
+
+ADDED: Mapping[str, tuple[Added, ...]] = {
+    "SaveGLB": (Added("filename_prefix", "image"),),
+    "Preview3D": (Added("model_file", "image"),),
+    "Load3D": (
+        Added("model_file", "upload 3d model", "upload3dmodel"),
+        Added("upload 3d model", "upload extra resources", "uploadExtraResources"),
+        Added("upload extra resources", "clear", "clear"),
+        Added("clear", "image"),
+    ),
+}
+
+
+def with_added(
+    node_type: str, signature: Signature | None, values: Sequence[Any] | Mapping[str, Any]
+) -> Sequence[WidgetSlot] | None:
+    """Returns the widgets of a node with those that front ends add; None if nothing is known of the
+    type. A button that the file has no value of is left out.
+    """
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    if node_type == COMBO and (values or signature is None):
+        return _combo(values)
+    if signature is None:
+        return None
+    slots = list(signature.widgets)
+    place = len(slots)
+    for added in ADDED.get(node_type, ()):
+        names = [slot.name for slot in slots]
+        place = names.index(added.after) + 1 if added.after in names else place
+        if added.name in names or (added.fixed is not None and added.fixed not in values):
+            continue
+        slots.insert(place, WidgetSlot(added.name, "STRING", added.fixed or ""))
+    return slots
+
+
+def completed(node_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a node with those that a front end computes of the others: the place of
+    a choice among its options.
+    """
+    if node_type != COMBO or not isinstance(inputs.get(CHOICE), str):
+        return dict(inputs)
+    options = [value for name, value in inputs.items() if name.removeprefix(OPTION).isdecimal()]
+    index = options.index(inputs[CHOICE]) if inputs[CHOICE] in options else -1
+    return {**inputs, INDEX: index}
+
+
+def _combo(values: Sequence[Any]) -> list[WidgetSlot]:
+    """Returns the widgets of a choice among options that a person wrote: one for each, and a free
+    one.
+    """
+    index = [WidgetSlot(INDEX, "INT", 0)] if _has_index(values) else []
+    options = len(values) - 1 - len(index)
+    written = (WidgetSlot(f"{OPTION}{number + 1}", "STRING", "") for number in range(options))
+    return [WidgetSlot(CHOICE, "STRING", ""), *index, *written]
+
+
+def _has_index(values: Sequence[Any]) -> bool:
+    return len(values) > 1 and isinstance(values[1], int) and not isinstance(values[1], bool)
