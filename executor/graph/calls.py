@@ -4,7 +4,9 @@ taken apart, blocked runs left out.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from katz_graph.checks.literals import check_literal
@@ -16,12 +18,16 @@ from katz_graph.executor.graph.lists import Listed, elements, joined, per_elemen
 from katz_graph.executor.graph.node_state import NodeState, Outputs, States, output_of
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.graph import Expansion, Link
+from katz_graph.host.process_state import ProcessState
+from katz_graph.messages import node_name
 from katz_graph.node import WithUi
 from katz_graph.node.types import INSTANCE, NodeType
+from katz_graph.packs import BUILTIN
 from katz_graph.planner.region import RegionNodes
-from katz_graph.scope import ExecutionBlocker, running, staying
+from katz_graph.scope import ExecutionBlocker, Running, running, staying
 
 Arguments = dict[str, Any]
+OWN_PACKS = ("", BUILTIN)  # of nodes that leave this process as it is
 
 
 class Calls:
@@ -34,12 +40,14 @@ class Calls:
         cache: ResultCache,
         tasks: Tasks,
         hidden: HiddenInputs,
+        process: ProcessState,
     ) -> None:
         self._states = states
         self._context = context
         self._cache = cache
         self._tasks = tasks
         self._hidden = hidden
+        self._process = process
 
     def run(self, node: NodeState) -> list[Any]:
         """Runs a node. Each of its runs gives outputs, an expansion, either with ui, the blocker
@@ -56,19 +64,42 @@ class Calls:
         )
         if missing is not None:
             raise InputError(f"input {missing} is missing")
-        with running(self._context, node.id, kind.pack) as now:
+        with self._inside(node) as now:
             node.sampled = now.sampled
             return [
-                blocker_in(values) or staying(kind.run(self._context, values))
+                blocker_in(values) or self._awaited(node, staying(kind.run(self._context, values)))
                 for values in self._arguments(node, self._values(node))
             ]
+
+    @contextmanager
+    def _inside(self, node: NodeState) -> Iterator[Running]:
+        """Runs a node's code, and restores what code of a pack changes of this process."""
+        with running(self._context, node.id, node.type.pack) as now, self._restored(node):
+            yield now
+
+    def _restored(self, node: NodeState) -> AbstractContextManager[None]:
+        if node.type.pack in OWN_PACKS:
+            return nullcontext()
+        name = node_name(node.id, node.call.type, node.call.title)
+        return self._process.guarded(name, self._context.warn)
+
+    def _awaited(self, node: NodeState, result: Any) -> Any:
+        """Returns a result; an awaitable of a pack is awaited like the rest of its code runs."""
+        if node.type.pack in OWN_PACKS or not inspect.isawaitable(result):
+            return result
+
+        async def inside() -> Any:
+            with self._restored(node):
+                return await result
+
+        return inside()
 
     def needs(self, node: NodeState) -> list[str]:
         """Returns the names that a lazy node asks for."""
         kind = node.type
         assert kind.needs is not None
         wanted: list[str] = []
-        with running(self._context, node.id, kind.pack):
+        with self._inside(node):
             for values in self._arguments(node, self._values(node)):
                 if blocker_in(values) is None:
                     wanted += self._tasks.settle(kind.needs(values)) or ()
@@ -79,7 +110,7 @@ class Calls:
         kind = node.type
         assert kind.fingerprint is not None
         values = self._known(node, kind.fingerprint_linked) if early else self._values(node)
-        with running(self._context, node.id, kind.pack):
+        with self._inside(node):
             found = [
                 self._tasks.settle(kind.fingerprint(self._context, call))
                 for call in self._arguments(node, values, instance=False)

@@ -33,6 +33,7 @@ from katz_graph.executor.graph.result import GraphResult
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.executor.graph.sign import sign_late, sign_upstream
 from katz_graph.graph import Expansion, Graph, Link
+from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.provenance import EXACT, joined
 from katz_graph.ir.region import END, Region
 from katz_graph.messages import show
@@ -71,9 +72,10 @@ def run_graph(
     targets: Iterable[str] | None = None,
     listener: Listener | None = None,
     regions: Regions = planner_region,
+    process: ProcessState | None = None,
 ) -> GraphResult:
     """Runs `targets`, or else every output node. Failures of nodes stand in the result; Cancelled
-    is raised, also for Ctrl-C.
+    is raised, also for Ctrl-C. `process`: shared by runs that overlap in this process.
     """
     registry = context.types
     outputs = [
@@ -87,7 +89,7 @@ def run_graph(
             raise InputError(f"node {show(target)} is to be run, but it is not in the workflow")
     if not wanted:
         raise InputError("the workflow has no output node, so there is nothing to run")
-    run = _GraphRun(graph, context, cache, listener, regions)
+    run = _GraphRun(graph, context, cache, listener, regions, process or ProcessState())
     try:
         return run.run(wanted)
     except KeyboardInterrupt:
@@ -104,6 +106,7 @@ class _GraphRun:
         cache: ResultCache,
         listener: Listener | None,
         regions: Regions,
+        process: ProcessState,
     ) -> None:
         registry = context.types
         self.registry, self.context, self.cache, self.regions = registry, context, cache, regions
@@ -111,7 +114,12 @@ class _GraphRun:
         self.nodes: dict[str, NodeState] = {}
         self.tasks = Tasks(context)
         self.calls = Calls(
-            self.nodes, context, cache, self.tasks, HiddenInputs(self.nodes, graph, context)
+            self.nodes,
+            context,
+            cache,
+            self.tasks,
+            HiddenInputs(self.nodes, graph, context),
+            process,
         )
         self.reporter = NodeReporter(graph, self.nodes, cache, listener)
         self.ready: list[tuple[tuple[bool, int, int], str]] = []

@@ -75,7 +75,7 @@ def _read(file: Path) -> ExtraPaths:
 def _section(file: Path, name: str, section: Any) -> ExtraPaths:
     if not isinstance(section, Mapping):
         raise InputError(f"{file}: section {name}: got {show(section)}, expected folders by kind")
-    base = file.parent / _path(file, name, "base_path", section.get("base_path") or "")
+    base = file.absolute().parent / _path(file, name, "base_path", section.get("base_path") or "")
     folders = {
         str(kind): tuple(
             base / _path(file, name, str(kind), line)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -75,6 +75,17 @@ class Settings:
             fetch=FetchRule.parse(fetch) if fetch else None,
         )
 
+    def absolute(self) -> Settings:
+        """Returns the same folders wherever this process goes."""
+        return replace(
+            self,
+            models=tuple(folder.absolute() for folder in self.models),
+            packs=tuple(folder.absolute() for folder in self.packs),
+            input=self.input.absolute(),
+            output=self.output.absolute(),
+            cache=self.cache.absolute(),
+        )
+
     def folders(self, fetch: FetchRule = ANY) -> Folders:
         """Returns model folders, and those of pictures. `fetch`: which URLs may name models, where
         nobody has said.
@@ -112,6 +123,11 @@ def fetched_files() -> tuple[Path, float]:
     if not most >= 0:
         raise InputError(f"{FETCHED_GB} is {show(told)}, expected a number of GB, or inf")
     return _cache() / "fetched", most * GB
+
+
+def pin_cache() -> None:
+    """Makes the cache folder the same wherever this process goes."""
+    os.environ["KATZ_CACHE"] = str(_cache().absolute())
 
 
 def prepare_to_compute(threads: int | None = None) -> None:

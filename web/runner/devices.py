@@ -22,6 +22,7 @@ from katz_graph.executor.start import start_workers
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings
+from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry
 from katz_graph.planner.places import parse_places
@@ -105,20 +106,29 @@ class Devices:
         folders: Folders,
         tell: Callable[[JobEvent], None],
         unkept: UncommittedFiles,
+        process: ProcessState,
     ) -> Runs:
         """Makes the `Runs` of these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
         place = RunnerDevices(
-            self._engine, types, folders, self._caches, self._text, self._options.previews, shown
+            self._engine,
+            types,
+            folders,
+            self._caches,
+            self._text,
+            self._options.previews,
+            shown,
+            process,
         )
         return Runs(place, tell, unkept, self._wear_out)
 
-    def plans(self, registry: Registry, folders: Folders) -> Plans:
+    def plans(self, registry: Registry, folders: Folders, process: ProcessState) -> Plans:
         """Makes the `Plans` of these devices, which are closed with them."""
         plans = Plans(
             self._engine,
             limited(registry, self._options.limits),
             folders,
+            process,
             self._options.stop_seconds,
             self._wear_out,
         )

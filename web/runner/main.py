@@ -23,7 +23,7 @@ from katz_graph.devices import threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.files.settings import prepare_to_compute
+from katz_graph.files.settings import pin_cache, prepare_to_compute
 from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
 from katz_graph.web.options import RUNNER_LOCK, RunnerStart
@@ -81,6 +81,7 @@ def _serve(
 ) -> None:
     asked = start.options.device_list()
     threads = threads_for(asked, start.options.threads)
+    pin_cache()
     prepare_to_compute(threads)
     expect_imports()
     try:

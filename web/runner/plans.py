@@ -20,6 +20,7 @@ from katz_graph.executor.planning_engine import PlanningEngine
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.graph import Graph
+from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
@@ -46,10 +47,12 @@ class Plans:
         engine: DeviceEngine,
         registry: Registry,
         folders: Folders,
+        process: ProcessState,
         stop_seconds: float,
         stuck: Callable[[str], None],
     ) -> None:
         self._engine, self._registry, self._folders = engine, registry, folders
+        self._process = process
         hangs_after = SECONDS + stop_seconds
         self.threads = Answering("katz-plans", 1, hangs_after, hangs_after, stuck, _stand_back)
         self._requests: dict[object, _Request] = {}
@@ -100,7 +103,9 @@ class Plans:
         try:
             if wanted:
                 with writing_nothing(context):
-                    found = run_graph(graph, context, ResultCache("none"), wanted)
+                    found = run_graph(
+                        graph, context, ResultCache("none"), wanted, process=self._process
+                    )
                 notes += [str(error) for error in found.failures.values()]
         except Cancelled:
             pass

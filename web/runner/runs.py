@@ -27,6 +27,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.secrets import hide_secrets
 from katz_graph.graph import Graph
+from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.node.types import NodeType
 from katz_graph.packs import Registry
@@ -54,6 +55,7 @@ class RunnerDevices:
     devices: str
     previews: bool
     shown: int
+    process: ProcessState
 
 
 class Runs:
@@ -244,7 +246,14 @@ class Runs:
             graph = from_api(order.prompt)
             reporter.behind = partial(only_read_by, graph, order.targets)
             with self._cache(order) as cache:
-                result = run_graph(graph, context, cache, order.targets, reporter.listen)
+                result = run_graph(
+                    graph,
+                    context,
+                    cache,
+                    order.targets,
+                    reporter.listen,
+                    process=self._place.process,
+                )
             result.raise_failures()
             return "completed", None
         except Cancelled:

@@ -28,6 +28,7 @@ from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
 from katz_graph.formats.ui_open import drawn
 from katz_graph.host.garbage import imports_are_done
+from katz_graph.host.process_state import ProcessState
 from katz_graph.node.types import NodeType
 from katz_graph.packs import PackProblem, Registry, load_registry
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
@@ -88,7 +89,8 @@ class RunnerService:
     ) -> None:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
         options = start.options
-        self._settings = options.settings()
+        self._settings = options.settings().absolute()
+        self._process = ProcessState()
         self._folders = replace(self._settings.folders(NONE), paths=False)
         self._devices: Devices | None = None
         self._runs: Runs | None = None
@@ -165,9 +167,11 @@ class RunnerService:
         from katz_graph.web.runner.dry_runs import DryRuns
 
         self._devices = devices
-        self._plans = devices.plans(self._registry, self._folders)
+        self._plans = devices.plans(self._registry, self._folders, self._process)
         self._dry_runs = DryRuns(self._registry, self._folders, self._start_with.options.limits)
-        self._runs = devices.runs(self._registry, self._folders, self._tell, self._unkept)
+        self._runs = devices.runs(
+            self._registry, self._folders, self._tell, self._unkept, self._process
+        )
         imports_are_done()
         self._wire.send(Ready(self._facts(devices)))
         early, self._early = self._early, []
@@ -218,9 +222,9 @@ class RunnerService:
         registry, folders = self._registry, self._folders
         match question:
             case Check(document, targets):
-                return check_prompt(
-                    document, targets, registry, folders, self._start_with.options.limits
-                )
+                limits = self._start_with.options.limits
+                with self._process.guarded("a node's own check of its inputs", _print):
+                    return check_prompt(document, targets, registry, folders, limits)
             case Draw(document):
                 return _drawn(document, registry)
             case GetObjectInfo(name):
@@ -301,6 +305,10 @@ def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:
 
     threading.Thread(target=run, name="katz-devices", daemon=True).start()
     return future
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def _internal(error: BaseException) -> JobError:

@@ -1,0 +1,342 @@
+"""Restores the state of this process that a pack's code changes for all others: the working folder,
+the environment, defaults of libraries. Must not know graphs and packs.
+
+`ASPECTS` lists what is looked at; a further one is a line. What packs change while they are
+imported stays, also with an import inside of a node: additions to the environment, to `sys.path`
+and to the filters of warnings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import decimal
+import gc
+import locale
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from katz_graph.messages import one_line, shorten, show
+
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGALRM", "SIGUSR1")
+)
+MERSENNE_TWISTER_BYTES = 2_500  # NumPy's mt19937_state: 624 words and a place
+State = Any
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Aspect:
+    """A part of the state. `read` gives a value that can be compared. `module`: looked at once that
+    is loaded. `own`: each thread has its own. `said`: a change is reported.
+    """
+
+    name: str
+    read: Callable[[], State]
+    restore: Callable[[State], object]
+    module: str = ""
+    own: bool = False
+    said: bool = True
+    grows: bool = False  # additions that come with imports stay
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return "a folder that is gone"
+
+
+def _umask() -> int:
+    """Reads the mask, which is only told for another one; for that moment a strict one."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _environment() -> State:
+    return os.environ._data.copy()  # type: ignore[attr-defined]  # os.environb takes 500 times as long
+
+
+def _set_environment(wanted: Mapping[bytes, bytes]) -> None:
+    for name in os.environb.keys() - wanted.keys():
+        del os.environb[name]
+    os.environb.update(wanted)
+    time.tzset()
+
+
+def _handlers() -> State:
+    """Returns nothing outside of the main thread, which alone can change them."""
+    main = threading.current_thread() is threading.main_thread()
+    return tuple(map(signal.getsignal, SIGNALS)) if main else ()
+
+
+def _set_handlers(wanted: State) -> None:
+    for number, handler in zip(SIGNALS, wanted, strict=True):
+        if handler is not None and handler is not signal.getsignal(number):
+            signal.signal(number, handler)
+
+
+def _set_filters(wanted: State) -> None:
+    warnings.filters[:] = wanted  # type: ignore[index]
+    warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _numpy() -> Any:
+    return sys.modules["numpy"]
+
+
+def _determinism() -> State:
+    torch = _torch()
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def _backends() -> State:
+    cudnn = _torch().backends.cudnn
+    return (
+        cudnn.enabled,
+        cudnn.benchmark,
+        cudnn.deterministic,
+        _torch().get_float32_matmul_precision(),
+    )
+
+
+def _set_backends(wanted: State) -> None:
+    cudnn = _torch().backends.cudnn
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = wanted[:3]
+    _torch().set_float32_matmul_precision(wanted[3])
+
+
+def _dtype() -> State:
+    return _torch().get_default_dtype()
+
+
+def _threads() -> State:
+    return _torch().get_num_threads()
+
+
+def _grad() -> State:
+    return _torch().is_grad_enabled()
+
+
+def _set_grad(wanted: State) -> None:
+    _torch()._C._set_grad_enabled(wanted)
+
+
+def _set_determinism(wanted: State) -> None:
+    _torch().use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+
+
+def _device() -> State:
+    return str(_torch().get_default_device())
+
+
+def _set_device(wanted: State) -> None:
+    _torch().set_default_device(None if wanted == "cpu" else wanted)
+
+
+def _numbers() -> State:
+    context = decimal.getcontext()
+    traps = tuple(kind for kind, on in context.traps.items() if on)
+    return context.prec, context.rounding, context.Emin, context.Emax, context.clamp, traps
+
+
+def _set_numbers(wanted: State) -> None:
+    prec, rounding, low, high, clamp, traps = wanted
+    decimal.setcontext(decimal.Context(prec, rounding, low, high, 1, clamp, [], list(traps)))
+
+
+# A node may draw from shared random numbers, but not seed them for all others. After either they go
+# on from where they were, by a jump: two runs of a node never draw the same.
+
+
+def _jump_random(before: State) -> None:
+    random.setstate(before)
+    random.seed(random.getrandbits(256))
+
+
+def _numpy_state() -> int:
+    """Returns the address of the state, which NumPy itself takes 100 times as long to copy."""
+    return int(_numpy().random.get_bit_generator().ctypes.state_address)
+
+
+def _numpy_random() -> State:
+    return ctypes.string_at(_numpy_state(), MERSENNE_TWISTER_BYTES)
+
+
+def _jump_numpy(before: State) -> None:
+    random_ = _numpy().random
+    ctypes.memmove(_numpy_state(), before, MERSENNE_TWISTER_BYTES)
+    random_.seed(random_.randint(0, 2**32, 8, _numpy().uint32))
+
+
+def _torch_random() -> State:
+    return _torch().default_generator.get_state().numpy().tobytes()
+
+
+def _jump_torch(before: State) -> None:
+    torch = _torch()
+    generator = torch.default_generator
+    generator.set_state(torch.frombuffer(bytearray(before), dtype=torch.uint8))
+    drawn = torch.empty((), dtype=torch.int64).random_(generator=generator)
+    generator.manual_seed(int(drawn))
+
+
+def _set_locale(wanted: State) -> None:
+    locale.setlocale(locale.LC_ALL, wanted)
+
+
+def _set_path(wanted: State) -> None:
+    sys.path[:] = wanted
+
+
+def _set_garbage(wanted: State) -> None:
+    (gc.enable if wanted else gc.disable)()
+
+
+def _set_temporary(wanted: State) -> None:
+    tempfile.tempdir = wanted
+
+
+ASPECTS = (
+    Aspect("the working folder", _folder, os.chdir),
+    Aspect("the umask", _umask, os.umask),
+    Aspect("the environment", _environment, _set_environment, grows=True),
+    Aspect("handlers of signals", _handlers, _set_handlers),
+    Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), _set_locale),
+    Aspect("sys.path", lambda: list(sys.path), _set_path, grows=True),
+    Aspect("the filters of warnings", lambda: list(warnings.filters), _set_filters, grows=True),
+    Aspect("the time-out of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    Aspect("the limit of recursion", sys.getrecursionlimit, sys.setrecursionlimit),
+    Aspect("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
+    Aspect("whether garbage is collected", gc.isenabled, _set_garbage),
+    Aspect("the level of logs", lambda: logging.root.manager.disable, logging.disable),
+    Aspect("the folder of temporary files", lambda: tempfile.tempdir, _set_temporary, grows=True),
+    Aspect("random numbers", random.getstate, _jump_random, said=False),
+    Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", said=False),
+    Aspect("torch's random numbers", _torch_random, _jump_torch, "torch", said=False),
+    Aspect("torch's default dtype", _dtype, lambda kind: _torch().set_default_dtype(kind), "torch"),
+    Aspect("torch's threads", _threads, lambda count: _torch().set_num_threads(count), "torch"),
+    Aspect("torch's deterministic algorithms", _determinism, _set_determinism, "torch"),
+    Aspect("torch's backends", _backends, _set_backends, "torch"),
+    Aspect("torch's default device", _device, _set_device, "torch", own=True),
+    Aspect("whether torch records gradients", _grad, _set_grad, "torch", own=True),
+    Aspect("the context of decimal numbers", _numbers, _set_numbers, own=True),
+)
+
+
+class ProcessState:
+    """Restores what code of packs changes of this process. One for all runs of a process, which may
+    overlap: what threads share is compared when none of them runs such code.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: dict[Aspect, State] = {}
+        self._modules = 0
+        self._inside = 0
+        self._names: dict[str, Warn] = {}  # of those that may have changed it
+        self._reported: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def guarded(self, name: str, warn: Warn) -> Iterator[None]:
+        """Lets code of a pack run, and restores afterwards what it changed for others. `warn` gets
+        a line for it, once for each `name` and aspect.
+        """
+        self._enter(name, warn)
+        own = {aspect: aspect.read() for aspect in ASPECTS if aspect.own and _loaded(aspect)}
+        try:
+            yield
+        finally:
+            for aspect, before in own.items():
+                self._look(aspect, before, {name: warn})
+            self._leave()
+
+    def _enter(self, name: str, warn: Warn) -> None:
+        with self._lock:
+            if not self._inside:
+                self._begin()
+            self._inside += 1
+            self._names.setdefault(name, warn)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside:
+                return
+            names, self._names = self._names, {}
+            imported = len(sys.modules) != self._modules
+            for aspect, before in list(self._shared.items()):
+                kept = _with_additions(before, aspect) if aspect.grows and imported else before
+                self._look(aspect, kept, names)
+
+    def _begin(self) -> None:
+        """Takes in the state, of which code that is no pack's may have changed anything."""
+        self._shared = {
+            aspect: aspect.read() for aspect in ASPECTS if not aspect.own and _loaded(aspect)
+        }
+        self._modules = len(sys.modules)
+
+    def _look(self, aspect: Aspect, before: State, names: Mapping[str, Warn]) -> None:
+        """Restores an aspect where it has changed, and reports that."""
+        now = aspect.read()
+        if now == before:
+            return
+        restored = "it was put back"
+        try:
+            aspect.restore(before)
+        except Exception as error:
+            restored = f"it cannot be put back ({one_line(type(error).__name__)})"
+        who = " or ".join(names)
+        if aspect.said and (who, aspect.name) not in self._reported:
+            self._reported.add((who, aspect.name))
+            change = _described(before, now)
+            for warn in names.values():
+                warn(f"{who} changed {aspect.name}{change} for this whole process: {restored}")
+
+
+def _loaded(aspect: Aspect) -> bool:
+    return not aspect.module or aspect.module in sys.modules
+
+
+def _with_additions(before: State, aspect: Aspect) -> State:
+    """Returns the state before with what came to it: modules that were imported may need that."""
+    now = aspect.read()
+    if isinstance(before, dict):
+        return {**{name: value for name, value in now.items() if name not in before}, **before}
+    if isinstance(before, list):
+        return [*before, *(one for one in now if one not in before)]
+    return now if before is None else before
+
+
+def _described(before: State, now: State) -> str:
+    """Says in a few words what changed."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = sorted(
+            name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+        )
+        return f" ({', '.join(one_line(name.decode(errors='replace')) for name in names[:5])})"
+    if isinstance(before, str | int | float | bool) or before is None:
+        return f" from {shorten(show(before), 80)} to {shorten(show(now), 80)}"
+    return ""

@@ -1,0 +1,193 @@
+"""What packs' nodes change of the process is put back and told; what is lawful stays.
+
+`MISCHIEF` is a table: a further way is a line with what the node does and what is reported of it.
+"""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import importlib
+import locale
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from katz_graph.host.process_state import ASPECTS, ProcessState
+
+pytestmark = pytest.mark.defect(24)
+
+
+def interrupt(number: int, frame: Any) -> None:
+    """Stands for a handler that a pack installs."""
+
+
+MISCHIEF: tuple[tuple[str, Callable[[Path], object], str], ...] = (
+    ("chdir", lambda folder: os.chdir(folder), "the working folder"),
+    ("umask", lambda folder: os.umask(0), "the umask"),
+    ("new variable", lambda folder: os.environ.update(EVIL="1"), "the environment (EVIL)"),
+    ("lost variable", lambda folder: os.environ.pop("PATH"), "the environment (PATH)"),
+    ("other variable", lambda folder: os.environ.update(PATH="/"), "the environment (PATH)"),
+    ("handler", lambda folder: signal.signal(signal.SIGTERM, interrupt), "handlers of signals"),
+    ("locale", lambda folder: locale.setlocale(locale.LC_ALL, "C.UTF-8"), "the locale"),
+    ("path", lambda folder: sys.path.insert(0, str(folder)), "sys.path"),
+    ("lost path", lambda folder: sys.path.clear(), "sys.path"),
+    ("warnings", lambda folder: warnings.simplefilter("error"), "the filters of warnings"),
+    ("time-out", lambda folder: socket.setdefaulttimeout(0.001), "the time-out of sockets"),
+    ("recursion", lambda folder: sys.setrecursionlimit(5_000), "the limit of recursion"),
+    ("switches", lambda folder: sys.setswitchinterval(1.0), "the switch interval of threads"),
+    ("garbage", lambda folder: gc.disable(), "whether garbage is collected"),
+    ("logs", lambda folder: logging.disable(logging.CRITICAL), "the level of logs"),
+    ("tempdir", lambda folder: setattr(tempfile, "tempdir", str(folder)), "temporary files"),
+    ("dtype", lambda folder: torch.set_default_dtype(torch.float64), "torch's default dtype"),
+    ("device", lambda folder: torch.set_default_device("meta"), "torch's default device"),
+    ("threads", lambda folder: torch.set_num_threads(3), "torch's threads"),
+    (
+        "determinism",
+        lambda folder: torch.use_deterministic_algorithms(True),
+        "torch's deterministic algorithms",
+    ),
+    (
+        "cudnn",
+        lambda folder: setattr(torch.backends.cudnn, "benchmark", True),
+        "torch's backends",
+    ),
+    ("gradients", lambda folder: torch.set_grad_enabled(False), "torch records gradients"),
+    ("decimals", lambda folder: setattr(decimal.getcontext(), "prec", 3), "decimal numbers"),
+    ("random", lambda folder: random.seed(1), ""),
+    ("numpy.random", lambda folder: numpy.random.seed(1), ""),
+    ("torch.manual_seed", lambda folder: torch.manual_seed(1), ""),
+)
+
+
+def state() -> dict[str, Any]:
+    return {aspect.name: aspect.read() for aspect in ASPECTS if aspect.said}
+
+
+@pytest.fixture(autouse=True)
+def unchanged() -> Iterator[None]:
+    """Puts back what a failing test leaves."""
+    torch.use_deterministic_algorithms(False)  # which imports libraries the first time
+    before = state()
+    yield
+    for aspect in ASPECTS:
+        if aspect.said and aspect.read() != before[aspect.name]:
+            aspect.restore(before[aspect.name])
+
+
+@pytest.mark.parametrize(
+    ("act", "said"), [one[1:] for one in MISCHIEF], ids=[o[0] for o in MISCHIEF]
+)
+@pytest.mark.parametrize("fails", [False, True], ids=["", "and fails"])
+def test_what_a_node_changes_is_put_back_and_told(
+    tmp_path: Path, act: Callable[[Path], object], said: str, fails: bool
+) -> None:
+    process, lines, before = ProcessState(), list[str](), state()
+    for _ in range(2):
+        try:
+            with process.guarded("node 5 (Evil)", lines.append):
+                act(tmp_path)
+                if fails:
+                    raise ValueError
+        except ValueError:
+            pass
+        assert state() == before
+    if said:
+        (line,) = lines
+        assert line.startswith("node 5 (Evil) changed ") and said in line
+        assert line.endswith("for this whole process: it was put back")
+    else:
+        assert not lines
+
+
+@pytest.mark.parametrize(
+    ("seed", "draw"),
+    [
+        (random.seed, random.random),
+        (numpy.random.seed, numpy.random.random),
+        (torch.manual_seed, lambda: float(torch.rand(()))),
+    ],
+    ids=["random", "numpy", "torch"],
+)
+def test_a_seed_is_nobody_elses_and_draws_never_repeat(
+    seed: Callable[[int], object], draw: Callable[[], float]
+) -> None:
+    process = ProcessState()
+
+    def run(seeds: bool, draws: int) -> list[float]:
+        with process.guarded("node", print):
+            if seeds:
+                seed(1)
+            return [draw() for _ in range(draws)]
+
+    seeded = run(True, 3)
+    assert run(True, 3) == seeded, "inside of the node its seed holds"
+    seen = {draw() for _ in range(5)} | set(run(False, 5)) | set(run(False, 5)) | set(run(False, 5))
+    assert len(seen) == 20 and not seen & set(seeded)
+    seed(7)
+    first = [draw(), run(False, 1), draw()]
+    seed(7)
+    assert [draw(), run(False, 1), draw()] == first, "who seeds the whole program gets the same"
+
+
+def test_what_an_import_inside_of_a_node_adds_stays(tmp_path: Path) -> None:
+    (tmp_path / "lazily_imported_here.py").write_text("import os\nos.environ['LAZY'] = '1'\n")
+    process, lines = ProcessState(), list[str]()
+    path = list(sys.path)
+    try:
+        with process.guarded("node", lines.append):
+            sys.path.insert(0, str(tmp_path))
+            importlib.import_module("lazily_imported_here")
+        assert sys.path == [*path, str(tmp_path)], "behind the others: it hides none of them"
+        assert os.environ["LAZY"] == "1"
+    finally:
+        sys.path[:] = path
+        os.environ.pop("LAZY", None)
+        sys.modules.pop("lazily_imported_here", None)
+
+
+def test_runs_beside_each_other_are_compared_when_none_is_inside(tmp_path: Path) -> None:
+    process, lines, before = ProcessState(), list[str](), str(Path.cwd())
+    inside, go_on = threading.Event(), threading.Event()
+
+    def visit() -> None:
+        with process.guarded("a visitor that goes back", lines.append):
+            os.chdir(tmp_path)
+            inside.set()
+            assert go_on.wait(10)
+            os.chdir(before)
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    assert inside.wait(10)
+    with process.guarded("another", lines.append):
+        pass
+    assert str(Path.cwd()) == str(tmp_path), "nobody takes its folder from a node that runs"
+    go_on.set()
+    visitor.join()
+    assert str(Path.cwd()) == before and not lines
+
+
+def test_it_costs_microseconds(tmp_path: Path) -> None:
+    process = ProcessState()
+    times = []
+    for _ in range(50):
+        began = time.perf_counter()
+        with process.guarded("node", print):
+            pass
+        times.append(time.perf_counter() - began)
+    assert min(times) < 1e-3
