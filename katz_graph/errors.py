@@ -44,6 +44,10 @@ class DeviceGone(RunError):
     """
 
 
+class DiskFull(RunError):
+    """A file could not be written, since there was no room for it."""
+
+
 class OutOfMemory(RunError):
     """The memory of a device, or of the host, did not suffice. Says how much there was and the way
     out.

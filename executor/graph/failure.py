@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
+from katz_graph.errors import Cancelled, DiskFull, InputError, KatzError, OutOfMemory, RunError
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.messages import one_line, shorten, show
@@ -20,8 +20,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:
-    """Returns the error of the node called `name`: InputError and OutOfMemory stay so, all else is
-    a RunError; `__cause__` is the original.
+    """Returns the error of the node called `name`: InputError, OutOfMemory and DiskFull stay so,
+    all else is a RunError; `__cause__` is the original.
     """
     if isinstance(error, (KeyboardInterrupt, Cancelled)):
         return error if isinstance(error, Cancelled) else Cancelled("cancelled")
@@ -33,6 +33,10 @@ def node_failure(name: str, error: BaseException) -> KatzError:
 def _kind(error: BaseException) -> type[KatzError]:
     if isinstance(error, (InputError, ValidationError)):
         return InputError
+    if isinstance(error, OSError) and error.errno in FULL:
+        return DiskFull
+    if isinstance(error, DiskFull):
+        return DiskFull
     return OutOfMemory if isinstance(error, OutOfMemory) or is_out_of_memory(error) else RunError
 
 

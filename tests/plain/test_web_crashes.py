@@ -19,6 +19,7 @@ from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.records import StoredFile
+from katz_graph.web.jobs.retention import JobFiles
 from katz_graph.web.jobs.store import FILE, JobStore, open_folder
 from katz_graph.web.options import MB
 
@@ -149,6 +150,42 @@ def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_asi
         assert await service.statuses() == {"a": "failed"}
 
     run(tmp_path, use, runner=Silent())
+
+
+@pytest.mark.defect(31)
+def test_jobs_that_find_the_disk_full_wait_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("katz_graph.web.jobs.dispatch.AGAIN", 0.01)
+    room = [False]
+    monkeypatch.setattr(JobFiles, "have_room", lambda files: room[0])
+
+    def found_full(service: Service, name: str) -> None:
+        why = JobError("DiskFull", "node 9 (SaveImage): the disk is full")
+        service.runner.tell(name, Ended("failed", time.time(), why))
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b", "next")
+        await service.until(lambda: service.runner.names == ["a", "b"])
+        for name in "ab":
+            found_full(service, name)
+        await service.until(lambda: len(service.pending()) == 3)
+        await asyncio.sleep(0.05)
+        assert service.running() == [] and "the disk is full" in service.jobs.trouble
+        room[0] = True
+        await service.until(lambda: len(service.running()) == 2)
+        assert service.jobs.trouble == "" and {*service.running()} == {"a", "b"}
+        service.runner.end("b")
+        await service.until(lambda: "next" in service.running())
+        service.runner.end("next")
+        found_full(service, "a")  # though there is room: a quota, or another disk
+        await service.until(lambda: service.runner.names.count("a") == 3)
+        found_full(service, "a")
+        await service.all_ended("a", "b")
+        expected = {"a": "failed", "b": "completed", "next": "completed"}
+        assert await service.statuses() == expected
+
+    run(tmp_path, use, jobs_at_once=2)
 
 
 def test_a_job_that_no_runner_had_taken_is_not_blamed(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from katz_graph.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, Started
-from katz_graph.web.runner_client.facts import RunnerFacts
+from katz_graph.web.runner_client.facts import CheckedPrompt, RunnerFacts
 from katz_graph.web.runner_client.messages import (
     Answer,
     Cancel,
+    Check,
     Failed,
     GetObjectInfo,
     GetStats,
@@ -90,12 +91,27 @@ def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
             run(wire, job, order["prompt"].get("do", ""))
         case Cancel(job):
             tell(wire, JobEvent(job, Ended("cancelled", time.time())))
+        case Check(document):
+            check(wire, arrived.number, document["dies"])
         case GetObjectInfo():
             wire.send(Answer(b"{}"), arrived.number)
         case GetStats():
             wire.send(Refused("no figures"), arrived.number)
         case Stop():
             sys.exit(0)
+
+
+def check(wire: ThreadedEnd, number: int, dies: int) -> None:
+    """Ends as many runners of one server as the document says."""
+    mark = Path(f"/tmp/katz-fake-{os.getppid()}-{dies}")
+    with mark.open("a") as opened:
+        opened.write("x")
+        ended = opened.tell()
+    if ended <= dies:
+        os._exit(9)
+    mark.unlink()
+    notes = CheckedPrompt(notes=("checked by the next one",))
+    wire.send(Answer(Check.answer.dump_python(notes)), number)
 
 
 def tell(wire: ThreadedEnd, event: JobEvent) -> None:

@@ -194,9 +194,9 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "hold the interpreter"))
         began = time.monotonic()
-        with pytest.raises(RunnerDown, match="did not answer"):
-            await seen.runner.object_info()
-        assert time.monotonic() - began < 3 * IMPATIENT.silence
+        # who asks meanwhile is answered by the next one
+        assert await seen.runner.object_info() == b"{}"
+        assert time.monotonic() - began < 6 * IMPATIENT.silence
         await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
         assert list(seen.lost[0][0]) == ["a"] and "keeps the interpreter" in seen.lost[0][1]
 
@@ -216,6 +216,21 @@ def test_a_runner_is_replaced_for_a_job_that_does_not_stop_and_none_is_blamed() 
         await seen.runner.run(job("b", "die"))
         await seen.until(lambda: len(seen.lost) == 2)
         assert seen.lost[1][2], "who dies by itself is blamed"
+
+    with_runner(test)
+
+
+@pytest.mark.defect(31)
+def test_a_check_waits_for_the_next_runner_and_two_that_it_ends_are_enough() -> None:
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("a", "stay"))
+        checked = await seen.runner.check({"dies": 1}, None)
+        assert checked.notes == ("checked by the next one",)
+        await seen.until(lambda: bool(seen.lost))
+        assert not seen.lost[0][2], "the check may be why it ended: no job is blamed"
+        with pytest.raises(RunnerDown, match="the runner has ended"):
+            await seen.runner.check({"dies": 9}, None)
+        Path(f"/tmp/katz-fake-{os.getpid()}-9").unlink()
 
     with_runner(test)
 

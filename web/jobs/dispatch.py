@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
-from katz_graph.errors import DeviceGone, KatzError, RunError
+from katz_graph.errors import DeviceGone, DiskFull, KatzError, RunError
 from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, Started, Wrote
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import JobQueue
@@ -94,7 +94,15 @@ class Dispatcher:
         self._publish, self._changed, self._clock = publish, changed, clock
         self._stop_seconds = stop_seconds
         self._unwritten: set[str] = set()
+        self._full = ""  # why nothing is started until the disk has room
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def trouble(self) -> str:
+        """Says why no job is started for now: the disk is full; nothing where all is well."""
+        return self._full or (
+            "the disk is full: results wait until they can be written" if self._unwritten else ""
+        )
 
     def dispatch(self) -> None:
         """Starts the jobs that can be started, and ends those whose deadline has passed."""
@@ -102,7 +110,7 @@ class Dispatcher:
         while (
             not self.hold
             and self._runner.ready
-            and not self._unwritten
+            and not self.trouble
             and (job := self.queue.take(self._fits))
         ):
             self._start(job)
@@ -262,8 +270,34 @@ class Dispatcher:
             self._return(attempt, attempt.job.crashes)
         elif result.error is not None and result.error.kind == DeviceGone.__name__:
             self.lost([attempt.job.id], result.error.message)
+        elif result.error is not None and result.error.kind == DiskFull.__name__:
+            self._disk_full(attempt, result)
         else:
             self._end(attempt, result)
+        self.dispatch()
+
+    def _disk_full(self, attempt: Attempt, result: Ended) -> None:
+        """Puts a job back that found the disk full, and starts nothing until there is room. Where
+        there is some, as another disk is full or a quota is reached, it has one more try.
+        """
+        if attempt.cancelled or result.error is None:
+            self._end(attempt, result)
+        elif not self._files.have_room():
+            if not self._full:
+                self._full = "the disk is full: jobs wait until there is room"
+                log.error("%s: %s", self._full, result.error.message)
+                self.spawn(self._until_room())
+            self._return(attempt, attempt.job.crashes)
+        elif attempt.job.crashes + 1 < CRASHES:
+            self._return(attempt, attempt.job.crashes + 1)
+        else:
+            self._end(attempt, result)
+
+    async def _until_room(self) -> None:
+        while not await asyncio.to_thread(self._files.have_room):
+            await asyncio.sleep(AGAIN)
+        log.info("the disk has room again")
+        self._full = ""
         self.dispatch()
 
     def _end(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:

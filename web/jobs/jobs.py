@@ -106,6 +106,11 @@ class Jobs:
         """Tells whether no jobs are started until `resume`."""
         return self._paused
 
+    @property
+    def trouble(self) -> str:
+        """Says why no job is started for now; nothing where all is well."""
+        return self._dispatcher.trouble
+
     async def admit(self, client: str | None, key: str | None, origin: str = "") -> None:
         """Raises Refused when a submission would be for its moment. Cheap: to be called before
         anything is checked. A known key passes.

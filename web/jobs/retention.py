@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from katz_graph.files.output_files import UNFINISHED
 from katz_graph.web.events import Ended
 from katz_graph.web.jobs.records import StoredFile
 from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.options import MB
 
 DAY = 86_400.0
 KEYS_KEPT = DAY  # seconds that an Idempotency-Key outlives its forgotten job
 TEMPORARY = "temp"
+ROOM_BYTES = 64 * MB  # free on a disk, from which on jobs are started again
 ABANDONED = 3_600.0  # seconds in which a file that is written changes
 
 
@@ -42,6 +45,16 @@ class JobFiles:
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = {place: folder.resolve() for place, folder in folders.items()}
+
+    def have_room(self) -> bool:
+        """Tells whether jobs can write their files."""
+        with suppress(OSError):
+            for folder in self._folders.values():
+                while not folder.exists():
+                    folder = folder.parent
+                if shutil.disk_usage(folder).free < ROOM_BYTES:
+                    return False
+        return True
 
     def delete(self, files: Iterable[StoredFile]) -> None:
         """Deletes files, and temporary folders that are empty then. Passes over files that are gone

@@ -22,7 +22,7 @@ from katz_graph.web.jobs import queries
 from katz_graph.web.jobs.job import Job, Status
 from katz_graph.web.jobs.queries import Kept, SortBy
 from katz_graph.web.jobs.records import COLUMNS, WHOLE, StoredFile
-from katz_graph.web.jobs.store_file import explained, open_to_read, open_to_write
+from katz_graph.web.jobs.store_file import FAULTS, explained, open_to_read, open_to_write
 from katz_graph.web.jobs.writer import Writer
 from katz_graph.web.options import RUNNER_LOCK
 
@@ -350,7 +350,7 @@ def open_folder(folder: Path) -> Opened:
             f"{folder}: the data folder cannot be written: {error.strerror or error}; choose "
             "another one with --data"
         ) from None
-    except sqlite3.Error as error:
+    except FAULTS as error:
         lock.release()
         raise explained(file, error) from None
     except RunError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -35,6 +36,8 @@ from katz_graph.web.jobs.wal import commits
 NEW = ".new"
 DAMAGED = ".damaged"
 BESIDE = ("-wal", "-shm")  # SQLite's own files
+# Python fails to decode an error of SQLite's that quotes a damaged name
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
 def open_to_write(file: Path) -> tuple[sqlite3.Connection, list[str]]:
@@ -80,11 +83,13 @@ def open_to_read(file: Path) -> sqlite3.Connection:
     return connection
 
 
-def explained(file: Path, error: sqlite3.Error) -> RunError:
+def explained(file: Path, error: Exception) -> RunError:
     """Explains an error of the store to people. Never quotes SQLite, whose words may hold a text of
     a row.
     """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if isinstance(error, UnicodeDecodeError):
+        code = sqlite3.SQLITE_CORRUPT
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     if code == sqlite3.SQLITE_FULL:
         return RunError(
@@ -173,7 +178,7 @@ def _damage(connection: sqlite3.Connection, file: Path) -> str:
             rows = _raw(connection, f"select {all_columns(table)} from {table.name}")
             if wrong := sum(not _readable(table, row) for row in rows):
                 return f"{wrong} rows of {table.name} are not what was written"
-    except sqlite3.DatabaseError as error:
+    except FAULTS as error:
         return str(getattr(error, "sqlite_errorname", "unreadable"))
     return ""
 
@@ -243,8 +248,7 @@ def _copy(damaged: sqlite3.Connection, fresh: sqlite3.Connection, table: Table) 
             rows.setdefault(key, row)
         else:
             lost.add(key)
-    lost |= _known(damaged, table)
-    lost -= set(rows)
+    lost = (_known(damaged, table) or lost) - set(rows)  # a damaged row's key may be one of none
     statement = (
         f"insert into {table.name} ({all_columns(table)}) values "
         f"({', '.join('?' * (len(table.columns) + 1))})"
@@ -265,7 +269,7 @@ def _found(damaged: sqlite3.Connection, table: Table) -> Iterator[Sequence[Any]]
     have. Some come more than once. Raises sqlite3.Error when there are none for an error.
     """
     columns, order = all_columns(table), ", ".join(f"{name} desc" for name in table.key)
-    failure: sqlite3.Error | None = None
+    failure: Exception | None = None
     reached = False
     queries: list[tuple[str, Sequence[Any]]] = [
         (f"select {columns} from {table.name} not indexed", ()),
@@ -280,7 +284,7 @@ def _found(damaged: sqlite3.Connection, table: Table) -> Iterator[Sequence[Any]]
                 yield row
             if number == 0:
                 return  # to its end
-        except sqlite3.Error as error:
+        except FAULTS as error:
             failure = error
         if number == 1:
             queries += [(one, decoded(table.key, key)) for key in _known(damaged, table)]
@@ -289,16 +293,17 @@ def _found(damaged: sqlite3.Connection, table: Table) -> Iterator[Sequence[Any]]
 
 
 def _known(damaged: sqlite3.Connection, table: Table) -> set[tuple[Any, ...]]:
-    """Returns the keys of rows that indices name."""
-    found: set[tuple[Any, ...]] = set()
-    with suppress(sqlite3.Error):
+    """Returns the keys of rows that at least half of the indices name: an index may be damaged."""
+    named = Counter[tuple[Any, ...]]()
+    indices: list[str] = []
+    with suppress(*FAULTS):
         indices = [row[1] for row in damaged.execute(f"pragma index_list({table.name})")]
-        for index in indices:
-            query = f"select {', '.join(table.key)} from {table.name} indexed by {index}"
-            with suppress(sqlite3.Error):
-                for key in _raw(damaged, query):
-                    found.add(key)
-    return found
+    for index in indices:
+        query = f"select {', '.join(table.key)} from {table.name} indexed by {index}"
+        with suppress(*FAULTS):
+            for key in _raw(damaged, query):
+                named[key] += 1
+    return {key for key, times in named.items() if 2 * times >= len(indices)}
 
 
 def _put_aside(file: Path) -> Path:

@@ -39,9 +39,9 @@ def router(state: State) -> APIRouter:
         why = (
             "shutting down"
             if state.draining
-            else None
-            if state.runner.ready
             else "the runner is starting"
+            if not state.runner.ready
+            else state.jobs.trouble or None
         )
         return PlainTextResponse(f"{why or _served(state.runner.facts)}\n", 503 if why else 200)
 

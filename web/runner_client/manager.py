@@ -56,6 +56,7 @@ from katz_graph.web.runner_client.messages import (
 from katz_graph.web.runner_client.process import (
     PATIENCE,
     PROGRAM,
+    Lost,
     RunnerDown,
     RunnerPatience,
     RunnerProcess,
@@ -66,6 +67,7 @@ __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
 # seconds between a runner that did not get ready and the next
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+LOST_UNDER_ONE_QUESTION = 2  # runners, after which the question is to blame
 BARREN = 2  # of these, for one and the same device, after which that is left out
 Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
@@ -260,10 +262,11 @@ class Runner:
         return await asyncio.shield(self._figures)
 
     async def _ask(self, question: Question) -> Any:
-        """Asks this runner, else the next one. Raises RunnerDown when one that was ready ends under
-        the question, which may be why it does, or none answers in time.
+        """Asks this runner, else the next one. Raises RunnerDown when two that were ready end under
+        the question, which is why they do then, or none answers in time.
         """
         seconds = self._patience.answer if self.ready else self._patience.waiting
+        lost = 0
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -271,6 +274,10 @@ class Runner:
                         return await (await self._present()).ask(question)
                     except Unasked:
                         continue
+                    except Lost:
+                        lost += 1
+                        if lost == LOST_UNDER_ONE_QUESTION:
+                            raise
         except TimeoutError:
             raise RunnerDown(
                 f"the runner {'did not answer' if self.ready else 'did not get ready'} within "

@@ -96,10 +96,12 @@ class Keep:
 
 class Question:
     """Is answered by `Answer` or `Refused` of the same number; `answer` reads what that holds.
-    `said` names the question in messages.
+    `said` names the question in messages. `runs_packs`: code of packs runs for it, which may end
+    the runner.
     """
 
     said: ClassVar[str] = "the question"
+    runs_packs: ClassVar[bool] = False
     answer: ClassVar[TypeAdapter[Any]] = TypeAdapter(Any)
 
 
@@ -108,6 +110,7 @@ class Check(Question):
     """Asks whether a prompt can run; see `web.runner.checking`."""
 
     said: ClassVar[str] = "the check of the prompt"
+    runs_packs: ClassVar[bool] = True
     answer: ClassVar[TypeAdapter[CheckedPrompt]] = TypeAdapter(CheckedPrompt)
     document: Any
     targets: Sequence[str] | None

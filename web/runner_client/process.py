@@ -53,6 +53,10 @@ class Unasked(RunnerDown):
     """The runner ended before it was asked, or before it was ready: the next one may be asked."""
 
 
+class Lost(RunnerDown):
+    """The runner ended under the question, which may be why: the next one may be asked once."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerPatience:
     """Timeouts in seconds: `ping` between looks, of silence until a runner is taken to be stuck
@@ -90,6 +94,7 @@ class RunnerProcess:
         self._heartbeat = Heartbeat(patience.ping)
         self._parted = False  # its connection has ended
         self._killed_for = ""
+        self._suspects = 0  # questions under way that may be why it ends
         self.blames_jobs = True  # one of its jobs may be why it ended
 
     @classmethod
@@ -155,11 +160,13 @@ class RunnerProcess:
             raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._suspects += question.runs_packs
         try:
             self._wire.send(question, number)
             return question.answer.validate_python(await answer)
         finally:
             del self._asked[number]
+            self._suspects -= question.runs_packs
 
     async def close(self) -> None:
         """Asks it to end, waits, and kills it with all that its packs started. Kills it at once
@@ -240,9 +247,11 @@ class RunnerProcess:
             told = f"the runner did not start: {self._output.after(why)}"
             self.ready.set_exception(RunError(told))
             self.ready.exception()  # asked for: nobody may wait for it any more
+        if self._suspects:
+            self.blames_jobs = False
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(
-                    (RunnerDown if self.is_ready else Unasked)(f"the runner has ended: {why}")
+                    (Lost if self.is_ready else Unasked)(f"the runner has ended: {why}")
                 )
         self.ended.set_result(why)

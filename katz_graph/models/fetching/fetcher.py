@@ -24,6 +24,7 @@ from katz_graph.recipe import FileIdentity
 MAIN = "katz_graph.models.fetching.fetch_main"
 POLL = 0.02  # seconds between two looks at whether the file is still wanted
 LONGEST = 1 << 17  # bytes of a message
+TRIES = 2  # as for a request whose worker is lost
 ERRORS = {kind.__name__: kind for kind in (Cancelled, InputError, RunError)}
 
 
@@ -46,8 +47,26 @@ class Fetcher:
         cancelled: Callable[[], bool],
     ) -> None:
         """Fetches a file to the cache of a folder, until `cancelled` says that nobody wants it.
-        Raises what `FileCache.fetch_here` raises, and RunError when the process is lost.
+        Goes on with a new process when the process is lost. Raises what `FileCache.fetch_here`
+        raises, and RunError when the process was lost `TRIES` times.
         """
+        for _ in range(TRIES):
+            if (told := self._answer(folder, most_bytes, patience, file, cancelled)) is not None:
+                return _raise(file, *told)
+        raise RunError(
+            f"{shown(file.path)}: could not be fetched: the process that fetches files was lost "
+            f"{TRIES} times"
+        )
+
+    def _answer(
+        self,
+        folder: Path,
+        most_bytes: float,
+        patience: Patience,
+        file: FileIdentity,
+        cancelled: Callable[[], bool],
+    ) -> tuple[str, str, int] | None:
+        """Asks the process for a file, and returns how that ended; None when it was lost."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with its:
@@ -58,11 +77,9 @@ class Fetcher:
                     raise Cancelled(f"{shown(file.path)}: no longer wanted")
             told = ours.recv(LONGEST)
         if not told:
-            raise RunError(
-                f"{shown(file.path)}: could not be fetched: the process that fetches files was "
-                "lost: run it again"
-            )
-        _raise(file, *unpack(told))
+            return None
+        kind, message, number = unpack(told)
+        return kind, message, number
 
     def _ask(self, message: bytes, descriptor: int) -> None:
         with self._lock:
