@@ -26,6 +26,7 @@ from typing import Protocol
 from katz_graph.comfy.loading import ENTRANCES, is_foreign, load_foreign
 from katz_graph.comfy.v3.adapter import mapped_nodes, v3_nodes
 from katz_graph.errors import KatzError
+from katz_graph.files.entries import entries_of
 from katz_graph.files.folders import Folders
 from katz_graph.messages import one_line
 from katz_graph.node import Node
@@ -221,7 +222,12 @@ def _loose(
                 )
             )
             continue
-        for path in sorted(folder.iterdir()):
+        try:
+            found = entries_of(folder, partial(_note, str(folder), problems))
+        except OSError as error:
+            _note(str(folder), problems, f"cannot be read: {error.strerror or error}")
+            continue
+        for path in (entry.path for entry in found):
             if path.name.startswith((".", "__")) or path.name.endswith(".disabled"):
                 continue
             start = path / "__init__.py" if path.is_dir() else path

@@ -5,7 +5,7 @@ Must not know what is in the files.
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from katz_graph.errors import InputError
+from katz_graph.files.entries import Entry, Skipped, entries_of
 from katz_graph.files.extra_paths import ExtraPaths
 from katz_graph.files.urls import NONE, FetchRule, is_remote, is_url, shown
 from katz_graph.files.weights import WEIGHT_ENDINGS, is_pickle, is_weights
@@ -24,6 +25,7 @@ PICKLED = (
     "is a pickle, which can run code when it is opened, so it is never loaded; "
     "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
 )
+log = logging.getLogger("katz_graph")
 MINI = Path(__file__).parents[1] / "mini" / "weights"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # a name that says which folder of people's files it lies in
@@ -108,6 +110,7 @@ class _Listing:
     files: Mapping[str, Path]
     visited: tuple[tuple[Path, int], ...]  # folder, time of its last change
     taken: float  # seconds since the epoch
+    skipped: tuple[str, ...]  # lines about what was left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +257,16 @@ class Folders:
         taken = time.time()
         files: dict[str, Path] = {}
         visited: list[tuple[Path, int]] = []
+        skipped: list[str] = []
         for root in self._roots(kind):
-            for name, path in _walk(root, _kind(kind), visited):
+            for name, path in _walk(root, _kind(kind), visited, skipped.append):
                 files.setdefault(name, path)
+        for line in skipped:
+            if known is None or line not in known.skipped:
+                log.warning("%s", line)
         for name, path in _shipped(kind):
             files.setdefault(name, path)
-        self._listings[kind] = _Listing(files, tuple(visited), taken)
+        self._listings[kind] = _Listing(files, tuple(visited), taken, tuple(skipped))
         return files
 
 
@@ -278,14 +285,12 @@ def _models_of(root: Path) -> Path:
     return inner if inner.is_dir() and not (root / "checkpoints").is_dir() else root
 
 
-def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
+def _folders_in(folder: Path) -> list[Entry]:
     try:
-        return sorted(
-            (entry for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."),
-            key=lambda entry: entry.name,
-        )
+        found = entries_of(folder, lambda line: None)
     except OSError:
         return []
+    return [entry for entry in found if entry.is_folder and entry.name[0] != "."]
 
 
 def _holds(folder: Path, marker: str) -> bool:
@@ -296,7 +301,7 @@ def _holds(folder: Path, marker: str) -> bool:
 
 
 def _walk(
-    root: Path, kind: FolderKind, visited: list[tuple[Path, int]]
+    root: Path, kind: FolderKind, visited: list[tuple[Path, int]], skipped: Skipped
 ) -> Iterator[tuple[str, Path]]:
     """Yields choices below `root`. Follows each link to a folder once, so that a loop ends."""
     pending = [root]
@@ -305,12 +310,13 @@ def _walk(
         folder = pending.pop()
         try:
             state = folder.stat()
-            entries = (
-                []
-                if (state.st_dev, state.st_ino) in seen
-                else sorted(os.scandir(folder), key=lambda entry: entry.name)
-            )
-        except OSError:
+            met = (state.st_dev, state.st_ino) in seen
+            entries = () if met else entries_of(folder, skipped)
+        except FileNotFoundError:
+            visited.append((folder, 0))
+            continue
+        except OSError as error:
+            skipped(f"{folder} is left out of lists: {error.strerror or error}")
             visited.append((folder, 0))
             continue
         seen.add((state.st_dev, state.st_ino))
@@ -322,10 +328,10 @@ def _walk(
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            path = Path(entry.path)
-            if entry.is_dir():
+            path = entry.path
+            if entry.is_folder:
                 pending.append(path)
-            elif entry.name.lower().endswith(kind.endings) and entry.is_file():
+            elif entry.name.lower().endswith(kind.endings) and entry.is_file:
                 yield path.relative_to(root).as_posix(), path
 
 

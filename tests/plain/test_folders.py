@@ -4,9 +4,12 @@ elsewhere are refused.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -323,3 +326,42 @@ def test_extra_model_paths_that_are_wrong_are_named(
 def test_an_empty_file_of_extra_model_paths_says_nothing(root: Path) -> None:
     (root / "extra.yaml").write_text("# nothing yet\n")
     assert Settings.read(extra_model_paths=[root / "extra.yaml"]).extra == Settings.read().extra
+
+
+@pytest.mark.defect(27)
+def test_what_cannot_be_listed_is_left_out_with_a_warning(
+    folders: Folders, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (root / "models/loras").mkdir(exist_ok=True)
+    there = folders.choices("loras")
+    (root / "models/loras/loop").symlink_to("loop")
+    (root / "models/loras/ring.safetensors").symlink_to("ring.safetensors")
+    (root / "models/loop").symlink_to("loop")
+    with contextlib.suppress(OSError):  # not every file system has such names
+        Path(os.fsdecode(os.fsencode(root / "models/loras") + b"/\xff.safetensors")).touch()
+    (root / "models/loras/new.safetensors").touch()
+    assert folders.choices("loras") == tuple(sorted((*there, "new.safetensors")))
+    assert "loras" in folders.kinds() and "loop" not in folders.kinds()
+    assert sum("left out of lists" in line for line in caplog.messages) in (2, 3)
+    caplog.clear()
+    folders.choices("loras")
+    assert not caplog.messages  # said once
+
+
+@pytest.mark.defect(27)
+def test_a_folder_that_may_not_be_read_is_left_out(
+    folders: Folders, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed, listed = root / "models/loras/closed", os.scandir
+    closed.mkdir(parents=True)
+
+    def scandir(path: Path) -> Any:  # tests run as root, who may read everything
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return listed(path)
+
+    there = folders.choices("loras")
+    monkeypatch.setattr(os, "scandir", scandir)
+    (root / "models/loras/new.safetensors").touch()
+    assert folders.choices("loras") == tuple(sorted((*there, "new.safetensors")))
+    assert any("closed is left out of lists: Permission denied" in one for one in caplog.messages)

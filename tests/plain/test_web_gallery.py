@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from web_files import picture
 from web_server import Served, run
 
-from katz_graph.web.files.listing import newest
+from katz_graph.web.files import listing
+from katz_graph.web.files.listing import FolderIndex
+from katz_graph.web.files.paths import file_state
 from katz_graph.web.files.thumbnails import Thumbnails
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.routes import files as files_route
@@ -91,9 +94,9 @@ def test_a_file_names_the_job_that_wrote_it_not_those_that_show_it_again(tmp_pat
 
 
 def test_a_folder_that_is_not_there_is_empty_and_cursors_are_checked(tmp_path: Path) -> None:
-    assert newest(tmp_path / "none", 5) == []
+    assert FolderIndex(tmp_path / "none").newest(5) == []
     with pytest.raises(Refusal):
-        newest(tmp_path, 5, after="yesterday")
+        FolderIndex(tmp_path).newest(5, after="yesterday")
 
 
 def test_files_go_to_the_trash_and_come_back(tmp_path: Path) -> None:
@@ -179,3 +182,45 @@ def test_kept_thumbnails_are_bounded_and_the_least_used_goes() -> None:
     assert [kept.get(name) is None for name in "abc"] == [False, True, False]
     kept.keep("d", (b"12345678901", "image/webp"))
     assert kept.get("d") is None and kept.get("a") is not None
+
+
+@pytest.mark.defect(32)
+def test_a_page_looks_at_what_changed_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = time.time() - 60
+    (tmp_path / "deep/temp").mkdir(parents=True)
+    (tmp_path / "temp").mkdir()
+    for number in range(50):
+        path = tmp_path / ("deep" if number % 2 else "") / f"{number:02}.png"
+        path.write_bytes(b"x" * number)
+        os.utime(path, (past + number,) * 2)
+    (tmp_path / "temp/hidden.png").write_bytes(b"x")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    for folder in (tmp_path, tmp_path / "deep"):
+        os.utime(folder, (past, past))
+    looked: list[Path] = []
+
+    def look(path: Path) -> os.stat_result | None:
+        looked.append(path)
+        return file_state(path)
+
+    monkeypatch.setattr(listing, "file_state", look)
+    index = FolderIndex(tmp_path, "temp")
+    first = index.newest(4)
+    assert [entry.name for entry in first] == ["deep/49.png", "48.png", "deep/47.png", "46.png"]
+    looked.clear()
+    second = index.newest(3, first[-1].cursor)
+    assert [entry.name for entry in second] == ["deep/45.png", "44.png", "deep/43.png"]
+    assert len(looked) == 3  # the files of the page
+    (tmp_path / "new.png").write_bytes(b"")
+    (tmp_path / "deep/49.png").unlink()
+    with (tmp_path / "48.png").open("ab") as file:  # in place
+        file.write(b"more")
+    looked.clear()
+    assert {entry.name for entry in index.newest(2)} == {"new.png", "48.png"}
+    assert len(looked) < 10
+    assert next(entry.bytes for entry in index.newest(2) if entry.name == "48.png") == 52
+    (tmp_path / "deep/x.png").write_bytes(b"other")
+    (tmp_path / "deep/x.png").replace(tmp_path / "new.png")
+    assert ("new.png", 5) in [(entry.name, entry.bytes) for entry in index.newest(2)]

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from katz_graph.files.folders import TEMP
-from katz_graph.web.files.listing import Entry, newest, pixels
+from katz_graph.web.files.listing import Entry, FolderIndex, pixels
 from katz_graph.web.files.paths import NAME_BYTES, folder_of
 from katz_graph.web.files.trash import restore, trash
 from katz_graph.web.http.answers import FilePage, ListedFile, MovedFile, MovedFiles
@@ -36,6 +36,9 @@ CLOCKS = 2.0  # seconds by which the clocks of jobs and of the file system may d
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(prefix="/katz", tags=["files"])
+    indices = {
+        place: FolderIndex(folder_of(state.folders, place), TEMP) for place in ("input", "output")
+    }
     reading, moving = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
     @routes.get("/files", responses=answers("a page of files", FilePage) | refusals())
@@ -49,7 +52,7 @@ def router(state: State) -> APIRouter:
         """List files, the newest first. Temporary ones are not listed."""
         folder = folder_of(state.folders, type)
         async with reading:
-            found, sizes = await asyncio.to_thread(_found, folder, limit, after)
+            found, sizes = await asyncio.to_thread(_found, indices[type], folder, limit, after)
         jobs: Sequence[Job] = ()
         if found and type == "output":
             jobs = await state.jobs.between(
@@ -100,10 +103,10 @@ def router(state: State) -> APIRouter:
 
 
 def _found(
-    folder: Path, limit: int, after: str
+    index: FolderIndex, folder: Path, limit: int, after: str
 ) -> tuple[list[Entry], list[tuple[int, int] | None]]:
     """Returns the files of a page and the one behind it, and the pixels of those of the page."""
-    found = newest(folder, limit + 1, after, TEMP)
+    found = index.newest(limit + 1, after)
     return found, [pixels(folder / entry.name) for entry in found[:limit]]
 
 

@@ -19,7 +19,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from katz_graph.web.files.paths import Place, folder_of
+from katz_graph.files.entries import entries_of
+from katz_graph.web.files.paths import Place, file_state, folder_of
 from katz_graph.web.http.answers import ListedPack, PackList
 from katz_graph.web.http.file_responses import is_known
 from katz_graph.web.http.responses import Refusal, json_answer
@@ -190,17 +191,16 @@ def internal(state: State) -> APIRouter:
 def _names(folder: Path, suffix: str) -> list[str]:
     """Lists files in a folder, the newest first."""
     try:
-        entries = [
-            entry
-            for entry in os.scandir(folder)
-            if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
-        ]
-        return [
-            entry.name + suffix
-            for entry in sorted(entries, key=lambda entry: -entry.stat().st_mtime)
-        ]
+        entries = entries_of(folder, lambda line: None)
     except OSError:
         return []
+    states = (
+        (entry.name, file_state(entry.path))
+        for entry in entries
+        if entry.is_file and not entry.name.startswith(".")
+    )
+    found = [(name, state.st_mtime_ns) for name, state in states if state is not None]
+    return [name + suffix for name, _ in sorted(found, key=lambda one: -one[1])]
 
 
 def _device(stats: DeviceStats) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""Lists what is in a folder, without the entries that cannot be used: one bad entry spoils no
+listing. Must not know what is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from katz_graph.messages import show
+
+Skipped = Callable[[str], None]
+"""Takes a line about an entry that is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or folder, or a link to one."""
+
+    name: str
+    path: Path
+    is_folder: bool
+    is_file: bool
+
+
+def entries_of(folder: Path, skipped: Skipped) -> tuple[Entry, ...]:
+    """Lists a folder by name. Leaves out what cannot be looked at, such as a link that leads to
+    itself, and names that are no text. OSError when the folder itself cannot be read.
+    """
+    found = []
+    with os.scandir(folder) as listed:
+        for entry in sorted(listed, key=lambda entry: entry.name):
+            try:
+                entry.name.encode()
+                one = Entry(entry.name, Path(entry.path), entry.is_dir(), entry.is_file())
+            except UnicodeEncodeError:
+                skipped(f"{show(str(folder))}: a name that is not UTF-8 is left out of lists")
+            except OSError as error:
+                skipped(f"{show(entry.path)} is left out of lists: {error.strerror or error}")
+            else:
+                found.append(one)
+    return tuple(found)
