@@ -24,7 +24,7 @@ from katz_graph.planner.region import region_problems
 
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
 # sockets that also take what another one gives
-WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}
+WIDENED = {"STRING": ("COMBO",), "COMBO": ("STRING",)}
 Types = Mapping[str, NodeType]
 Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
 RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}

@@ -119,6 +119,21 @@ def test_what_cannot_run_has_its_type(document: Any, expected: str) -> None:
     assert kind(checked(document)) == expected
 
 
+@pytest.mark.defect(10)
+def test_a_whole_number_does_not_feed_an_input_for_any_number() -> None:
+    """As the convention has it: before anything runs."""
+    document = stock()
+    source = {"class_type": "PrimitiveInt", "inputs": {"value": 3}}
+    sampler = only(document, "KSampler")
+    sampler["steps"] = ["whole", 0]
+    assert checked({**document, "whole": source}, types=REGISTRY).error is None
+    sampler["cfg"] = ["whole", 0]
+    found = checked({**document, "whole": source}, types=REGISTRY)
+    assert kind(found) == "prompt_outputs_failed_validation"
+    (errors,) = (entry["errors"] for entry in found.node_errors.values() if entry["errors"])
+    assert [error["type"] for error in errors] == ["return_type_mismatch"]
+
+
 def test_targets_are_outputs_of_the_prompt() -> None:
     document = {"1": node("Number"), "2": save(), "3": save()}
     assert checked(document, ["3"]).targets == ("3",)
