@@ -103,8 +103,8 @@ def _modules(model: ModelRecipe | ClipRecipe) -> list[Component]:
 def _check_shapes(one: Component, other: Component) -> None:
     """Raises InputError where weights of one name have different shapes."""
     ours, theirs = _differing(one, other)
-    for name in ours.keys() & theirs.keys():
-        if ours[name] != theirs[name]:
+    for name in ours:
+        if name in theirs and ours[name] != theirs[name]:
             raise InputError(
                 f"{other.folder}: does not merge with {one.folder}: its {name} has shape "
                 f"{list(theirs[name])}, the other's {list(ours[name])}; merge models of one size"
