@@ -155,7 +155,7 @@ def test_loras_are_patched_into_projections_that_lie_side_by_side(family: Any) -
         if together:
             assert fused(module) == module.config.num_hidden_layers
         plain = call(module, 77)
-        WeightSets(module).use(loras(family, 0.7, -0.4), ("clip",))
+        WeightSets(module).use(loras(family, 0.7, -0.4), ("clip", "clip_l"))
         layer = getattr(module, "text_model", module).encoder.layers[0].self_attn
         return plain, layer.q_proj.weight, call(module, 77)
 
