@@ -94,6 +94,21 @@ class Wrote:
     kind: Literal["wrote"] = "wrote"
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+@dataclass(frozen=True, slots=True)
+class JobNode:
+    """Names a node that ran. `display` is the prompt's node that stands for a node of an
+    expansion.
+    """
+
+    node: str
+    node_type: str
+    display: str
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A job ended; no event follows.
@@ -101,7 +116,7 @@ class Ended:
     `outputs`: what output nodes have for editors, by node. `meta`: for each of them node_id,
     display_node, parent_node, real_node_id. `executed`: nodes that ran or were cached. `seconds`:
     total, load, prepare, denoise, vae. `predicted`: seconds of sampling as planned. `cached`: the
-    nodes that `Cached` named.
+    nodes that `Cached` named. `interrupted`: the node that ran when the job was cancelled.
     """
 
     status: EndStatus
@@ -114,6 +129,7 @@ class Ended:
     predicted: float | None = None
     approximations: tuple[str, ...] = ()
     cached: tuple[str, ...] = ()
+    interrupted: Annotated[JobNode | None, Field(exclude_if=_is_none)] = None
     kind: Literal["ended"] = "ended"
 
 

@@ -75,10 +75,13 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
 
 
 class _Schema(GenerateJsonSchema):
-    """Requires all fields of what is written, also those that have a usual value."""
+    """Requires all fields of what is written, also those that have a usual value, except those that
+    are left out when there is nothing to say.
+    """
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        return self.mode == "serialization" or super().field_is_required(field, total)
+        written = self.mode == "serialization" and "serialization_exclude_if" not in field
+        return written or super().field_is_required(field, total)
 
 
 def schema() -> dict[str, Any]:

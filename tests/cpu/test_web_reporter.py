@@ -28,7 +28,15 @@ from katz_graph.events import (
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.graph.failure import node_failure
 from katz_graph.packs import load_registry
-from katz_graph.web.events import JOB_EVENT, Cached, ClientEvent, EncodedPicture, JobEvent, Wrote
+from katz_graph.web.events import (
+    JOB_EVENT,
+    Cached,
+    ClientEvent,
+    EncodedPicture,
+    JobEvent,
+    JobNode,
+    Wrote,
+)
 from katz_graph.web.runner.reporter import PACE, JobReporter, described, plain
 from katz_graph.web.runner.runs import pictures_texts
 from katz_graph.web.runner_client.messages import Order
@@ -56,6 +64,17 @@ def start(node: str, display: str | None = None) -> Event:
 
 def done(node: str, **options: Any) -> Event:
     return NodeDone(node, node, f"Type{node}", **options)
+
+
+@pytest.mark.defect(19)
+def test_the_running_node_is_the_one_that_began_last_of_those_that_are_not_done() -> None:
+    report, _, _ = reporter()
+    running = [report.running]
+    for event in (start("3"), start("3.end", "3"), done("3.end"), start("4"), done("4"), done("3")):
+        report.listen(event)
+        running.append(report.running)
+    sampler, inner = JobNode("3", "Type3", "3"), JobNode("3.end", "Type3.end", "3")
+    assert running == [None, sampler, inner, sampler, JobNode("4", "Type4", "4"), sampler, None]
 
 
 def cached(node: str, **options: Any) -> Event:

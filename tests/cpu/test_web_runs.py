@@ -16,13 +16,14 @@ import torch
 from processes import eventually
 
 from katz_graph.comfy.v1.adapter import V1Class
-from katz_graph.errors import DeviceGone
+from katz_graph.errors import Cancelled, DeviceGone
+from katz_graph.events import NodeStarted
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import Folders
 from katz_graph.ir.device import Device
 from katz_graph.node import Node
 from katz_graph.node.types import NodeType
-from katz_graph.web.events import Ended, JobEvent, Started
+from katz_graph.web.events import Ended, JobEvent, JobNode, Started
 from katz_graph.web.http.job_views import status_of
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import JobState, QueueView
@@ -120,6 +121,25 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
     may.set()
     runs.close(10)
     eventually(lambda: [end.status for end in ends(told)] == ["cancelled"], 10)
+
+
+@pytest.mark.defect(19)
+def test_a_cancelled_job_says_which_node_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(graph: Any, context: Any, cache: Any, targets: Any, listen: Any) -> None:
+        listen(NodeStarted("3", "3", "KSampler"))
+        listen(NodeStarted("3.end", "3", "StepEnd"))
+        raise Cancelled("cancelled")
+
+    monkeypatch.setattr("katz_graph.web.runner.runs.run_graph", interrupted)
+    told: list[JobEvent] = []
+    runs = runs_in(tmp_path, told.append)
+    runs.start(Order("a", {"3": {"class_type": "KSampler", "inputs": {}}}, ("3",)))
+    eventually(lambda: bool(ends(told)), 10)
+    (end,) = ends(told)
+    assert (end.status, end.interrupted) == ("cancelled", JobNode("3.end", "StepEnd", "3"))
+    runs.close(10)
 
 
 def expanding(name: str, nodes: Any, result: Any) -> NodeType:

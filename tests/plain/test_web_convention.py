@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
 
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
@@ -20,11 +21,14 @@ from katz_graph.web.events import (
     EncodedPicture,
     Ended,
     JobError,
+    JobNode,
     PlanMade,
     Started,
     Wrote,
 )
+from katz_graph.web.http.job_views import status_of
 from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.records import ENDED
 from katz_graph.web.live.channel import JobState, QueueView
 from katz_graph.web.live.comfy_channel import ConventionChannel
 
@@ -203,6 +207,27 @@ def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() ->
         message["data"] for message in messages if message["type"] == "execution_interrupted"
     )
     assert (interrupted["node_id"], interrupted["node_type"]) == ("7", "Tiles")
+
+
+@pytest.mark.defect(19)
+def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
+    """In its history, too, and to a client that has heard nothing of its nodes."""
+    prompt = {"7": {"class_type": "KSampler", "inputs": {}}}
+    stopped = JobNode("7.end", "StepEnd", "7")
+    ended = Ended("cancelled", 5.0, executed=("4",), interrupted=stopped)
+    job = replace(make_job(), prompt=prompt, started=1.0)
+    messages = Client(job).hear([Started(1.0), ended])
+    expected = {
+        "prompt_id": "job",
+        "timestamp": 5000,
+        "node_id": "7",
+        "node_type": "KSampler",
+        "executed": ["4"],
+    }
+    heard = [one["data"] for one in messages if one["type"] == "execution_interrupted"]
+    assert heard == [expected]
+    kept = status_of(replace(job, result=ENDED.validate_json(ENDED.dump_json(ended))))
+    assert dict(map(tuple, kept["messages"]))["execution_interrupted"] == expected
 
 
 def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:

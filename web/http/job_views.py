@@ -78,11 +78,7 @@ def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
     if result.status == "completed":
         yield "execution_success", ended
     elif result.status == "cancelled":
-        error = result.error
-        node = {
-            "node_id": error.node if error else "",
-            "node_type": error.node_type if error else "",
-        }
+        node = interrupted_node(job)
         yield "execution_interrupted", ended | node | {"executed": list(result.executed)}
     else:
         yield "execution_error", error_of(job)
@@ -104,6 +100,16 @@ def error_of(job: Job) -> dict[str, Any]:
         "current_inputs": {},
         "current_outputs": [],
     }
+
+
+def interrupted_node(job: Job, node: str = "", kind: str = "") -> dict[str, str]:
+    """Returns `node_id` and `node_type` of the node that ran when a job was cancelled; those given
+    where its result does not say.
+    """
+    stopped = job.result.interrupted if job.result is not None else None
+    if stopped is not None:
+        node, kind = stopped.display, stopped.node_type
+    return shown_node(job, node, kind)
 
 
 def shown_node(job: Job, node: str, kind: str) -> dict[str, str]:

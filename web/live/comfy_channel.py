@@ -15,7 +15,7 @@ from katz_graph.errors import InputError
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, Started
-from katz_graph.web.http.job_views import error_of, milliseconds, shown_node
+from katz_graph.web.http.job_views import error_of, interrupted_node, milliseconds
 from katz_graph.web.http.responses import json_text
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import JobState, NodeProgress, QueueView, Snapshot
@@ -190,12 +190,9 @@ class ConventionChannel:
         elif ended.status == "failed":
             yield _message("execution_error", error_of(job))
         else:
-            known = (
-                state.nodes[state.running[-1]]
-                if state is not None and state.running
-                else NodeProgress("")
-            )
-            node = shown_node(job, known.display, known.type)
+            # a runner that was killed could not say what ran
+            known = state.nodes[state.running[-1]] if state and state.running else NodeProgress("")
+            node = interrupted_node(job, known.display, known.type)
             yield _message(
                 "execution_interrupted", data | node | {"executed": list(ended.executed)}
             )

@@ -20,7 +20,15 @@ from katz_graph.files.folders import TEMP
 from katz_graph.picture.preview import as_jpeg
 from katz_graph.planner.report.describe import as_json
 from katz_graph.ui_results import Place
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Wrote
+from katz_graph.web.events import (
+    Cached,
+    ClientEvent,
+    EncodedPicture,
+    JobError,
+    JobNode,
+    PlanMade,
+    Wrote,
+)
 
 # seconds, at least, between two events of progress that are not the last; a picture brings what was
 # kept back
@@ -52,7 +60,7 @@ class JobReporter:
         self.behind: Callable[[Sequence[str]], Sequence[str]] = lambda cached: ()
         self._lock = threading.RLock()
         self._began = clock()
-        self._nodes: dict[str, str] = {}  # nodes that work, and what they are shown as
+        self._nodes: dict[str, events.NodeStarted] = {}  # nodes that work
         self._node = ""  # the one that began last
         self._waiting: list[events.NodeDone] | None = []  # cached ones before the first that runs
         self._progressed = -PACE
@@ -65,7 +73,8 @@ class JobReporter:
             match event:
                 case events.NodeStarted():
                     self.open()
-                    self._nodes[event.node], self._node = event.display, event.node
+                    self._nodes.pop(event.node, None)
+                    self._nodes[event.node], self._node = event, event.node
                     self._tell(event)
                 case events.NodeDone(cached=True):
                     self._was_cached(self._as_data(event))
@@ -152,17 +161,25 @@ class JobReporter:
             }
         self._tell(event)
 
+    @property
+    def running(self) -> JobNode | None:
+        """Returns the node that runs, of several the one that began last."""
+        with self._lock:
+            begun = next(reversed(self._nodes.values()), None)
+        return None if begun is None else JobNode(begun.node, begun.type, begun.display)
+
     # what goes on in them
 
     def _worker_of(self, shown: str) -> str:
         """Returns the running node that is shown as this one; without one, the latest begun."""
         return next(
-            (node for node, display in reversed(self._nodes.items()) if display == shown),
+            (node for node, begun in reversed(self._nodes.items()) if begun.display == shown),
             shown or self._node,
         )
 
     def _display_of(self, node: str) -> str:
-        return self._nodes.get(node, node)
+        begun = self._nodes.get(node)
+        return node if begun is None else begun.display
 
     def _progress(self, event: events.Progress) -> None:
         node = self._worker_of(event.node) if event.evaluations else event.node

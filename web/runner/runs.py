@@ -218,6 +218,7 @@ class Runs:
         if stopped:
             context.cancel()
         status, error = self._outcome(order, context, reporter)
+        interrupted = reporter.running if status == "cancelled" else None
         reporter.close()
         measured = context.measured
         return Ended(
@@ -231,6 +232,7 @@ class Runs:
             measured.predicted,
             measured.provenance.approximations,
             tuple(reporter.reused),
+            interrupted,
         )
 
     def _cache(self, order: Order) -> AbstractContextManager[ResultCache]:

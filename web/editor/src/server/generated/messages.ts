@@ -140,6 +140,7 @@ export interface Messages {
         predicted: number | null;
         approximations: string[];
         cached: string[];
+        interrupted?: JobNode | null;
         kind: "ended";
       } & {
         job: string;
@@ -756,12 +757,22 @@ export interface JobData {
         predicted: number | null;
         approximations: string[];
         cached: string[];
+        interrupted?: JobNode | null;
         kind: "ended";
       } & {
         job: string;
       })
     | null;
   state: RunningData | null;
+}
+/**
+ * Names a node that ran. `display` is the prompt's node that stands for a node of an
+ * expansion.
+ */
+export interface JobNode {
+  node: string;
+  node_type: string;
+  display: string;
 }
 /**
  * What follows from the events of a running job.
@@ -933,6 +944,7 @@ export interface EventFrame {
         predicted: number | null;
         approximations: string[];
         cached: string[];
+        interrupted?: JobNode | null;
         kind: "ended";
       } & {
         job: string;
