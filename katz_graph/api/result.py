@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from katz_graph.api.builder import Node, Output, node_id
 from katz_graph.errors import InputError, KatzError
 from katz_graph.executor.graph.lists import Listed, elements
-from katz_graph.files.folders import PICTURES
+from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.messages import listed, show
 from katz_graph.scope import ExecutionBlocker
 from katz_graph.ui_results import written
@@ -157,7 +157,7 @@ def pictures_of(
     """
     for ui in found.ui.values():
         files = written(context, {"images": ui.get("images", ())})
-        yield from (file for file in files if file.suffix.lower() in PICTURES)
+        yield from (file for file in files if file.suffix.lower() in PICTURE_ENDINGS)
     shown = {target for target, ui in found.ui.items() if ui.get("images")}
     yield from values_of(found, graph, types, "IMAGE", shown)
 

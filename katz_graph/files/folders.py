@@ -16,11 +16,11 @@ from urllib.parse import unquote, urlsplit
 from katz_graph.errors import InputError
 from katz_graph.files.entries import Entry, Skipped, entries_of
 from katz_graph.files.extra_paths import ExtraPaths
+from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.files.urls import NONE, FetchRule, is_remote, is_url, shown
 from katz_graph.files.weights import WEIGHT_ENDINGS, is_pickle, is_weights
 from katz_graph.messages import listed, show, suggest
 
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PICKLED = (
     "is a pickle, which can run code when it is opened, so it is never loaded; "
     "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
@@ -59,7 +59,7 @@ KINDS: Mapping[str, FolderKind] = {
     "unet": FolderKind(("diffusion_models", "unet"), marker="config.json"),
     "diffusers": FolderKind(("diffusers",), (), marker="model_index.json"),
     "configs": FolderKind(("configs",), (".yaml",)),
-    "input": FolderKind(("",), PICTURES),
+    "input": FolderKind(("",), PICTURE_ENDINGS),
     "latents": FolderKind(("",), (".latent",)),
 }
 USUAL = (
@@ -197,7 +197,14 @@ class Folders:
             raise InputError(
                 f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}"
             )
-        return None
+        return self._picture(kind, name) if _base(kind) == "input" else None
+
+    def _picture(self, kind: str, name: str) -> Path | None:
+        """Returns a file whose name does not say that it is a picture, as clients upload them."""
+        if any(part.startswith(".") for part in name.split("/")):
+            return None
+        found = (root / name for root in self._roots(kind))
+        return next((path for path in found if is_file(path)), None)
 
     def _may_be_on_hub(self, kind: str, name: str) -> bool:
         is_file = is_weights(name) or is_pickle(name)
@@ -294,8 +301,13 @@ def _folders_in(folder: Path) -> list[Entry]:
 
 
 def _holds(folder: Path, marker: str) -> bool:
+    return is_file(folder / marker)
+
+
+def is_file(path: Path) -> bool:
+    """Tells whether there is such a file; never raises."""
     try:
-        return (folder / marker).is_file()
+        return path.is_file()
     except (OSError, ValueError):  # a name that is too long, or holds a zero byte
         return False
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from katz_graph.errors import InputError, RunError
 from katz_graph.files.output_files import filled_prefix, write_numbered
+from katz_graph.files.picture_kinds import PICTURE_KINDS
 
 # grey of more than 8 bits: the value of white
 DEEP = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}
@@ -54,7 +55,7 @@ def load_channel(path: Path, channel: Channel) -> Tensor:
 def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
     frames: list[Image.Image] = []
     try:
-        with Image.open(path) as opened:
+        with Image.open(path, formats=tuple(PICTURE_KINDS)) as opened:
             for frame in ImageSequence.Iterator(opened):
                 upright = ImageOps.exif_transpose(frame)
                 if not frames or upright.size == frames[0].size:

@@ -17,6 +17,10 @@ from PIL import Image
 from starlette.testclient import TestClient
 from web_files import bomb, everything_below, file_server, picture
 
+from katz_graph.errors import InputError
+from katz_graph.files.folders import Folders
+from katz_graph.files.images import load_image
+from katz_graph.files.picture_kinds import PICTURE_KINDS
 from katz_graph.web.options import Limits
 
 
@@ -78,7 +82,9 @@ def test_uploads_go_where_the_type_says(server: TestClient, tmp_path: Path, plac
     [
         ("photo.jpg", "jpeg", "photo.jpg"),
         ("really a png.jpg", "png", "really a png.jpg"),
-        ("blob", "webp", "blob.webp"),
+        ("blob", "webp", "blob"),
+        ("photo.jfif", "jpeg", "photo.jfif"),
+        ("12.05. at noon", "png", "12.05. at noon"),
         ("page.html", "png", "page.html.png"),
         ("drawing.svg", "png", "drawing.svg.png"),
         (".hidden.png", "png", "hidden.png"),
@@ -134,7 +140,7 @@ WRONG = {
     "empty": b"",
     "svg": SVG,
     "html": b"<html><script>alert(1)</script>",
-    "gif": b"GIF89a" + b"\0" * 50,
+    "cut gif": b"GIF89a" + b"\0" * 50,
     "cut png": picture(size=(64, 64))[:80],
     "noise after a png's signature": b"\x89PNG\r\n\x1a\n" + b"\xff" * 200,
     "cut jpeg": picture("jpeg", size=(64, 64))[:-200],
@@ -527,3 +533,27 @@ def test_a_front_ends_page_may_run_the_scripts_that_stand_in_it(tmp_path: Path) 
         304,
         first.headers["content-security-policy"],
     )
+
+
+@pytest.mark.defect(15)
+@pytest.mark.parametrize("kind", PICTURE_KINDS)
+def test_every_kind_of_picture_is_uploaded_listed_shown_and_loaded(
+    server: TestClient, tmp_path: Path, kind: str
+) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (16, 8), (200, 10, 30)).save(file, kind)
+    names = [f"a{ending}" for ending in PICTURE_KINDS[kind].endings] + ["blob"]
+    folders = Folders((), tmp_path / "input", tmp_path / "output", paths=False)
+    for name in names:
+        assert upload(server, file.getvalue(), name).json()["name"] == name
+        shown = server.get("/view", params={"filename": name, "type": "input"})
+        assert shown.headers["content-type"] == PICTURE_KINDS[kind].media_type
+        assert shown.content == file.getvalue()
+        preview = server.get("/view", params={"filename": name, "type": "input", "preview": "webp"})
+        assert preview.headers["content-type"] == "image/webp"
+        pixels, _ = load_image(folders.resolve("input", name))
+        assert pixels.shape == (1, 8, 16, 3)
+    assert set(names) - set(folders.choices("input")) == {"blob"}
+    for name in ("../blob", ".hidden", "none"):
+        with pytest.raises(InputError):
+            folders.resolve("input", name)

@@ -12,11 +12,11 @@ from typing import IO, Literal
 
 from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
+from katz_graph.files.picture_kinds import PICTURE_KINDS
 from katz_graph.web.http.responses import Refusal
 
-# what can be uploaded; the first ending is the usual one
-ENDINGS = {"PNG": (".png",), "JPEG": (".jpg", ".jpeg"), "WEBP": (".webp",)}
-READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # what can be shown in another format
+READ = tuple(PICTURE_KINDS)
+SAME_AS = {"MPO": "JPEG"}  # of formats: a camera's JPEG that holds further views
 FRAMES = 1_000  # of an animation
 LONGEST_SIDE = 16_383  # of a WebP picture
 
@@ -26,17 +26,17 @@ SMALL: Preview = ("webp", 80)  # of a thumbnail
 
 
 def checked_format(file: IO[bytes], most_pixels: int) -> str:
-    """Returns PNG, JPEG or WEBP for a file that decodes to its end. Raises Refusal 400 when it is
-    none of them or damaged, 413 when it has too many pixels.
+    """Returns the kind, as in PICTURE_KINDS, of a file that decodes to its end. Raises Refusal 400
+    when it is none of them or damaged, 413 when it has too many pixels.
 
     The header is read before anything is decoded; the frames of an animation count together.
     """
     file.seek(0)
-    with _opened(file, tuple(ENDINGS), most_pixels, all_frames=True) as picture:
+    with _opened(file, READ, most_pixels, all_frames=True) as picture:
         for frame in range(getattr(picture, "n_frames", 1)):
             picture.seek(frame)
             picture.load()
-        return str(picture.format)
+        return SAME_AS.get(str(picture.format), str(picture.format))
 
 
 def shown(
@@ -72,7 +72,7 @@ def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
     with (
         original.open("rb") as file,
         _opened(file, READ, most_pixels) as picture,
-        _opened(mask, tuple(ENDINGS), most_pixels) as drawn,
+        _opened(mask, READ, most_pixels) as drawn,
     ):
         if picture.size != drawn.size:
             raise Refusal(

@@ -5,6 +5,7 @@ under a temporary name, and renames them when they are whole. Must not know rout
 from __future__ import annotations
 
 import errno
+import mimetypes
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from starlette.datastructures import FormData, UploadFile
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.files.output_files import take, unfinished
+from katz_graph.files.picture_kinds import PICTURE_ENDINGS, PICTURE_KINDS
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.messages import show
 from katz_graph.web.files.paths import (
@@ -33,7 +35,6 @@ from katz_graph.web.files.paths import (
     inside,
     parts_of,
 )
-from katz_graph.web.files.pictures import ENDINGS
 from katz_graph.web.http.bodies import Body, validated
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
@@ -47,7 +48,6 @@ UNWANTED = re.compile(
 NUMBERED = 16  # bytes that ` (1234)` and the like take
 SAME_NAMES = 10_000  # pictures of one name that are numbered
 COMPARED = 2**20  # bytes at once
-PICTURE_ENDINGS = tuple(ending for endings in ENDINGS.values() for ending in endings)
 
 
 class Reference(Body):
@@ -171,8 +171,9 @@ def disk_refusals() -> Iterator[None]:
 
 
 def picture_name(name: str, kind: str) -> str:
-    """Makes the name that a picture is kept under: replaces what could mislead, and ends it like a
-    picture. `kind`: as in `ENDINGS`.
+    """Makes the name that a picture is kept under: its own, without what could mislead. One that
+    says that it is another kind of file (`.html`) is ended like a picture of `kind`, as in
+    PICTURE_KINDS.
 
     Raises Refusal 400 when the name holds folders.
     """
@@ -180,8 +181,8 @@ def picture_name(name: str, kind: str) -> str:
         raise Refusal(400, "the name of an upload is a plain name; folders go into 'subfolder'")
     cleaned = UNWANTED.sub("_", name).strip(" .") or "image"
     stem, ending = os.path.splitext(cleaned)  # noqa: PTH122  (a Path would take the name apart once more)
-    if ending.lower() not in PICTURE_ENDINGS:
-        stem, ending = cleaned, ENDINGS[kind][0]
+    if ending.lower() not in PICTURE_ENDINGS and mimetypes.guess_type(cleaned)[0] is not None:
+        stem, ending = cleaned, PICTURE_KINDS[kind].endings[0]
     kept = (
         stem.encode()[: PART_BYTES - NUMBERED - len(ending)].decode(errors="ignore").rstrip(" .")
         + ending

@@ -13,16 +13,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import NotModifiedResponse
 
+from katz_graph.files.picture_kinds import HEAD_BYTES, PICTURE_KINDS, media_type_of
 from katz_graph.web.http.responses import Refusal
 
 SHOWN_AS = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".webp": "image/webp",
-    ".gif": "image/gif",
-    ".avif": "image/avif",
-    ".bmp": "image/bmp",
+    **{ending: kind.media_type for kind in PICTURE_KINDS.values() for ending in kind.endings},
     ".mp4": "video/mp4",
     ".webm": "video/webm",
     ".mov": "video/quicktime",
@@ -51,6 +46,9 @@ GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
 def stored_file(request: Request, path: Path, state: os.stat_result) -> Response:
     """Answers with an ordinary file, or the range asked for; 304 when the client has it."""
     media_type = SHOWN_AS.get(path.suffix.lower())
+    if not path.suffix:
+        with path.open("rb") as file:
+            media_type = media_type_of(file.read(HEAD_BYTES))
     answer = FileResponse(
         path,
         headers={**GUARDED, "ETag": tag_of(state)},

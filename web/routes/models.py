@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from katz_graph.errors import InputError
 from katz_graph.files.folders import PRESENT, SAME_AS, Folders
+from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.web.files.paths import file_state
 from katz_graph.web.http.file_responses import stored_file
 from katz_graph.web.http.responses import Refusal, json_answer
@@ -21,16 +22,7 @@ from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
 PRESENT_NAMES = {kind: name for name, kind in PRESENT.items()}
-PREVIEW_ENDINGS = (
-    ".preview.png",
-    ".preview.jpg",
-    ".preview.jpeg",
-    ".preview.webp",
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".webp",
-)
+PREVIEW_ENDINGS = (*(f".preview{ending}" for ending in PICTURE_ENDINGS), *PICTURE_ENDINGS)
 
 
 def router(state: State) -> APIRouter:

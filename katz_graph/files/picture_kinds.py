@@ -1,0 +1,47 @@
+"""Says which kinds of pictures there are: for uploads, lists of files, nodes that load pictures,
+previews, and what a browser is told. Must not know how they are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+HEAD_BYTES = 16  # by which `media_type_of` knows a picture
+
+
+@dataclass(frozen=True, slots=True)
+class PictureKind:
+    """A kind of pictures: the endings of its files, the usual one first, and what it begins with
+    (`magic` from byte `at` on).
+    """
+
+    endings: tuple[str, ...]
+    media_type: str
+    magic: tuple[bytes, ...]
+    at: int = 0
+
+
+PICTURE_KINDS: Mapping[str, PictureKind] = {
+    "PNG": PictureKind((".png", ".apng"), "image/png", (b"\x89PNG\r\n\x1a\n",)),
+    "JPEG": PictureKind((".jpg", ".jpeg", ".jfif", ".jpe"), "image/jpeg", (b"\xff\xd8\xff",)),
+    "WEBP": PictureKind((".webp",), "image/webp", (b"WEBP",), 8),
+    "GIF": PictureKind((".gif",), "image/gif", (b"GIF87a", b"GIF89a")),
+    "BMP": PictureKind((".bmp", ".dib"), "image/bmp", (b"BM",)),
+    "TIFF": PictureKind((".tif", ".tiff"), "image/tiff", (b"II*\0", b"MM\0*")),
+    "AVIF": PictureKind((".avif", ".avifs"), "image/avif", (b"ftypavif", b"ftypavis"), 4),
+}
+"""Lists the kinds by the names that Pillow has for them."""
+PICTURE_ENDINGS = tuple(ending for kind in PICTURE_KINDS.values() for ending in kind.endings)
+
+
+def media_type_of(head: bytes) -> str | None:
+    """Recognises a picture by its first HEAD_BYTES; None for anything else."""
+    return next(
+        (
+            kind.media_type
+            for kind in PICTURE_KINDS.values()
+            if head[kind.at :].startswith(kind.magic)
+        ),
+        None,
+    )
