@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Katz
+from command import Katz, use_threads
 from PIL import Image
 
 from katz_graph.bench.docs import with_plans
+from katz_graph.executor import start as starting
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,3 +81,31 @@ def test_the_guidance_of_the_document_runs_inside_the_loop(katz: Katz, pack: Pat
         pixels.append(Image.open(result.data["outputs"][0]).tobytes())
     plain, unbound, calm = pixels
     assert plain == unbound != calm
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Each command once, of the blocks that are not marked as ones that cannot run, in order."""
+    lines = (
+        line
+        for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+    )
+    return list(dict.fromkeys(tuple(shlex.split(line, comments=True)) for line in lines if line))
+
+
+@pytest.mark.defect(43)
+def test_commands_of_the_documents_run(
+    katz: Katz, pack: Path, costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder without a checkout. Samplers make two steps in place of twenty."""
+    use_threads(monkeypatch, starting, costs)
+    Path("vignette.json").write_text(blocks("nodes.md", "json")[0])
+    found = commands()
+    assert len(found) > 10
+    for program, command, *rest in found:
+        assert program == "katz", f"{program}: mark its block as not-run"
+        samples = command == "run" and "vignette.json" not in rest
+        quick = ["--set", "KSampler.steps=2"] if samples else []
+        result = katz(command, *rest, *quick)
+        assert result.code == 0, (command, rest, result.err)
