@@ -39,7 +39,7 @@ State = Any
 Warn = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # a key of dictionaries: hashed by identity
 class Aspect:
     """A part of the state. `read` gives a value that can be compared. `module`: looked at once that
     is loaded. `own`: each thread has its own. `said`: a change is reported.
