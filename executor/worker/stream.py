@@ -196,7 +196,7 @@ class CudaStream:
     def drain(self) -> None:
         try:
             if self._held:  # the last of them stands behind all others
-                self._held[-1][0].synchronize()  # type: ignore[no-untyped-call]
+                self._held[-1][0].synchronize()
         finally:
             self._held.clear()
 

@@ -17,7 +17,7 @@ def unused_bytes(device: torch.device) -> int:
     """Returns the bytes of a GPU that torch keeps and gives to the next tensors. What lies unused
     in the private pools of CUDA graphs is no part of it: only graphs may take that.
     """
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     number = torch.cuda.current_device() if device.index is None else device.index
     return sum(
