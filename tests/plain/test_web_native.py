@@ -290,7 +290,7 @@ def server() -> Iterator[Server]:
         [make_job()], ended=[make_job("old", status="completed"), make_job("hers", "eve", "failed")]
     )
     state = SimpleNamespace(
-        jobs=jobs, hub=make_hub(jobs, Limits(sockets=3)), options=SimpleNamespace(limits=Limits())
+        jobs=jobs, hub=make_hub(jobs, Limits(sockets=4)), options=SimpleNamespace(limits=Limits())
     )
     with TestClient(Starlette(routes=router(state).routes)) as client:  # type: ignore[arg-type]
         yield Server(client, jobs)
