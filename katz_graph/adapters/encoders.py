@@ -79,7 +79,12 @@ def text_parts(encoders: Iterable[Component]) -> Iterator[TextParts]:
             yield T5 if kind.width == "d_model" else kind.name, kind.packs
             continue
         open_clip = config(encoder).get("hidden_act", "quick_gelu") == "gelu"
-        own = CLIP_L if not open_clip else CLIP_G if kind.projects else CLIP_H
+        if not first:  # models with two CLIPs have CLIP-L and CLIP-G, in this order
+            own = CLIP_G
+        elif open_clip:
+            own = CLIP_G if kind.projects else CLIP_H
+        else:
+            own = CLIP_L
         yield *first, own
         first = ()
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from katz_graph.adapters.fit import check_loras
 from katz_graph.adapters.lora import read_lora
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, RunError
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.files.folders import MINI
 from katz_graph.files.urls import ANY
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_it_names_the_url(server: FileServer, context: RunCon
     def load(path: str) -> Any:
         return call("LoraLoaderModelOnly", context, model=model, lora_name=server.url(path))
 
-    with pytest.raises(InputError, match=f"^{server.url('none.safetensors')}: there is no such"):
+    with pytest.raises(RunError, match=f"^{server.url('none.safetensors')}: could not be fetched"):
         load("none.safetensors?token=secret")
     server.put("adapter_model.safetensors", LORA.read_bytes())
     with pytest.raises(InputError, match=r"adapter_config\.json beside it says how strong it is"):

@@ -240,12 +240,6 @@ def test_folders_that_are_something_else(pipeline, tmp_path):
     refused(lambda: pipeline_recipes(tmp_path), "model_index.json is missing")
     refused(lambda: pipeline_recipes(tmp_path / "nowhere"), "no such file or folder")
     refused(
-        lambda: pipeline_recipes(pipeline / "unet" / WEIGHTS),
-        WEIGHTS,
-        "this is a UNet, expected a checkpoint",
-        "UNETLoader",
-    )
-    refused(
         lambda: controlnet_recipe(pipeline / "unet" / WEIGHTS),
         WEIGHTS,
         "this is a UNet, expected a ControlNet",
