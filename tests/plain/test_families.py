@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 FAMILIES = "katz_graph/models/families/"
 COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
 WORDS = {  # file -> words of somebody else's vocabulary that it must spell
+    "katz_graph/adapters/naming.py": {"unet"},  # kohya's prefix for networks of every family
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by its name
     # values of the node AlignYourStepsScheduler

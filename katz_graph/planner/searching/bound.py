@@ -26,7 +26,9 @@ Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 
 max_operations_for_pairs = 16
-"""Up to so many operations the one-machine bound tries every pair of a start and a remainder."""
+"""Up to so many operations the one-machine bound tries every pair of a start and a remainder, and
+the search places operations one by one.
+"""
 rounding = 1e-12  # seconds
 
 

@@ -15,7 +15,7 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.provenance import STALE_CONTROLNET
 from katz_graph.planner.passes.decompose import Tree
 from katz_graph.planner.region import stage_of
-from katz_graph.planner.searching.bound import Bounds
+from katz_graph.planner.searching.bound import Bounds, max_operations_for_pairs
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
 from katz_graph.planner.searching.placement_rules import PlacementRules
 
@@ -141,9 +141,8 @@ class Space:
             for one in together
             if all(device in self._sites.allowed[name] for name, device in one.items())
         ]
-        found = (
-            placements(items, self._sites, self._partial_seconds) for items in (chains, single)
-        )
+        beams = (chains, single) if len(names) <= max_operations_for_pairs else (chains,)
+        found = (placements(items, self._sites, self._partial_seconds) for items in beams)
         for placement in chain(alone, *found):
             yield Candidate(tuple(placement[name] for name in names), self._owner(placement))
 
