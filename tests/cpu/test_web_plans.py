@@ -19,6 +19,7 @@ from katz_graph.executor.planning import plan_region
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow
+from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
@@ -74,7 +75,7 @@ def registry() -> Registry:
 
 
 def plans_of(engine: Engine, registry: Registry) -> Plans:
-    return Plans(engine, registry, Folders(), 30.0, print)  # type: ignore[arg-type]
+    return Plans(engine, registry, Folders(), ProcessState(), 30.0, print)  # type: ignore[arg-type]
 
 
 def in_thread(made: Plans, asked: MakePlan) -> Future[PlannedGraph]:
@@ -224,7 +225,7 @@ def test_what_a_node_on_the_way_writes_is_in_no_one_s_folder(
         "inputs": {**sampler, "latent_image": ["again", 0]},
     }
     output = tmp_path / "output"
-    plans = Plans(Engine(), registry, Folders(output=output), 30.0, print)  # type: ignore[arg-type]
+    plans = Plans(Engine(), registry, Folders(output=output), ProcessState(), 30.0, print)  # type: ignore[arg-type]
     made = plans.enter(replace(asked, prompt=prompt, targets=("second",)))()
     assert len(made.plans) == 2 and made.notes == ()
     assert not output.exists() or not list(output.rglob("*"))

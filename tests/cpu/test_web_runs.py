@@ -20,6 +20,7 @@ from katz_graph.errors import Cancelled, DeviceGone
 from katz_graph.events import NodeStarted
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import Folders
+from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import Device
 from katz_graph.node import Node
 from katz_graph.node.types import NodeType
@@ -54,7 +55,7 @@ def runs_in(
 ) -> Runs:
     folders = Folders((folder,), folder, folder)
     place = RunnerDevices(
-        Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000
+        Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000, ProcessState()
     )  # type: ignore[arg-type]
     return Runs(place, tell, UncommittedFiles(), wear_out)
 
