@@ -104,7 +104,7 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
 ) -> None:
     monkeypatch.setattr(
         "katz_graph.web.runner.runs.run_graph",
-        lambda graph, context, *rest: context.check_cancelled(),
+        lambda graph, context, *rest, **named: context.check_cancelled(),
     )
     told: list[JobEvent] = []
     held, may = threading.Event(), threading.Event()
