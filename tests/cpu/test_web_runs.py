@@ -128,7 +128,9 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
 def test_a_cancelled_job_says_which_node_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(graph: Any, context: Any, cache: Any, targets: Any, listen: Any) -> None:
+    def interrupted(
+        graph: Any, context: Any, cache: Any, targets: Any, listen: Any, **_: Any
+    ) -> None:
         listen(NodeStarted("3", "3", "KSampler"))
         listen(NodeStarted("3.end", "3", "StepEnd"))
         raise Cancelled("cancelled")
