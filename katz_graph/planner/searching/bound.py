@@ -25,11 +25,11 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 
-max_operations_for_pairs = 16
+MAX_OPERATIONS_FOR_PAIRS = 16
 """Up to so many operations the one-machine bound tries every pair of a start and a remainder, and
 the search places operations one by one.
 """
-rounding = 1e-12  # seconds
+ROUNDING_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,16 +373,16 @@ def _longest(timed: _Timed) -> Floats:
 def _one_machine(devices: Integers, shares: Floats, starts: Floats, remainders: Floats) -> Floats:
     """Returns the largest one-machine bound of any device. All arrays: [operations, placements]."""
     best = np.zeros(devices.shape[1])
-    pairs = len(devices) <= max_operations_for_pairs
+    pairs = len(devices) <= MAX_OPERATIONS_FOR_PAIRS
     for first, start in enumerate(starts):
-        later = (devices == devices[first]) & (starts >= start - rounding) & (remainders >= 0)
+        later = (devices == devices[first]) & (starts >= start - ROUNDING_S) & (remainders >= 0)
         if not pairs:
             load = np.where(later, shares, 0.0).sum(axis=0)
             left = np.where(later, remainders, np.inf).min(axis=0)
             best = np.maximum(best, np.where(later[first], start + load + left, 0.0))
             continue
         for last, left in enumerate(remainders):
-            both = later & (remainders >= left - rounding)
+            both = later & (remainders >= left - ROUNDING_S)
             load = np.where(both, shares, 0.0).sum(axis=0)
             best = np.maximum(best, np.where(both[last], start + load + left, 0.0))
     return best

@@ -17,9 +17,9 @@ from katz_graph.models.text.recipe import prompts
 from katz_graph.planner.region import stage_of
 from katz_graph.recipe import ModelRecipe
 
-measuring_noise = 0.1
+MEASURING_NOISE = 0.1
 """Links whose rates differ by no more than this share of the larger count as equal."""
-max_enumerated_modules = 12
+MAX_ENUMERATED_MODULES = 12
 """Of so many modules every set is looked at: to know whether two devices hold the same ones."""
 
 
@@ -194,7 +194,7 @@ class PlacementRules:
 
 def _subset_sums(sizes: tuple[float, ...]) -> frozenset[float] | None:
     """Returns the bytes of every set of modules; None for too many modules."""
-    if len(sizes) > max_enumerated_modules:
+    if len(sizes) > MAX_ENUMERATED_MODULES:
         return None
     sums = {0.0}
     for size in sizes:
@@ -204,7 +204,7 @@ def _subset_sums(sizes: tuple[float, ...]) -> frozenset[float] | None:
 
 def _near(one: float, other: float) -> bool:
     """Returns true if two measured rates or latencies differ by no more than measuring noise."""
-    return one == other or abs(one - other) <= measuring_noise * max(one, other)
+    return one == other or abs(one - other) <= MEASURING_NOISE * max(one, other)
 
 
 def _module(operation: Operation) -> Hashable:

@@ -21,17 +21,17 @@ from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.searching.space import Space
 from katz_graph.planner.simulation.simulate import simulate
 
-max_timed_of_all, max_timed_of_beam = 240, 60
+MAX_TIMED_OF_ALL, MAX_TIMED_OF_BEAM = 240, 60
 """Candidates that are timed at most, of those without delays and of those with delays: where all
 placements are enumerated, so that the bounds prove the best one, and where a beam begins from them.
 """
-min_timed = 4
+MIN_TIMED = 4
 """Candidates that are timed even if their bounds are above the best time: to compare with."""
-max_starts = 8
+MAX_STARTS = 8
 """Best candidates that moves begin from."""
-max_moves_timed = 60
+MAX_MOVES_TIMED = 60
 """Candidates that are timed at most while operations are moved."""
-max_timed_per_round = 6
+MAX_TIMED_PER_ROUND = 6
 """Neighbours of each kind that are timed in one round, those with the least bound."""
 BETTER = 1 - 1e-6
 EQUAL = 1.01  # times within this factor count as equal: predictions are not better than that
@@ -58,7 +58,7 @@ class _Search:
             if batching is None or len(bench.program.target.devices) == 1
             else (batching,)
         )
-        self._max_timed = max_timed_of_all if self._space.all_enumerated else max_timed_of_beam
+        self._max_timed = MAX_TIMED_OF_ALL if self._space.all_enumerated else MAX_TIMED_OF_BEAM
         self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
 
     def run(self) -> list[Timed]:
@@ -70,7 +70,7 @@ class _Search:
             return [one for timed in self._found.values() for one in timed]
         for start in sorted(
             (timed[0] for timed in self._found.values()), key=lambda one: one.seconds
-        )[:max_starts]:
+        )[:MAX_STARTS]:
             self._climb(start)
         return [one for timed in self._found.values() for one in timed]
 
@@ -84,7 +84,7 @@ class _Search:
         least = np.sort(bounds)
         timed = 0
         while timed < len(order) and (
-            timed < min_timed or (timed < self._max_timed and least[timed] < self._best() * BETTER)
+            timed < MIN_TIMED or (timed < self._max_timed and least[timed] < self._best() * BETTER)
         ):
             self._time(order[timed])
             timed += 1
@@ -97,13 +97,13 @@ class _Search:
 
     def _climb(self, start: Timed) -> None:
         """Moves from a candidate to a faster one near it, for as long as there is one."""
-        current, limit = start, len(self._found) + max_moves_timed // max_starts
+        current, limit = start, len(self._found) + MAX_MOVES_TIMED // MAX_STARTS
         while len(self._found) < limit:
             promising: list[Candidate] = []
             for kind in self._space.near(current.candidate):
                 fresh = [one for one in kind if one not in self._found]
                 bounds = self._bench.least_seconds(fresh, current.seconds)
-                order = np.argsort(bounds, kind="stable")[:max_timed_per_round]
+                order = np.argsort(bounds, kind="stable")[:MAX_TIMED_PER_ROUND]
                 promising += [
                     fresh[place] for place in order if bounds[place] < current.seconds * BETTER
                 ]

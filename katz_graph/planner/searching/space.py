@@ -15,22 +15,22 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.provenance import STALE_CONTROLNET
 from katz_graph.planner.passes.decompose import Tree
 from katz_graph.planner.region import stage_of
-from katz_graph.planner.searching.bound import Bounds, max_operations_for_pairs
+from katz_graph.planner.searching.bound import MAX_OPERATIONS_FOR_PAIRS, Bounds
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
 from katz_graph.planner.searching.placement_rules import PlacementRules
 
-max_enumerated = 10_000
+MAX_ENUMERATED = 10_000
 """Up to so many placements of single operations are all generated; beyond, a beam of them."""
-glued_share = 0.01
+GLUED_SHARE = 0.01
 """Of an evaluation's work: an item with less goes with the item that reads it."""
-max_grown = 4000
-"""Partial placements that a beam grows to before it is cut to `beam_width`."""
-beam_width = 200
-max_pair_moves = 1000
+MAX_GROWN = 4000
+"""Partial placements that a beam grows to before it is cut to `BEAM_WIDTH`."""
+BEAM_WIDTH = 200
+MAX_PAIR_MOVES = 1000
 """Up to so many moves of two operations to any two devices are neighbours of a candidate; beyond,
 those of an operation and its reader to one device.
 """
-max_delay_subsets = 3
+MAX_DELAY_SUBSETS = 3
 """Up to so many ControlNet operations that cross devices, each set of them may be delayed; beyond,
 all or none to begin with.
 """
@@ -57,7 +57,7 @@ class Space:
         }
         self._branches = self._stages_of_branches()
         count = len(self._sites.devices) ** len(bench.names)
-        self.all_enumerated = count <= max_enumerated
+        self.all_enumerated = count <= MAX_ENUMERATED
         """True if `beginnings` are all placements and owners."""
 
     def beginnings(self) -> list[Candidate]:
@@ -94,7 +94,7 @@ class Space:
         devices = self._sites.devices
         moves = [{name: device} for name in names for device in devices]
         pairs = list(combinations(names, 2))
-        if len(pairs) * len(devices) ** 2 <= max_pair_moves:
+        if len(pairs) * len(devices) ** 2 <= MAX_PAIR_MOVES:
             moves += [
                 dict(zip(pair, homes, strict=True))
                 for pair in pairs
@@ -141,7 +141,7 @@ class Space:
             for one in together
             if all(device in self._sites.allowed[name] for name, device in one.items())
         ]
-        beams = (chains, single) if len(names) <= max_operations_for_pairs else (chains,)
+        beams = (chains, single) if len(names) <= MAX_OPERATIONS_FOR_PAIRS else (chains,)
         found = (placements(items, self._sites, self._partial_seconds) for items in beams)
         for placement in chain(alone, *found):
             yield Candidate(tuple(placement[name] for name in names), self._owner(placement))
@@ -232,7 +232,7 @@ class Space:
 @cache
 def _subsets(names: frozenset[str]) -> list[frozenset[str]]:
     """Returns the sets of `names` that may be delayed at the same time, without the empty one."""
-    if len(names) > max_delay_subsets:
+    if len(names) > MAX_DELAY_SUBSETS:
         return [names]
     return [
         frozenset(some) for size in range(1, len(names) + 1) for some in combinations(names, size)
@@ -255,7 +255,7 @@ def items_of(
             known |= set(fresh)
             found += [fresh] if fresh else []
     total = sum(seconds(name) for item in found for name in item)
-    found = _glued(program, found, lambda item: sum(map(seconds, item)) < glued_share * total)
+    found = _glued(program, found, lambda item: sum(map(seconds, item)) < GLUED_SHARE * total)
     found = [part for item in found for part in _by_pins(item, sites)]
     return sorted(found, key=lambda item: -sum(map(seconds, item)))
 
@@ -335,15 +335,15 @@ def placements(
     """Returns operation -> device for every placement that meets pins and memory and differs by
     more than interchangeable devices.
 
-    Beyond `max_enumerated` in all, keeps the best of a beam by `score` of what is placed so far.
+    Beyond `MAX_ENUMERATED` in all, keeps the best of a beam by `score` of what is placed so far.
     """
     classes = sites.classes()
     found: list[dict[str, str]] = [{}]
-    few = len(sites.devices) ** len(items) <= max_enumerated
+    few = len(sites.devices) ** len(items) <= MAX_ENUMERATED
     for item in items:
-        if not few and len(found) * len(sites.devices) > max_grown:
+        if not few and len(found) * len(sites.devices) > MAX_GROWN:
             scores = score(found)
-            best = sorted(range(len(found)), key=scores.__getitem__)[:beam_width]
+            best = sorted(range(len(found)), key=scores.__getitem__)[:BEAM_WIDTH]
             found = [found[place] for place in best]
         found = [grown for partial in found for grown in _grown(partial, item, sites, classes)]
     return found

@@ -15,7 +15,7 @@ from katz_graph.planner.queries import WeightSwitch, switches, weight_sets
 from katz_graph.recipe import ModelRecipe
 
 LONGEST_BLOCK = 8  # evaluations of a repeating pattern
-simulated_repeats, steady_repeats = 12, 4
+SIMULATED_REPEATS, STEADY_REPEATS = 12, 4
 """Repeats of a pattern that are simulated where evaluations read values of earlier ones, and the
 last of these, which the others are extrapolated from: such a pipeline takes a while to fill.
 """
@@ -134,7 +134,7 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
     repeat behind the first takes the same time: two stay.
     """
     carried = any(variant.carried for variant in program.variants)
-    most, steady = (simulated_repeats, steady_repeats) if carried else (2, 1)
+    most, steady = (SIMULATED_REPEATS, STEADY_REPEATS) if carried else (2, 1)
     numbers = {
         index: number
         for number, variant in enumerate(program.variants)
