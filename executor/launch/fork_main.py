@@ -17,14 +17,15 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from katz_graph.executor.launch.fork_server import LONGEST
 from katz_graph.executor.launch.worker_main import begin, run_worker
 from katz_graph.files.settings import prepare_to_compute
+from katz_graph.host.environment import environment
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.ipc.child import PYTHON, kill_session
 from katz_graph.ipc.child_main import end_with
@@ -53,21 +54,11 @@ def main() -> None:
     ForkLoop(control, threads).serve()
 
 
-@contextmanager
-def hidden_gpus() -> Iterator[None]:
+def hidden_gpus() -> AbstractContextManager[None]:
     """Hides GPUs from torch: it answers that there are none without asking NVML or CUDA's runtime,
     which would start threads or leave this process unfit to be forked. Nothing of the answer stays.
     """
-    before = {name: os.environ.get(name) for name in NO_GPUS}
-    os.environ.update(NO_GPUS)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return environment(NO_GPUS)
 
 
 class ForkLoop:

@@ -10,14 +10,13 @@ the second.
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -36,6 +35,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.host.environment import environment
 from katz_graph.ir.region import Region
 from katz_graph.models.fetching.file_cache import remote_identity
 
@@ -220,19 +220,9 @@ def slow_store(files: Sequence[Path]) -> Iterator[int]:
             process.kill()
 
 
-@contextmanager
-def _cache(folder: Path) -> Iterator[None]:
+def _cache(folder: Path) -> AbstractContextManager[None]:
     """Has files be fetched to a folder of the bench, by this process and those that it starts."""
-    before: Mapping[str, str | None] = {"KATZ_CACHE": os.environ.get("KATZ_CACHE")}
-    os.environ["KATZ_CACHE"] = str(folder)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return environment({"KATZ_CACHE": str(folder)})
 
 
 def _upper(ratios: Sequence[float]) -> float:

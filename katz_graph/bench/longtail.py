@@ -9,13 +9,11 @@ same requests through the same policy says.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -42,6 +40,7 @@ from katz_graph.bench.trace_requests import Service, requests
 from katz_graph.eviction import POLICIES
 from katz_graph.files.folders import MINI
 from katz_graph.files.settings import FETCHED_GB, GB
+from katz_graph.host.environment import environment
 from katz_graph.models.loading.identity import read_header
 
 GROWTH_BOUND = 0.02  # of memory
@@ -98,7 +97,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         wanted = chosen(loras, scale.total)
         with (
             slow_store(loras) as port,
-            _environment({FETCHED_GB: str(on_disk / GB)}),
+            environment({FETCHED_GB: str(on_disk / GB)}),
             serving(
                 folder / "server",
                 *("--devices", "cpu*2"),
@@ -252,18 +251,3 @@ def _figures(server: Served, device: str) -> Mapping[str, float]:
 def _bytes(path: Path) -> int:
     """Returns the bytes of a file's tensors."""
     return path.stat().st_size - 8 - len(read_header(path)[0])
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
