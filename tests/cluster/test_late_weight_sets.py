@@ -25,6 +25,7 @@ from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.program import LateLoras
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -143,6 +144,18 @@ def drawn(models: Models, case: Sampled) -> Region:
     return bind(Graph(nodes), "end")
 
 
+def _held(late: LateLoras | None, case: Sampled, models: Models) -> LateLoras:
+    """Keeps the held LoRAs: the others must be there before the first evaluation, however slowly a
+    busy machine reads them.
+    """
+    assert late is not None
+    held = {str(models.loras[number]) for number in case.held}
+    bits = [bit for bit, file in enumerate(late.files) if file.path in held]
+    return LateLoras(
+        *(tuple(of[bit] for bit in bits) for of in (late.files, late.waits, late.affects))
+    )
+
+
 def late(engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed: int) -> Tensor:
     """Samples where the held LoRAs come at their evaluation, with operations anywhere."""
     region = drawn(models, case)
@@ -152,6 +165,7 @@ def late(engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed
     program = plan_region(
         region, Target(devices, engine.cluster.links, pins, allowed, batching=False)
     )
+    program = replace(program, late=_held(program.late, case, models))
     gates = [shelf.hold(models.loras[number]) for number in case.held]
 
     def release() -> None:
