@@ -89,7 +89,7 @@ test("P1.19 names of embeddings and LoRAs are completed in a prompt; comments st
   await page.keyboard.press("Control+Enter");
   const sent = (await sending).postDataJSON().prompt.nodes;
   const value = sent.find(({ id }: { id: number }) => id === 2).widgets_values[0];
-  expect(value).toBe("a red star\n");
+  expect(value).toBe("a red star\n\n");
   await page.getByRole("main").press("Control+z");
   await expect(page.getByRole("button", { name: "Redo" })).toHaveAttribute("title", /set text/);
 });
