@@ -17,7 +17,7 @@ from katz_graph.checks.validate import check_node
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings
-from katz_graph.formats.api import to_api
+from katz_graph.formats.api import to_api, with_defaults
 from katz_graph.graph import Graph as FrozenGraph
 from katz_graph.graph import Link, NodeCall
 from katz_graph.messages import node_name, suggest
@@ -120,7 +120,9 @@ class Graph:
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the workflow in the API format, which any client takes."""
         Path(path).write_text(
-            json.dumps(to_api(self.graph), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            json.dumps(to_api(with_defaults(self.graph, self._types)), indent=2, ensure_ascii=False)
+            + "\n",
+            encoding="utf-8",
         )
 
     def __getattr__(self, name: str) -> Callable[..., AddedNode]:

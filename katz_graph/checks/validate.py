@@ -59,15 +59,17 @@ def check(
     folders: Folders | None = None,
     rules: Mapping[ProblemKind, Rule] = RULES,
     targets: Iterable[str] | None = None,
+    defaults: bool = True,
 ) -> Checked:
     """Finds all problems of a graph, and checks its literals. Without `folders`, names of files are
-    not checked.
+    not checked. Without `defaults` a value that is absent or null is missing, as in ComfyUI's API
+    prompts.
 
     `targets` are the nodes to run: every output node unless told. InputError for one that does not
     exist.
     """
     order = {identifier: number for number, identifier in enumerate(graph.nodes)}
-    single = _SingleNodes(graph, types, folders)
+    single = _SingleNodes(graph, types, folders, defaults)
     checked = Graph(
         {identifier: single.node(identifier, call) for identifier, call in graph.nodes.items()}
     )
@@ -161,8 +163,11 @@ def readers(sources: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]
 class _SingleNodes:
     """Checks each node on its own, and the links it reads."""
 
-    def __init__(self, graph: Graph, types: Types, folders: Folders | None) -> None:
+    def __init__(
+        self, graph: Graph, types: Types, folders: Folders | None, defaults: bool = True
+    ) -> None:
         self.graph, self.types, self.folders = graph, types, folders
+        self._defaults = defaults
         self.problems: list[Problem] = []
         self.unsound: set[str] = set()  # nodes of unknown type or with links that lead nowhere
         self.sources: dict[str, list[str]] = {}  # for each node, those that it reads
@@ -211,7 +216,11 @@ class _SingleNodes:
                 ):
                     report(fault, name, message)
                 inputs[name] = value
-            elif expected is not None and (value is not None or expected.required):
+            elif (
+                kind is not None
+                and expected is not None
+                and (value is not None or self._must_be_given(kind, expected))
+            ):
                 try:
                     inputs[name] = self._literal(
                         value, expected, kind is not None and name in kind.unchecked
@@ -235,9 +244,14 @@ class _SingleNodes:
                     "warning",
                 )
         for name, missing in kind.inputs.items() if kind else ():
-            if missing.required and name not in call.inputs:
+            if name not in call.inputs and self._must_be_given(kind, missing):
                 report("missing_input", name, f"is missing; expected {_expected_source(missing)}")
         return NodeCall(call.type, inputs, call.title)
+
+    def _must_be_given(self, kind: NodeType | None, expected: Input) -> bool:
+        if self._defaults or kind is None:
+            return expected.required
+        return kind.is_always_sent(expected) and expected.shown_for is None
 
     def _link(
         self, reader: str, link: Link, expected: Input | None

@@ -17,7 +17,7 @@ from rich.markup import escape
 from katz_graph.cli.options import ConvertOptions
 from katz_graph.errors import InputError, RunError
 from katz_graph.files.folders import Folders
-from katz_graph.formats.api import to_api
+from katz_graph.formats.api import to_api, with_defaults
 from katz_graph.formats.object_info import read_object_info
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import Signatures, signatures, titled, unknown_types
@@ -48,6 +48,8 @@ def convert(source: Path, target: Path, options: ConvertOptions) -> None:
     try:
         for sampler in options.unfold:
             workflow = _unfolded(workflow, sampler, registry, settings.folders())
+        if to == "api" and not workflow.is_prompt:
+            workflow = replace(workflow, graph=with_defaults(workflow.graph, registry))
         document = WRITERS[to](workflow, known)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None

@@ -27,7 +27,7 @@ from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.events import NodeDone, Progress, Warned
 from katz_graph.files.folders import TEMP
 from katz_graph.files.settings import Settings
-from katz_graph.formats.api import to_api
+from katz_graph.formats.api import to_api, with_defaults
 from katz_graph.formats.object_info import from_object_info
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import Signatures, signatures, unknown_types
@@ -105,6 +105,8 @@ def _prepared(
         notes.append(
             f"warning: run options that are the server's to decide were left out: {listed(decided)}"
         )
+    if not workflow.is_prompt:
+        graph = with_defaults(graph, registry)
     return replace(workflow, graph=graph), known, notes
 
 

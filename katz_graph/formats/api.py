@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.messages import one_line, shorten, show
+from katz_graph.node.types import NodeType
 
 LITERAL = "__value__"  # {"__value__": [...]} is a list that is no link
 
@@ -36,6 +39,26 @@ def from_api(document: Any) -> Graph:
 def to_api(graph: Graph) -> dict[str, Any]:
     """Writes the API document of a graph; `from_api` of it is the graph again."""
     return {identifier: _written(call) for identifier, call in graph.nodes.items()}
+
+
+def with_defaults(graph: Graph, types: Mapping[str, NodeType]) -> Graph:
+    """Returns the graph with the defaults of widgets that have no value: an API prompt must have
+    them.
+    """
+
+    def filled(call: NodeCall) -> NodeCall:
+        kind = types.get(call.type)
+        defaults = {
+            name: port.default
+            for name, port in (kind.inputs.items() if kind else ())
+            if port.knob
+            and port.default is not None
+            and port.shown_for is None
+            and call.inputs.get(name) is None
+        }
+        return replace(call, inputs={**call.inputs, **defaults}) if defaults else call
+
+    return Graph({identifier: filled(call) for identifier, call in graph.nodes.items()})
 
 
 def _node(identifier: str, node: Any, problems: list[str]) -> NodeCall:

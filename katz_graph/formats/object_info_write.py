@@ -83,7 +83,7 @@ def _groups(
     groups: dict[str, dict[str, Any]] = {"required": {}}
     ports = list(ports)
     for port in ports:
-        required = "required" if _counts_as_required(kind, port) else "optional"
+        required = "required" if kind.is_always_sent(port) else "optional"
         if port.grows is None:
             groups.setdefault(required, {})[port.own_name] = _config(kind, port, folders)
         else:
@@ -155,14 +155,6 @@ def plain(value: Any, depth: int = 0) -> Any:
     if depth < DEEPEST and isinstance(value, (list, tuple)):
         return [one for one in (plain(one, depth + 1) for one in value) if one is not NOTHING]
     return NOTHING
-
-
-def _counts_as_required(kind: NodeType, port: Input) -> bool:
-    """Decides whether an input is required. In ComfyUI a widget with a default still is: an editor
-    always sends it. Packs have said it themselves.
-    """
-    native = kind.instance is None
-    return port.required or (native and port.knob and port.default is not None)
 
 
 def _native_options(port: Input) -> dict[str, Any]:

@@ -76,10 +76,14 @@ def parse_workflow(
 
 def _parse(document: Any, known: Signatures, sending: Sending | None) -> Workflow:
     if not isinstance(document, Mapping):
-        return Workflow(from_api(document))
+        return Workflow(from_api(document), is_prompt=True)
     if is_native(document):
         return from_native(document)
-    return from_ui(document, known, sending) if is_ui(document) else Workflow(from_api(document))
+    return (
+        from_ui(document, known, sending)
+        if is_ui(document)
+        else Workflow(from_api(document), is_prompt=True)
+    )
 
 
 def _found(file: Path) -> Path:
@@ -156,6 +160,8 @@ def _workflow(found: Carried, known: Signatures, sending: Sending | None) -> Wor
         workflow = _parse(found.document, known, sending)
     except InputError as error:
         raise inside(error) if found.in_picture else error from None
+    if found.in_picture:  # of a graph that may have been built without its defaults
+        workflow = replace(workflow, is_prompt=False)
     return workflow if found.editor is None else _with_surroundings(workflow, found.editor, known)
 
 

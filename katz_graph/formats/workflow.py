@@ -35,6 +35,8 @@ class Workflow:
     source: str = ""
     notes: tuple[str, ...] = ()
     typed: Mapping[str, str] | None = None
+    is_prompt: bool = False
+    """True for an API prompt, as clients send it: no default stands for a value that is absent."""
 
 
 def is_native(document: Mapping[str, Any]) -> bool:

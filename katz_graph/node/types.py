@@ -179,6 +179,13 @@ class NodeType:
             and (choice is None or choice in port.shown_for.choices)
         ]
 
+    def is_always_sent(self, port: Input) -> bool:
+        """Returns true if ComfyUI's API prompts must have a value for the input: also for a widget
+        with a default, since editors always send it. Packs declare that themselves.
+        """
+        native = self.instance is None
+        return port.required or (native and port.knob and port.default is not None)
+
     def takes(self, name: str, value: Any) -> bool:
         """Tells whether an input that a graph gives, literal or link, reaches `run`."""
         declared = name in self.inputs or name in self.unlisted

@@ -29,7 +29,7 @@ def test_targets() -> None:
     with pytest.raises(InputError, match='node "99" is to be run'):
         run(SUM, targets=["99"])
     with pytest.raises(InputError, match="no output node"):
-        run({"1": node("Number")})
+        run({"1": node("Number", value=0)})
     with pytest.raises(InputError, match="no output node"):
         run(SUM, targets=[])
 

@@ -94,7 +94,7 @@ def test_links() -> None:
     wrong = only(
         {
             "1": node("UseThing", thing=["2", 0]),
-            "2": node("Number"),
+            "2": node("Number", value=0),
             "3": node("Save", value=["1", 0]),
         }
     )
@@ -103,7 +103,7 @@ def test_links() -> None:
         "input_name": "thing", "input_config": ["THING", {}], "linked_node": ["2", 0], "received_type": "INT"
     }  # fmt: skip
     for link in (["77", 0], ["2", 1], ["2", -1]):
-        dead = only({"1": node("Save", value=link), "2": node("Number")})
+        dead = only({"1": node("Save", value=link), "2": node("Number", value=0)})
         assert (dead["type"], dead["extra_info"]["linked_node"]) == ("bad_linked_input", link)
     literal = only({"1": node("UseThing", thing=5), "3": node("Save", value=["1", 0])})
     assert (literal["type"], literal["extra_info"]["received_value"]) == ("bad_linked_input", 5)
@@ -133,7 +133,7 @@ def test_only_the_outputs_that_depend_on_a_node_are_named() -> None:
         "2": node("Echo", value=["1", 0]),
         "3": node("Save", value=["2", 0]),
         "4": node("Save", value=["1", 1]),
-        "5": node("Number"),
+        "5": node("Number", value=0),
         "6": node("Save", value=["5", 0]),
         "7": node("Save"),
     }
@@ -172,7 +172,7 @@ def test_a_type_that_is_not_installed(document: dict[str, Any]) -> None:
 
 
 def test_no_output() -> None:
-    found = prompt_error(check(from_api({"1": node("Number")}), TYPES))
+    found = prompt_error(check(from_api({"1": node("Number", value=0)}), TYPES))
     assert found is not None and found["type"] == "prompt_no_outputs" and "Save" in found["details"]
 
 

@@ -32,7 +32,7 @@ def test_an_expansion_as_packs_give_it() -> None:
 
     kind = pack_class(expand, {"x": ("INT",)}, returns=("INT", "STRING"))
     document = {
-        "0": node("Number"),
+        "0": node("Number", value=0),
         "1": node("Made", x=4),
         "2": node("Save", value=["1", 0]),
         "3": node("Save", value=["1", 1]),

@@ -142,5 +142,5 @@ def test_a_union_takes_literals_unconverted_and_links_of_its_members() -> None:
     assert problem({"1": node("Made", x=5)}, classes) == "node 1 (Made): int is no float"
     assert saved({"0": node("Half"), "1": node("Made", x=["0", 0])}, classes) == {"x": 0.5}
     assert "got INT from output 0 (INT) of node 0 (Number), expected IMAGE,FLOAT" in problem(
-        {"0": node("Number"), "1": node("Made", x=["0", 0])}, classes
+        {"0": node("Number", value=0), "1": node("Made", x=["0", 0])}, classes
     )

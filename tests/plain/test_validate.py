@@ -131,7 +131,7 @@ def test_a_wire_takes_no_literal() -> None:
 
 
 def test_a_link_of_the_wrong_type() -> None:
-    message = only_error(n1=node("Number"), n2=node("UseThing", thing=["1", 0]))
+    message = only_error(n1=node("Number", value=0), n2=node("UseThing", thing=["1", 0]))
     assert (
         message == "node 2 (UseThing), thing: got INT from output 0 (INT) of node 1 (Number), "
         "expected THING"
@@ -153,11 +153,11 @@ def test_which_sockets_fit(source: str, target: str, fits: bool) -> None:
 def test_a_link_that_leads_nowhere(name: str) -> None:
     """Also in an input that the type does not declare: such a link is followed when the node runs."""
     assert f'node 2 (Save), {name}: links to node "77", which is not in the workflow' in only_error(
-        n1=node("Number"), n2=node("Save", **{"value": ["1", 0], name: ["77", 0]})
+        n1=node("Number", value=0), n2=node("Save", **{"value": ["1", 0], name: ["77", 0]})
     )
     for output in (1, -1):
         message = only_error(
-            n1=node("Number"), n2=node("Save", **{"value": ["1", 0], name: ["1", output]})
+            n1=node("Number", value=0), n2=node("Save", **{"value": ["1", 0], name: ["1", output]})
         )
         assert f"links to output {output} of node 1 (Number), which has 0 (INT)" in message
     assert "which has no outputs" in only_error(
@@ -197,7 +197,7 @@ def test_a_long_cycle_is_shortened() -> None:
 
 def test_no_output_node() -> None:
     assert (
-        only_error(n1=node("Number"))
+        only_error(n1=node("Number", value=0))
         == "the workflow has no output node, so nothing would run; add one of Save, UseThing"
     )
 
@@ -216,7 +216,7 @@ def test_all_problems_at_once_in_the_order_of_the_file() -> None:
 def test_spare_nodes_only_warn() -> None:
     """People keep nodes around that lead to no output; those must not stop the others."""
     result = checked(
-        n1=node("Number"),
+        n1=node("Number", value=0),
         n2=node("Save", value=["1", 0]),
         n3=node("Add"),
         n4=node("Echo", value=["5", 0]),
@@ -228,7 +228,7 @@ def test_spare_nodes_only_warn() -> None:
 
 
 def test_a_spare_node_of_unknown_type_warns_unless_it_may_be_an_output() -> None:
-    save = {"n1": node("Number"), "n2": node("Save", value=["1", 0])}
+    save = {"n1": node("Number", value=0), "n2": node("Save", value=["1", 0])}
     assert checked(**save, n3=node("Sticker", text="note")).errors == ()
     assert "SaveVideo" in str(checked(**save, n3=node("SaveVideo", value=["1", 0])).errors[0])
 
@@ -386,7 +386,9 @@ def test_targets_decide_what_is_needed() -> None:
 
 def test_a_node_of_unknown_type_that_may_be_an_output_refuses_itself() -> None:
     result = checked(
-        n1=node("Number"), n2=node("Save", value=["1", 0]), n3=node("SaveVideo", value=["1", 0])
+        n1=node("Number", value=0),
+        n2=node("Save", value=["1", 0]),
+        n3=node("SaveVideo", value=["1", 0]),
     )
     assert result.targets == ("2",) and result.refused == ("3",)
 
@@ -399,7 +401,7 @@ def test_rules_see_what_the_sound_outputs_need() -> None:
         return []
 
     document = {
-        "1": node("Number"),
+        "1": node("Number", value=0),
         "2": node("Save", value=["1", 0]),
         "3": node("Nunber"),
         "4": node("Save", value=["3", 0]),

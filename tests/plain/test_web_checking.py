@@ -91,7 +91,12 @@ def test_a_sound_prompt_gets_the_types_of_its_inputs() -> None:
 
 def test_a_sound_output_runs_although_another_one_cannot() -> None:
     found = checked(
-        {"1": node("Number"), "2": save(), "3": node("Number", value=99_999), "4": save("3")}
+        {
+            "1": node("Number", value=0),
+            "2": save(),
+            "3": node("Number", value=99_999),
+            "4": save("3"),
+        }
     )
     assert (found.targets, found.refused) == (("2",), ("4",))
     assert found.node_errors["3"]["dependent_outputs"] == ["4"]
@@ -102,7 +107,7 @@ def test_a_sound_output_runs_although_another_one_cannot() -> None:
     [
         (None, "no_prompt"),
         ({}, "prompt_no_outputs"),
-        ({"1": node("Number")}, "prompt_no_outputs"),
+        ({"1": node("Number", value=0)}, "prompt_no_outputs"),
         ([], "invalid_prompt"),
         ("text", "invalid_prompt"),
         ({"1": 5}, "invalid_prompt"),
@@ -117,6 +122,35 @@ def test_a_sound_output_runs_although_another_one_cannot() -> None:
 )
 def test_what_cannot_run_has_its_type(document: Any, expected: str) -> None:
     assert kind(checked(document)) == expected
+
+
+LATENT = {"width": 64, "height": 64, "batch_size": 1}
+
+
+@pytest.mark.defect(10)
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ({"width": None}, "invalid_input_type"),
+        ({"batch_size": None}, "invalid_input_type"),
+        ({"width": ...}, "required_input_missing"),
+        ({"batch_size": ...}, "required_input_missing"),
+        ({}, None),
+    ],
+)
+def test_no_default_stands_for_a_value_that_an_api_prompt_lacks(
+    inputs: dict[str, Any], expected: str | None
+) -> None:
+    given = {name: value for name, value in {**LATENT, **inputs}.items() if value is not ...}
+    document = {
+        "1": node("EmptyLatentImage", **given),
+        "2": node("SaveLatent", samples=["1", 0], filename_prefix="x"),
+    }
+    found = checked(document, types=REGISTRY)
+    errors = [one["type"] for one in found.node_errors.get("1", {}).get("errors", [])]
+    assert errors == ([] if expected is None else [expected])
+    # files of ours and of older editors are read with defaults
+    assert checked(to_native(Workflow(from_api(document))), types=REGISTRY).error is None
 
 
 @pytest.mark.defect(10)
@@ -135,7 +169,7 @@ def test_a_whole_number_does_not_feed_an_input_for_any_number() -> None:
 
 
 def test_targets_are_outputs_of_the_prompt() -> None:
-    document = {"1": node("Number"), "2": save(), "3": save()}
+    document = {"1": node("Number", value=0), "2": save(), "3": save()}
     assert checked(document, ["3"]).targets == ("3",)
     assert kind(checked(document, [])) == "prompt_no_outputs"
     unknown = checked(document, ["2", "9"])
@@ -254,7 +288,7 @@ def test_urls_are_taken_from_where_the_operator_allows(rule: FetchRule) -> None:
         url = f"https://example.org/{where}/a.safetensors?token=secret"
         document["8"] = {
             "class_type": "LoraLoaderModelOnly",
-            "inputs": {"lora_name": url, "model": ["1", 0]},
+            "inputs": {"lora_name": url, "model": ["1", 0], "strength_model": 1.0},
         }
         only(document, "KSampler")["model"] = ["8", 0]
         found = check_prompt(document, None, REGISTRY, replace(FOLDERS, fetch=rule), LIMITS)
@@ -318,10 +352,10 @@ def test_a_limit_holds_for_a_number_of_a_primitive_node() -> None:
 
 def test_more_nodes_than_the_limit() -> None:
     few = replace(LIMITS, nodes=2)
-    document = {"1": node("Number"), "2": save(), "3": save()}
+    document = {"1": node("Number", value=0), "2": save(), "3": save()}
     found = checked(document, limits=few)
     assert kind(found) == "invalid_prompt" and "2 (nodes)" in found.error["details"]  # type: ignore[index]
-    assert checked({"1": node("Number"), "2": save()}, limits=few).error is None
+    assert checked({"1": node("Number", value=0), "2": save()}, limits=few).error is None
     wrapper = to_native(Workflow(from_api(document)))
     assert kind(checked(wrapper, limits=few)) == "invalid_prompt"
     spread = {"1": node("Number", **{f"spare{number}": 1 for number in range(50)}), "2": save()}
@@ -478,7 +512,7 @@ def test_cutting_makes_nothing_larger() -> None:
     document = stock()
     crop = {
         "class_type": "LatentCrop",
-        "inputs": {"samples": ["3", 0], "width": 16384, "height": 16384},
+        "inputs": {"samples": ["3", 0], "width": 16384, "height": 16384, "x": 0, "y": 0},
     }
     (latent,) = (
         name for name, call in document.items() if call["class_type"] == "EmptyLatentImage"
@@ -505,7 +539,7 @@ def test_a_chain_of_ten_thousand_nodes(broken: bool) -> None:
         for number in range(1, 9_999)
     }
     began = time.perf_counter()
-    found = checked({"0": node("Number"), **middle, "9999": save("9998")})
+    found = checked({"0": node("Number", value=0), **middle, "9999": save("9998")})
     assert time.perf_counter() - began < 30
     assert found.targets == (() if broken else ("9999",))
 

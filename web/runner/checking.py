@@ -47,7 +47,7 @@ def check_prompt(
     graph = workflow.graph
     wanted, passed_over = (None, ()) if targets is None else _outputs(targets, graph, registry)
     rules: Mapping[ProblemKind, Rule] = {**RULES, "over_limit": partial(limit_problems, limits)}
-    found = check(graph, registry, folders, rules, wanted)
+    found = check(graph, registry, folders, rules, wanted, defaults=not workflow.is_prompt)
     why_nothing = prompt_error(found)
     return CheckedPrompt(
         prompt=to_api(found.graph) if why_nothing is None else None,
