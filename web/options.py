@@ -37,6 +37,7 @@ class Limits:
     batch: int = 64
     batch_pixels: int = 4 * 4096 * 4096  # of all pictures of one batch
     text: int = 4 * MB  # characters of one text that a node makes
+    prompt_text: int = 32 * KB  # characters of one text that a text encoder reads
     shown: int = 8 * MB  # characters of all that the nodes of one job have for editors, as JSON
     queue: int = option(
         "jobs that wait, shared by clients; one more is refused with the time to come again",

@@ -334,6 +334,22 @@ def test_literals_over_a_limit(
     assert limit in problem["details"]
 
 
+@pytest.mark.defect(32)
+def test_a_text_that_is_too_long_to_be_encoded() -> None:
+    """Given as a literal it is refused before the job runs; linked, when the node is called."""
+    document = stock()
+    encodes = next(call for call in document.values() if call["class_type"] == "CLIPTextEncode")
+    encodes["inputs"]["text"] = "word " * 40_000
+    found = checked(document, types=REGISTRY)
+    ((problem,),) = (one["errors"] for one in found.node_errors.values())
+    assert "200,000 characters, more than this server's limit of 32,768" in problem["details"]
+    encodes["inputs"]["text"] = "w" * 32_768
+    assert checked(document, types=REGISTRY).error is None
+    called = limited(REGISTRY, LIMITS)["CLIPTextEncode"]
+    with pytest.raises(InputError, match="text: has 32,769 characters"):
+        called.run(None, {"clip": object(), "text": "w" * 32_769})
+
+
 def test_the_largest_that_is_allowed() -> None:
     document = stock()
     only(document, "KSampler")["steps"] = 1000

@@ -72,6 +72,33 @@ def test_a_job_from_queue_to_history(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.defect(29)
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+def test_no_view_of_a_job_shows_the_secrets_of_its_urls(tmp_path: Path, ended: bool) -> None:
+    secret = "https://me:pass-w0rd@models.example/a.safetensors?token=s3cret#sha256=" + "0" * 64
+    shown = "https://models.example/a.safetensors#sha256=" + "0" * 64
+    loader = {"class_type": "LoraLoaderModelOnly", "inputs": {"lora_name": secret}}
+    workflow = {"nodes": [{"id": 1, "widgets_values": [secret, 1.0]}]}
+
+    async def scenario(server: Served) -> None:
+        body = {
+            "prompt": GRAPH | {"9": loader},
+            "extra_data": {"extra_pnginfo": {"workflow": workflow}},
+            "prompt_id": UUID,
+        }
+        assert (await server.client.post("/prompt", json=body)).status_code == 200
+        if ended:
+            server.runner.end(UUID, outputs=PICTURE)
+            await server.finished(UUID)
+        views = ["/api/jobs", f"/api/jobs/{UUID}", "/katz/queue"]
+        views += ["/history", f"/history/{UUID}"] if ended else ["/queue", "/api/queue"]
+        texts = [(await server.client.get(path)).text for path in views]
+        assert not [text for text in texts if "s3cret" in text or "pass-w0rd" in text]
+        assert [text.count(shown) for text in texts] == [0, 2, 0, 2, 2]
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize(
     "body",
     [

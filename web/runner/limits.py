@@ -128,12 +128,23 @@ def _told(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator
     for name, port in kind.inputs.items():
         if port.socket == "SIGMAS" and (message := _over("SIGMAS", values.get(name), limits)):
             yield name, message
+    for name, text in _encoded_texts(kind, values):
+        if message := _too_long(text, limits.prompt_text, "prompt_text"):
+            yield name, message
     if kind.name not in CUTTING and any(
         PICTURES.intersection(output.socket.split(",")) for output in kind.outputs
     ):
         name, size = _made(kind, values)
         if name and (message := _too_large(size, limits)):
             yield name, message
+
+
+def _encoded_texts(kind: NodeType, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Finds the texts that a node has encoded: those that it takes with a text encoder."""
+    if any(port.socket == "CLIP" for port in kind.inputs.values()):
+        for name, port in kind.inputs.items():
+            if port.socket == "STRING" and isinstance(text := values.get(name), str):
+                yield name, text
 
 
 def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
@@ -178,13 +189,16 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
     return decides, (batch, height, width)
 
 
+def _too_long(text: str, limit: int, name: str) -> str:
+    if len(text) <= limit:
+        return ""
+    return f"has {len(text):,} characters, more than this server's limit of {limit:,} ({name})"
+
+
 def _over(socket: str, value: Any, limits: Limits) -> str:
     """Says in words how a value is over a limit; empty when it is not."""
-    if socket == "STRING" and isinstance(value, str) and len(value) > limits.text:
-        return (
-            f"is a text of {len(value):,} characters, more than this server's limit of "
-            f"{limits.text:,} (text)"
-        )
+    if socket == "STRING" and isinstance(value, str):
+        return _too_long(value, limits.text, "text")
     if socket == "SIGMAS" and (shape := _shape(value)) and shape[0] - 1 > limits.steps:
         return (
             f"has {shape[0] - 1:,} steps, more than this server's limit of {limits.steps:,} (steps)"
