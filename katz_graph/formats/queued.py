@@ -160,9 +160,10 @@ class _Calls:
             elif isinstance(source, Link):
                 inputs[port.name] = source
             elif isinstance(source, Literal):
-                value = source.value
                 inputs[port.name] = (
-                    value if source.promoted else self._as_sent(node, port.name, value)
+                    source.value
+                    if source.promoted
+                    else self._as_sent(node, port.name, source.value, source.patterns)
                 )
         return completed(node.type, inputs)
 
@@ -176,15 +177,17 @@ class _Calls:
             or any(slot.name == name for slot in all_widgets(signature.widgets))
         )
 
-    def _as_sent(self, node: UiNode, name: str, value: Any) -> Any:
-        """Returns what is sent for a value that stands in a widget."""
+    def _as_sent(self, node: UiNode, name: str, value: Any, patterns: bool = False) -> Any:
+        """Returns what is sent for a value that stands in a widget. With `patterns` those of file
+        names are filled in, whatever widget it is.
+        """
         sending = self.sending
         if sending is None or not isinstance(value, str):
             return value
         if isinstance(self.texts.get(value), str):
             return self.texts[value]
-        if _is_file_name(node.type, name):
-            return file_names.filled_in(value, self.value_of, sending.now)
+        if patterns or _is_file_name(node.type, name):
+            value = file_names.filled_in(value, self.value_of, sending.now)
         return sent_text(value, sending.pick) if name in self.prompts(node.type) else value
 
     def _without_browsers_own(self, calls: dict[str, NodeCall]) -> dict[str, NodeCall]:

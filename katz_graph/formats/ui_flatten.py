@@ -22,16 +22,19 @@ from katz_graph.messages import one_line, shorten, show
 NODES = 100_000  # of a workflow with its subgraphs written out
 NESTED = 50  # subgraphs inside each other
 MUTED, BYPASSED = 2, 4  # modes of a node
+PATTERNS = "Run widget replace on values"  # a property of primitives
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A value that a link delivers: of a primitive, or of a widget on a subgraph. `promoted` values
-    are sent as they are; a primitive's as if it stood in the widget that gets it.
+    are sent as they are; a primitive's as if it stood in the widget that gets it. `patterns`: those
+    of file names are filled in first.
     """
 
     value: Any
     promoted: bool = False
+    patterns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ class Sources:
         """Returns the output, or the value, behind a link of a graph; None where a subgraph's input
         or a reroute has nothing behind it.
         """
-        way: list[tuple[tuple[str, str], Literal | None]] = []
+        way: list[tuple[str, str]] = []
         visited: set[tuple[str, str]] = set()
         at: tuple[Scope, str] | Source = (scope, link)
         while isinstance(at, tuple):
@@ -185,54 +188,50 @@ class Sources:
                     "reroutes or bypassed nodes"
                 )
             visited.add(key)
-            at, otherwise = self._step(*at)
-            way.append((key, otherwise))
-        for key, otherwise in reversed(way):
-            at = otherwise if otherwise and not isinstance(at, (Link, Literal)) else at
-            self._found[key] = at
+            way.append(key)
+            at = self._step(*at)
+        self._found |= dict.fromkeys(way, at)
         return at
 
-    def _step(
-        self, scope: Scope, identifier: str
-    ) -> tuple[tuple[Scope, str] | Source, Literal | None]:
-        """Takes one step against the direction of the data. Also returns the value that holds if
-        the rest of the way leads nowhere.
+    def _step(self, scope: Scope, identifier: str) -> tuple[Scope, str] | Source:
+        """Takes one step against the direction of the data. A value on a subgraph's node holds only
+        where no link ends; a primitive's holds whatever its mode is.
         """
         link = scope.graph.links[identifier]
         if scope.parent is not None and link.origin == scope.graph.entry:
             port = scope.graph.inputs[link.origin_slot]
-            shown = self._shown(scope, port.name)
             outer = scope.ports.get(port.name)
-            return ((scope.parent, outer) if outer is not None else None), shown
+            return self._shown(scope, port.name) if outer is None else (scope.parent, outer)
         node = scope.graph.nodes[link.origin]
+        kind = kind_of(node.type)
+        if kind == "primitive":
+            return _value_of(scope, node)
         if node.mode == MUTED:
-            return Removed(one_line(f"muted node {shorten(scope.prefix + node.id)}")), None
+            return Removed(one_line(f"muted node {shorten(scope.prefix + node.id)}"))
         if node.mode == BYPASSED:
-            return self._around(scope, node, link.origin_slot), None
+            return self._around(scope, node, link.origin_slot)
         if node.id in scope.inside:
             inside = scope.inside[node.id]
             self._check_output(scope, node, link.origin_slot, len(inside.graph.outputs))
             result = inside.graph.results.get(link.origin_slot)
-            return ((inside, result) if result is not None else None), None
-        match kind_of(node.type):
-            case "primitive":
-                return _value_of(scope, node), None
+            return (inside, result) if result is not None else None
+        match kind:
             case "get":
-                return _set_by(scope, node), None
+                return _set_by(scope, node)
             case "reroute" | "set":
-                return _first(scope, node), None
+                return _first(scope, node)
             case "note" | "control":
                 return Removed(
                     one_line(
                         f"{shorten(node.type)} {shorten(scope.prefix + node.id)}, which exists in "
                         "the browser alone"
                     )
-                ), None
+                )
         signature = self.known(node.type)
         self._check_output(
             scope, node, link.origin_slot, len(signature.outputs) if signature else 0
         )
-        return Link(scope.prefix + node.id, link.origin_slot), None
+        return Link(scope.prefix + node.id, link.origin_slot)
 
     def _shown(self, scope: Scope, name: str) -> Literal | None:
         """Returns the value that a subgraph's node shows for an input: if it was given none, that
@@ -304,7 +303,9 @@ def _value_of(scope: Scope, primitive: UiNode) -> Literal | None:
             return Literal(value, promoted=True)
     values = primitive.values
     own = list(values.values() if isinstance(values, Mapping) else values)
-    return Literal(own[0]) if own else None
+    properties = primitive.raw.get("properties")
+    patterns = isinstance(properties, Mapping) and bool(properties.get(PATTERNS))
+    return Literal(own[0], patterns=patterns) if own else None
 
 
 def _label(node: UiNode) -> str:

@@ -56,43 +56,48 @@ def is_unnamed(name: str) -> bool:
 
 def aligned(
     slots: Sequence[WidgetSlot], values: Sequence[Any]
-) -> tuple[list[tuple[WidgetSlot, Any]], int]:
-    """Pairs each slot with its value, helper widgets passed over; also returns the position behind
-    the last one that was taken.
+) -> tuple[list[tuple[WidgetSlot, int]], int]:
+    """Pairs each slot with the position of its value, helper widgets passed over; also returns the
+    position behind the last one that was taken.
     """
     pending = deque(slots)
-    pairs: list[tuple[WidgetSlot, Any]] = []
+    pairs: list[tuple[WidgetSlot, int]] = []
     position = 0
     while pending and position < len(values):
         slot, value = pending.popleft(), values[position]
-        pairs.append((slot, value))
+        pairs.append((slot, position))
         position += 1
         if isinstance(value, str) and value in slot.options:
             pending.extendleft(reversed(slot.options[value]))
-        undeclared = slot.socket == "INT" and len(values) - position > len(pending)
-        if (
-            position < len(values)
-            and _is_control(values[position])
-            and (slot.control or undeclared)
-        ):
+        if position < len(values) and _is_controlled(slot, values[position:], pending):
             position += 1
     return pairs, position
 
 
+def _is_controlled(slot: WidgetSlot, rest: Sequence[Any], pending: Collection[WidgetSlot]) -> bool:
+    """Tells whether the rest of a node's values begins with that of the slot's control widget.
+    Where a type declares one, it may hold anything, if the others have their values behind it.
+    """
+    if _is_control(rest[0]):
+        return slot.control or (slot.socket == "INT" and len(rest) > len(pending))
+    others = sum(1 + other.control for other in pending)
+    return slot.control and len(rest) == 1 + others
+
+
 def positions(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> list[WidgetSlot | None]:
     """Returns for each value the widget that it belongs to, or that it is the helper of."""
-    pairs, _ = aligned(slots, values)
+    pairs, end = aligned(slots, values)
+    places = [position for _, position in pairs] + [end]
     owners: list[WidgetSlot | None] = []
-    for slot, _ in pairs:
-        owners.append(slot)
-        if slot.control and len(owners) < len(values) and _is_control(values[len(owners)]):
-            owners.append(slot)
-    return [*owners, *([None] * (len(values) - len(owners)))][: len(values)]
+    for (slot, position), following in zip(pairs, places[1:], strict=True):
+        owners += [slot] * (following - position)
+    return [*owners, *([None] * (len(values) - end))]
 
 
 def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
     values = _without_button(list(node.values), signature.widgets)
-    pairs, position = aligned(signature.widgets, values)
+    placed, position = aligned(signature.widgets, values)
+    pairs = [(slot, _shown(slot, values[place])) for slot, place in placed]
     stated = node.named or {}
     named = {
         slot.name: value
@@ -114,6 +119,11 @@ def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
     if len(left) > len(named.keys() - slots):
         named |= {f"{UNNAMED}{number}": value for number, value in left}
     return _completed(named, signature, slots)
+
+
+def _shown(slot: WidgetSlot, value: Any) -> Any:
+    """Returns what a widget shows for its value in the file: a choice is never nothing."""
+    return copy(slot.default) if value is None and slot.socket == "COMBO" else value
 
 
 def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[Any]:

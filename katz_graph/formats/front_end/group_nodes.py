@@ -7,7 +7,7 @@ the group one after the other, then the inputs and outputs that no link inside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,22 +130,33 @@ class _Replacing:
     def _members(
         self, node: Mapping[str, Any], members: Sequence[Mapping[str, Any]], shown: _Interface
     ) -> list[dict[str, Any]]:
-        """Returns the members with the values that the group node's widgets have."""
+        """Returns the members with the values that the group node's widgets have: those of inputs
+        that were made of widgets come after all others.
+        """
         values = node.get("widgets_values")
         given = iter(values if isinstance(values, list) else ())
+        placed = [_own_values(member) for member in members]
+        made = [_made_of_widgets(member, self.known) for member in members]
+        for last in (False, True):
+            for own, is_made in zip(placed, made, strict=True):
+                own[:] = [
+                    next(given, value) if is_last is last else value
+                    for value, is_last in zip(own, is_made, strict=True)
+                ]
         return [
-            {**member, "widgets_values": _with_values(member, given, self.known)}
-            for member in members
+            {**member, "widgets_values": own} if own else {**member}
+            for member, own in zip(members, placed, strict=True)
         ]
 
 
-def _with_values(member: Mapping[str, Any], given: Iterator[Any], known: Signatures) -> Any:
-    """Takes a member's next values from those of the group node; those of inputs that were made of
-    widgets are not among them.
-    """
+def _own_values(member: Mapping[str, Any]) -> list[Any]:
     values = member.get("widgets_values")
-    if not isinstance(values, list):
-        return values
+    return list(values) if isinstance(values, list) else []
+
+
+def _made_of_widgets(member: Mapping[str, Any], known: Signatures) -> list[bool]:
+    """Tells for each value of a member whether its widget stands among the inputs."""
+    values = _own_values(member)
     signature = known(str(member.get("type")))
     owners = positions(signature.widgets, values) if signature else [None] * len(values)
     made = {
@@ -153,10 +164,7 @@ def _with_values(member: Mapping[str, Any], given: Iterator[Any], known: Signatu
         for port in _objects(member.get("inputs"))
         if isinstance(port.get("widget"), Mapping)
     }
-    return [
-        value if owner is not None and owner.name in made else next(given, value)
-        for owner, value in zip(owners, values, strict=True)
-    ]
+    return [owner is not None and owner.name in made for owner in owners]
 
 
 def _interface(

@@ -159,6 +159,7 @@ class Promotions:
             lambda one: bool(owner) and (owner, name) in one.ends,
             lambda one: not owner and _plain(one.name)[0] == name,
             lambda one: not owner and any(name == widget for _, widget in one.ends),
+            lambda one: one.name == name,  # the owner has got another number since
         ]
         return next((one.target for test in tests for one in shown if test(one)), None)
 
