@@ -17,6 +17,10 @@ class Link:
     output: int
 
 
+class BadLink(list[Any]):
+    """A list in an API prompt that is not a link; a list as a value is marked there as one."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeCall:
     """One node: its type and, for each input, a value or a link."""

@@ -15,6 +15,7 @@ ProblemKind = (
         "unknown_type",  # no node type has this name
         "missing_input",
         "unknown_input",  # takes no part
+        "bad_link",  # a list that is not a link
         "dead_link",  # to a node or an output that there is not
         "link_type",  # to an output of another type
         "cycle",

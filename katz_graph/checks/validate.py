@@ -17,14 +17,12 @@ from katz_graph.checks.literals import LiteralError, check_literal
 from katz_graph.checks.problem import Checked, Problem, ProblemKind
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
-from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.graph import BadLink, Graph, Link, NodeCall
 from katz_graph.messages import listed, nearest, node_name, show, suggest
 from katz_graph.node.types import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
 
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
-# sockets that also take what another one gives
-WIDENED = {"STRING": ("COMBO",), "COMBO": ("STRING",)}
 Types = Mapping[str, NodeType]
 Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
 RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
@@ -216,10 +214,17 @@ class _SingleNodes:
                 ):
                     report(fault, name, message)
                 inputs[name] = value
+            elif isinstance(value, BadLink) and expected is not None:
+                report(
+                    "bad_link",
+                    name,
+                    f"got {show(list(value))}, expected a link [node, output]; a list that is a "
+                    'value is written as {"__value__": [...]}',
+                )
             elif (
                 kind is not None
                 and expected is not None
-                and (value is not None or self._must_be_given(kind, expected))
+                and (value is not None or self._refuses_null(kind, expected))
             ):
                 try:
                     inputs[name] = self._literal(
@@ -252,6 +257,11 @@ class _SingleNodes:
         if self._defaults or kind is None:
             return expected.required
         return kind.is_always_sent(expected) and expected.shown_for is None
+
+    def _refuses_null(self, kind: NodeType, expected: Input) -> bool:
+        return self._must_be_given(kind, expected) or not (
+            self._defaults or kind.takes_null(expected)
+        )
 
     def _link(
         self, reader: str, link: Link, expected: Input | None
@@ -308,13 +318,10 @@ def connects(source: str, target: str) -> bool:
     """Decides whether an output of socket `source` may feed an input of socket `target`. `*` takes
     and gives all.
 
-    Two unions (`A,B`) fit when they have a member in common; only a type that stands alone is
-    widened.
+    Two unions (`A,B`) fit when they have a member in common.
     """
     given, taken = set(source.split(",")), set(target.split(","))
-    if ANY in given | taken:
-        return True
-    return not given.isdisjoint(taken) or target in WIDENED.get(source, ())
+    return ANY in given | taken or not given.isdisjoint(taken)
 
 
 def _expected_source(missing: Input) -> str:

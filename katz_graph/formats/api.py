@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.graph import BadLink, Graph, Link, NodeCall
 from katz_graph.messages import one_line, shorten, show
 from katz_graph.node.types import NodeType
 
@@ -89,8 +89,10 @@ def _node(identifier: str, node: Any, problems: list[str]) -> NodeCall:
 def _value(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {LITERAL}:
         return value[LITERAL]
-    if not isinstance(value, list) or len(value) != 2:
+    if not isinstance(value, list):
         return value
+    if len(value) != 2:
+        return BadLink(value)
     node, output = value
     is_link = (
         isinstance(node, (str, int))
@@ -98,7 +100,7 @@ def _value(value: Any) -> Any:
         and not isinstance(node, bool)
         and not isinstance(output, bool)
     )
-    return Link(str(node), output) if is_link else value
+    return Link(str(node), output) if is_link else BadLink(value)
 
 
 def holds_infinite(data: Any) -> bool:
@@ -130,5 +132,7 @@ def _written(call: NodeCall) -> dict[str, Any]:
 def _literal(value: Any) -> Any:
     if isinstance(value, Link):
         return [value.node, value.output]
+    if isinstance(value, BadLink):
+        return list(value)
     ambiguous = isinstance(value, list) or (isinstance(value, dict) and value.keys() == {LITERAL})
     return {LITERAL: value} if ambiguous else value

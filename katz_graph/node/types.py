@@ -186,6 +186,13 @@ class NodeType:
         native = self.instance is None
         return port.required or (native and port.knob and port.default is not None)
 
+    def takes_null(self, port: Input) -> bool:
+        """Returns true if null may stand for an optional input in an API prompt. Of those of packs
+        ComfyUI converts numbers, and looks for choices, whether or not they are optional.
+        """
+        native = self.instance is None
+        return native or not port.knob or port.socket not in ("INT", "FLOAT", "COMBO")
+
     def takes(self, name: str, value: Any) -> bool:
         """Tells whether an input that a graph gives, literal or link, reaches `run`."""
         declared = name in self.inputs or name in self.unlisted

@@ -141,7 +141,7 @@ def test_a_link_of_the_wrong_type() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "fits"),
     [("INT", "INT", True), ("INT", "FLOAT", False), ("FLOAT", "INT", False), ("*", "MODEL", True), ("MODEL", "*", True),
-     ("IMAGE", "MASK,IMAGE", True), ("LATENT", "MASK,IMAGE", False), ("STRING", "COMBO", True), ("INT", "STRING", False),
+     ("IMAGE", "MASK,IMAGE", True), ("LATENT", "MASK,IMAGE", False), ("STRING", "COMBO", False), ("COMBO", "STRING", False), ("INT", "STRING", False),
      ("INT", "IMAGE,FLOAT", False), ("INT,MASK", "FLOAT", False), ("STRING,BOOLEAN", "STRING,INT", True),
      ("FLOAT,BOOLEAN", "STRING,INT", False), ("*", "IMAGE,FLOAT", True), ("IMAGE,*", "LATENT", True)],
 )  # fmt: skip

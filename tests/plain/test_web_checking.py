@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 from trivial_nodes import TYPES, RecordingContext, node
 
+from katz_graph.checks.validate import check
 from katz_graph.errors import InputError
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
@@ -151,6 +152,38 @@ def test_no_default_stands_for_a_value_that_an_api_prompt_lacks(
     assert errors == ([] if expected is None else [expected])
     # files of ours and of older editors are read with defaults
     assert checked(to_native(Workflow(from_api(document))), types=REGISTRY).error is None
+
+
+@pytest.mark.defect(10)
+@pytest.mark.parametrize("value", [[], [1], ["1"], ["1", 0, 0], ["1", "0"], ["a", "b"]])
+@pytest.mark.parametrize("kind", ["Number", "Save"])
+def test_a_list_that_is_not_a_link_is_refused(kind: str, value: list[Any]) -> None:
+    """As the convention has it, whatever the input takes: a list as a value is marked as one."""
+    document = {"1": node("Number", value=0), "2": node(kind, value=value), "3": save("2")}
+    found = checked(document, ["2" if kind == "Save" else "3"])
+    (problem,) = found.node_errors["2"]["errors"]
+    assert problem["type"] == "bad_linked_input"
+    assert to_api(from_api(document)) == document
+    marked = {"1": node("Save", value={"__value__": value})}
+    assert checked(marked).prompt == marked
+
+
+@pytest.mark.defect(10)
+@pytest.mark.parametrize(
+    ("socket", "expected"),
+    [("INT", "wrong_type"), ("FLOAT", "wrong_type"), ("COMBO", "not_a_choice"), ("MODEL", None)],
+)
+def test_null_is_refused_for_optional_numbers_and_choices_of_packs(
+    socket: str, expected: str | None
+) -> None:
+    choices = ("a",) if socket == "COMBO" else None
+    port = Input("value", socket, required=False, knob=socket != "MODEL", choices=choices)
+    sink = replace(TYPES["Save"], inputs={"value": port}, instance=object)
+    graph = from_api({"1": node("Sink", value=None)})
+    found = check(graph, {"Sink": sink}, defaults=False)
+    assert [problem.kind for problem in found.errors] == ([expected] if expected else [])
+    assert not check(graph, {"Sink": sink}).errors
+    assert not check(graph, {"Sink": replace(sink, instance=None)}, defaults=False).errors
 
 
 @pytest.mark.defect(10)
