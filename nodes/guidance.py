@@ -36,7 +36,7 @@ class RescaleCFG(Node, category="advanced/model"):
         return model.with_patch(RescaledGuidance(self.multiplier))
 
 
-class CFGNorm(Node, category=GUIDANCE, names=("patched_model",)):
+class CFGNorm(Node, category=GUIDANCE, names=("patched_model",), optional=("pre_cfg",)):
     """Guidance that at no place makes the denoised prediction longer over the channels than the
     conditional one, times `strength`. With `pre_cfg` it is x - denoised that gets the conditional
     one's length, by the share `strength`.

@@ -129,7 +129,7 @@ class VAELoader(Node, category="loaders", title="Load VAE"):
         return vae_recipe(context.folders.resolve("vae", self.vae_name))
 
 
-class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
+class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP", optional=("device",)):
     """A text encoder by name; `type` says which models read it."""
 
     clip_name: Annotated[str, FileChoice("clip")]
@@ -152,7 +152,9 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
         return _clip(self, self.type, (self.clip_name,), context)
 
 
-class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
+class DualCLIPLoader(
+    Node, category="advanced/loaders", title="DualCLIPLoader", optional=("device",)
+):
     """Two text encoders, in whatever order, as models of this type read them."""
 
     clip_name1: Annotated[str, FileChoice("clip")]

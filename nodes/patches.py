@@ -61,7 +61,9 @@ class FreeU_V2(Node, category="model_patches/unet"):
         return model.with_patch(FreeUPatch(2, self.b1, self.b2, self.s1, self.s2))
 
 
-class DifferentialDiffusion(Node, category="_for_testing", title="Differential Diffusion"):
+class DifferentialDiffusion(
+    Node, category="_for_testing", title="Differential Diffusion", optional=("strength",)
+):
     """A mask of greys says from which step on a place is repainted: white from the first, dark ones
     later (Levin and Fried 2023).
     """
@@ -120,7 +122,7 @@ class ModelSamplingSD3(Node, category="advanced/model"):
         return model.with_patch(FlowSampling(self.shift))
 
 
-class ModelSamplingAuraFlow(Node, category="advanced/model"):
+class ModelSamplingAuraFlow(Node, category="advanced/model", optional=("sampling",)):
     """Sample the model as a flow that is told its noise level from 0 to 1, as AuraFlow is; a larger
     shift spends more steps among strong noise.
     """

@@ -166,7 +166,11 @@ class RegexExtract(Node, category="utils/string"):
         )
 
 
-class RegexReplace(Node, category="utils/string"):
+class RegexReplace(
+    Node,
+    category="utils/string",
+    optional=("case_insensitive", "multiline", "dotall", "count"),
+):
     """Each place that a regular expression finds in a text replaced (\\1 is its first group);
     `count` 0 means all.
     """

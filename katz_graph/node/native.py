@@ -72,7 +72,8 @@ class Node(BaseModel):
 
     Class arguments: `title` for people; `category`; `output=True` for a node that is run for its
     effect; `names=(...)` for the names of outputs; `lazy=(...)` for wires that `needs` asks for one
-    by one; `stage="..."` for a node of the denoising loop; `takes_lists=True` for a node whose
+    by one; `optional=(...)` for knobs that API prompts may leave out: their defaults stand for
+    them; `stage="..."` for a node of the denoising loop; `takes_lists=True` for a node whose
     wires deliver the whole list of what came (its knobs are the first of theirs);
     `gives_lists=(...)` marks outputs that are lists.
     """
@@ -83,6 +84,7 @@ class Node(BaseModel):
     node_is_output: ClassVar[bool] = False
     node_output_names: ClassVar[tuple[str, ...]] = ()
     node_lazy: ClassVar[tuple[str, ...]] = ()
+    node_optional: ClassVar[tuple[str, ...]] = ()
     node_stage: ClassVar[str | None] = None
     node_takes_lists: ClassVar[bool] = False
     node_gives_lists: ClassVar[tuple[bool, ...]] = ()
@@ -95,6 +97,7 @@ class Node(BaseModel):
         output: bool = False,
         names: tuple[str, ...] = (),
         lazy: tuple[str, ...] = (),
+        optional: tuple[str, ...] = (),
         stage: str | None = None,
         takes_lists: bool = False,
         gives_lists: tuple[bool, ...] = (),
@@ -105,6 +108,7 @@ class Node(BaseModel):
         cls.node_is_output = output
         cls.node_output_names = names
         cls.node_lazy = lazy
+        cls.node_optional = optional
         cls.node_stage = stage
         cls.node_takes_lists = takes_lists
         cls.node_gives_lists = gives_lists
@@ -401,6 +405,7 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
         widget=next((note for note in notes if isinstance(note, Widget)), Widget()),
         check=adapter.validate_python,
         shown_for=shown_for,
+        optional=name in cls.node_optional,
     )
 
 

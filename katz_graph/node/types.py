@@ -75,7 +75,8 @@ class Input:
     `check` takes a literal, or what a link delivers to a knob, and returns the value; it raises
     ValueError. `refresh` returns the choices as they are now, where they are files. `raw`: `run`
     gets the link itself as `[node, output]`. `shown_for`: the choices of a knob that it belongs to;
-    `grows`: the group that it is one of. `options` are what a pack wrote of the input, for editors.
+    `grows`: the group that it is one of. `optional`: API prompts may leave the knob out. `options`
+    are what a pack wrote of the input, for editors.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Input:
     raw: bool = False
     shown_for: ShownFor | None = None
     grows: Growing | None = None
+    optional: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -181,10 +183,12 @@ class NodeType:
 
     def is_always_sent(self, port: Input) -> bool:
         """Returns true if ComfyUI's API prompts must have a value for the input: also for a widget
-        with a default, since editors always send it. Packs declare that themselves.
+        with a default that is not declared optional, since editors always send it. ComfyUI packs
+        declare every input themselves.
         """
         native = self.instance is None
-        return port.required or (native and port.knob and port.default is not None)
+        is_widget = native and port.knob and port.default is not None
+        return port.required or (is_widget and not port.optional)
 
     def takes_null(self, port: Input) -> bool:
         """Returns true if null may stand for an optional input in an API prompt. Of those of packs

@@ -187,6 +187,37 @@ def test_null_is_refused_for_optional_numbers_and_choices_of_packs(
 
 
 @pytest.mark.defect(10)
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "workflows").glob("*.json")), ids=lambda file: file.stem
+)
+def test_shipped_prompts_have_all_values(file: Path) -> None:
+    found = checked(json.loads(file.read_text(encoding="utf-8")), types=REGISTRY)
+    errors = [one for node in found.node_errors.values() for one in node["errors"]]
+    assert not [one for one in errors if one["type"] == "required_input_missing"]
+
+
+@pytest.mark.defect(10)
+@pytest.mark.parametrize(
+    ("class_type", "names"),
+    [
+        ("CLIPLoader", {"device"}),
+        ("DualCLIPLoader", {"device"}),
+        ("DifferentialDiffusion", {"strength"}),
+        ("ModelSamplingAuraFlow", {"sampling"}),
+        ("RegexReplace", {"case_insensitive", "multiline", "dotall", "count"}),
+    ],
+)
+def test_values_that_comfyui_declares_optional_may_be_absent(
+    class_type: str, names: set[str]
+) -> None:
+    """Later versions of ComfyUI added them; prompts of clients that do not know them run there."""
+    kind = REGISTRY[class_type]
+    assert names == {
+        port.name for port in kind.inputs.values() if port.knob and not kind.is_always_sent(port)
+    }
+
+
+@pytest.mark.defect(10)
 def test_a_whole_number_does_not_feed_an_input_for_any_number() -> None:
     """As the convention has it: before anything runs."""
     document = stock()
