@@ -270,9 +270,9 @@ def merged_module(part: MergedComponent, parts: TextParts) -> Any:
     weights, and no buffer that is computed. `parts`: of LoRA files, that are for a text encoder.
     """
     module, other = (_whole(source, loras, parts) for source, loras in part.sources)
-    weights = dict(other.named_parameters())
-    for name, weight in module.named_parameters():
-        if name not in weights:  # as it was warned
+    weights = stored_tensors(other)
+    for name, weight in stored_tensors(module).items():
+        if name not in weights or weights[name].shape != weight.shape:  # as it was warned
             continue
         of_first, of_second = next(
             (first, second)

@@ -38,6 +38,7 @@ TITLES = {
 BY_PLACE = re.compile(r"((?:lora_te|text_encoder_?)([123]?))[._](.+)")
 # by its kind: ComfyUI, and OneTrainer's OMI
 BY_KIND = re.compile(r"(?:text_encoders\.(\w+)|(clip_[lgh]|t5))\.(?:transformer\.)?(.+)")
+BY_LAYER = re.compile(r"text_encoders\.transformer\.(.+)")  # ComfyUI, where there is but one
 LAYERS: Mapping[str, re.Pattern[str]] = {
     FIRST_CLIP: re.compile(
         "text_model_|text_projection|encoder_layers_|final_layer_norm"
@@ -56,12 +57,16 @@ def text_name(name: str) -> tuple[str, str, str] | None:
     """Splits the name of a tensor for a text encoder: the part of the file that it belongs to, its
     name in the encoder, and the name of the encoder in diffusers' metadata. None for other names.
     """
-    if match := BY_KIND.fullmatch(name):
+    if match := BY_LAYER.fullmatch(name):
+        scope, place, layer = "", "", match[1]
+    elif match := BY_KIND.fullmatch(name):
         return match[1] or match[2], match[3], ""
-    match = BY_PLACE.fullmatch(name)
-    if match is None and not name.startswith(BARE):
+    elif match := BY_PLACE.fullmatch(name):
+        scope, place, layer = match[1], match[2], match[3].removeprefix(WRAPPED)
+    elif name.startswith(BARE):
+        scope, place, layer = "", "", name
+    else:
         return None
-    scope, place, layer = (match[1], match[2], match[3]) if match else ("", "", name)
     flat = layer.replace(".", "_")
     kind = next((kind for kind, names in LAYERS.items() if names.match(flat)), "")
     if kind == FIRST_CLIP and place == "2":

@@ -38,7 +38,13 @@ TYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }  # of tensors that may be in an adapter
-OF_ALPHAS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8}
+OF_ALPHAS = {
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

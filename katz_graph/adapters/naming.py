@@ -165,7 +165,7 @@ def _place(key: str, prefixes: Collection[str]) -> tuple[str, str, str]:
         return part, layer, scope or NETWORK
     for prefix in prefixes:
         if name.startswith(prefix):
-            return NETWORK, name.removeprefix(prefix), NETWORK
+            return NETWORK, name.removeprefix(prefix).removeprefix(WRAPPED), NETWORK
     known = any(_has(family, name) for family in families())
     return (NETWORK if known else ""), name, NETWORK
 

@@ -29,7 +29,9 @@ def flux(folder: Path, seed: int = 1, **changed: Any) -> ModelRecipe:
     module = draw_network("flux", seed)
     if changed:
         torch.manual_seed(seed)
-        module = FluxTransformer2DModel.from_config({**module.config, **changed})
+        module = FluxTransformer2DModel.from_config(
+            {**module.config, **changed, "_use_default_values": []}
+        )
     module.save_pretrained(folder)
     network = component(folder, "network")
     return ModelRecipe(network, network)
@@ -80,6 +82,44 @@ def test_models_of_other_sizes_are_refused_before_they_are_loaded(tmp_path: Path
     with pytest.raises(InputError, match=words) as caught:
         call("ModelMergeSimple", context_in(tmp_path), model1=one, model2=other, ratio=0.5)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.defect(11)
+def test_what_reads_other_input_channels_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    """(inpainting - base) + mine, ComfyUI's way to a model for inpainting."""
+    filling = flux(tmp_path / "filling", 1, in_channels=128, out_channels=64)
+    base, mine = flux(tmp_path / "base", 2), flux(tmp_path / "mine", 3)
+    context = context_in(tmp_path)
+    difference = call("ModelMergeSubtract", context, model1=filling, model2=base, multiplier=1.0)
+    merged = call("ModelMergeAdd", context, model1=difference, model2=mine)
+    assert [note.split(": ")[-1] for note in context.warnings] == ["x_embedder.weight"] * 2
+    assert "so that 1 of its weights are left out" in context.warnings[0]
+    first, second, third = (
+        dict(FluxTransformer2DModel.from_pretrained(tmp_path / one).named_parameters())
+        for one in ("filling", "base", "mine")
+    )
+    for name, weight in merged_module(merged.network, ()).named_parameters():
+        wanted = first[name]
+        if name != "x_embedder.weight":
+            wanted = wanted - second[name] + third[name]
+        assert torch.allclose(weight, wanted, atol=1e-6)
+
+
+@pytest.mark.defect(11)
+def test_buffers_that_files_hold_are_merged(tmp_path: Path) -> None:
+    """SD3's table of positions, which LoRAs may change."""
+    parts = []
+    for seed in (1, 2):
+        module = draw_network("sd35", seed)
+        module.pos_embed.pos_embed += seed
+        module.save_pretrained(tmp_path / str(seed))
+        part = component(tmp_path / str(seed), "network")
+        parts.append(ModelRecipe(part, part))
+    context = context_in(tmp_path)
+    merged = call("ModelMergeSimple", context, model1=parts[0], model2=parts[1], ratio=0.25)
+    table = draw_network("sd35", 1).pos_embed.pos_embed
+    found = merged_module(merged.network, ()).pos_embed.pos_embed
+    assert torch.allclose(found, table + 1.75, atol=1e-6)
 
 
 def language_model(folder: Path, seed: int, **changed: Any) -> Component:

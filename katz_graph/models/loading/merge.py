@@ -37,16 +37,18 @@ MAX_NAMES = 3  # of weights, in a message
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
     """Returns the first model with merged weights; the LoRAs of each are in its own. InputError
-    when their networks have different shapes.
+    when their networks have different shapes. They may differ in the channels beside the latent's,
+    as one for inpainting does: what reads those is the first's.
     """
     one, other = architecture(first.network), architecture(second.network)
-    if one != other:
+    if one != replace(other, input_channels=one.input_channels):
         raise InputError(
             f"{second.network.folder}: does not merge with {first.network.folder}: "
             f"the {family_of(first.network).network.noun}s have different shapes "
             f"({other} and {one})"
         )
-    _check_shapes(first.network, second.network)
+    if one == other:
+        _check_shapes(first.network, second.network)
     return replace(
         first,
         network=_merged((first.network, first.loras), (second.network, second.loras), scales),
@@ -78,11 +80,18 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
 
 
 def merge_notes(first: ModelRecipe | ClipRecipe, second: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Yields warnings about weights that only one of two merged models has: such of the first stay
-    as they are, such of the second are left out.
+    """Yields warnings about weights that only one of two merged models has, or has in this shape:
+    such of the first stay as they are, such of the second are left out.
     """
     for one, other in zip(_modules(first), _modules(second), strict=True):
         ours, theirs = _differing(one, other)
+        reshaped = sorted(name for name in ours if theirs.get(name, ours[name]) != ours[name])
+        if reshaped:
+            yield (
+                f"{other.folder}: has other input channels than {one.folder}, so that "
+                f"{len(reshaped)} of its weights are left out of the merged model: "
+                f"{_first(reshaped)}"
+            )
         for names, counted, owner, lacks, what in (
             (ours.keys() - theirs.keys(), ours, one, other, "stay as they are"),
             (theirs.keys() - ours.keys(), theirs, other, one, "are left out"),
