@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from node_calls import call, context_in
 from single_files import checkpoint_tensors, original_vae, parts, pipeline_folder, save
 from torch import Tensor
 
+from katz_graph.bench.random_models import Kind, make_pipeline
 from katz_graph.bench.requests import bare_context, local_engine
 from katz_graph.errors import InputError
 from katz_graph.executor.graph.result_store import ResultCache
@@ -20,6 +22,7 @@ from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes, vae_recipe
+from katz_graph.models.text.vocabularies import text_encoder
 from katz_graph.recipe import Lora, VaeRecipe
 
 NETWORK, VAE, TEXT = "model.diffusion_model.", "first_stage_model.", "cond_stage_model."
@@ -145,6 +148,21 @@ def test_a_folder_without_parts_too(tmp_path: Path) -> None:
     assert clip.missing
     assert vae.missing
     assert (model.latent.scale, model.latent.channels) == (0.18215, 4)
+
+
+@pytest.mark.defect(14)
+@pytest.mark.parametrize("kind", ["sd1", "sd35", "z_image"])
+def test_a_folder_without_scheduler_or_tokenizer_has_the_usual_ones(
+    tmp_path: Path, kind: Kind
+) -> None:
+    place = tmp_path / "model"
+    make_pipeline(place, kind, 1)
+    for part in ("scheduler", *(one.name for one in place.glob("tokenizer*"))):
+        shutil.rmtree(place / part)
+    model, clip, _ = pipeline_recipes(place)
+    assert model == replace(network_recipe(model.network.folder), latent=model.latent)
+    for one in clip.encoders:
+        assert one == text_encoder(one.encoder)
 
 
 # Halves of a VAE

@@ -76,7 +76,7 @@ DIFFERENCES = "difference"  # an empty tensor that says so by its name
 def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     """Returns the recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
     (`owner/name`), which is fetched. Text encoders and VAE may be missing: what uses them is
-    refused.
+    refused. In place of a folder's missing scheduler or tokenizer stands the usual one.
 
     InputError when it is a pipeline of no known family, or its parts do not fit each other.
     """
@@ -221,8 +221,9 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     family = _family_in(parts)
     network = family.network
     encoders = tuple(
-        TextEncoderRecipe(
-            part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")
+        text_encoder(
+            part(f"text_encoder{s}", "text_encoder"),
+            part(f"tokenizer{s}", "tokenizer") if holds(f"tokenizer{s}") else None,
         )
         for s in ("", "_2", "_3")
         if holds(f"text_encoder{s}")
@@ -232,7 +233,9 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     loaded = part(network.part, "network", network.noun)
     model = ModelRecipe(
         loaded,
-        part("scheduler", "scheduler"),
+        part("scheduler", "scheduler")
+        if holds("scheduler")
+        else family.training.scheduler_of(loaded),
         family.training.latent(loaded) if vae.missing else latent_space(vae),
     )
     return model, clip, vae
