@@ -238,6 +238,14 @@ def test_the_alpha_of_a_peft_adapter_is_part_of_a_loras_identity(tmp_path: Path)
 
 
 @pytest.mark.defect(3)
+@pytest.mark.defect(13)
+def test_the_ending_of_a_peft_adapter_may_be_in_capitals(tmp_path: Path) -> None:
+    (lower,) = peft(tmp_path, 4)
+    upper = Path(lower.path).rename((tmp_path / PEFT_FILE).with_suffix(".SAFETENSORS"))
+    assert scale(file_identity(upper)) == pytest.approx(4 / 3)
+
+
+@pytest.mark.defect(3)
 def test_a_folder_of_differences_has_an_identity(tmp_path: Path) -> None:
     folder = tmp_path / "models/controlnet/mine"
     shutil.copytree(controlnet_folder("sd1"), folder)

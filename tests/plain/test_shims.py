@@ -20,6 +20,7 @@ from katz_graph.comfy.missing import NotThere
 from katz_graph.errors import Cancelled, InputError
 from katz_graph.events import PackMessage, Progress
 from katz_graph.files.folders import Folders
+from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.scope import running
 
 EMPTY = "NODE_CLASS_MAPPINGS = {}\n"
@@ -135,6 +136,14 @@ def test_names_and_places_of_files(root: Path) -> None:
     assert paths.get_temp_directory() == str(root / "output/temp")
     assert paths.get_folder_paths("custom_nodes") == [str(root / "packs")]
     assert not hasattr(paths, "get_something_of_next_year")
+
+
+@pytest.mark.defect(15)
+def test_packs_find_every_kind_of_picture_by_its_ending(root: Path) -> None:
+    names = [f"a{ending}" for ending in (*PICTURE_ENDINGS, *map(str.upper, PICTURE_ENDINGS))]
+    others = ["a.mp4", "a.safetensors", "a"]
+    found = shim("folder_paths").filter_files_content_types([*names, *others], ["image"])
+    assert found == names
 
 
 def test_a_folder_that_a_pack_adds(root: Path) -> None:

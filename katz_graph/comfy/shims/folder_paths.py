@@ -16,6 +16,7 @@ from katz_graph.comfy.missing import missing_names
 from katz_graph.errors import InputError
 from katz_graph.files.folders import KINDS, TEMP
 from katz_graph.files.output_files import filled_prefix
+from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.files.weights import PICKLE_ENDINGS, WEIGHT_ENDINGS
 from katz_graph.scope import current
 
@@ -117,9 +118,14 @@ def filter_files_extensions(files: Iterable[str], extensions: Iterable[str]) -> 
 def filter_files_content_types(files: Iterable[str], content_types: Iterable[str]) -> list[str]:
     """Filters names whose ending says that they are an image, video, audio or model."""
     wanted = set(content_types)
-    return [
-        name for name in files if (mimetypes.guess_type(name)[0] or "").partition("/")[0] in wanted
-    ]
+    return [name for name in files if _content_type(name) in wanted]
+
+
+def _content_type(name: str) -> str:
+    """Returns image, video, audio, ... by the ending of a name; "" for others."""
+    if name.lower().endswith(PICTURE_ENDINGS):  # Python's table lacks some
+        return "image"
+    return (mimetypes.guess_type(name)[0] or "").partition("/")[0]
 
 
 def annotated_filepath(name: str) -> tuple[str, str | None]:

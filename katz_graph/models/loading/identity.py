@@ -42,8 +42,8 @@ LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the number before a header
 PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 COMPANIONS = {PEFT_FILE: (PEFT_CONFIGURATION,)}
-"""Maps the names of weights files to the files in their folder that say how to read them. Readers
-find those in the identity of the weights file, and look for none themselves.
+"""Maps the names of weights files, in small letters, to the files in their folder that say how to
+read them. Readers find those in the identity of the weights file, and look for none themselves.
 """
 
 
@@ -131,7 +131,7 @@ def file_identity(path: str | Path) -> FileIdentity:
         raise InputError(f"{path}: expected a safetensors file, got a folder")
     header, _ = read_header(path)
     status = path.stat()
-    beside = (path.with_name(name) for name in COMPANIONS.get(path.name, ()))
+    beside = (path.with_name(name) for name in COMPANIONS.get(path.name.lower(), ()))
     return FileIdentity(
         str(path),
         status.st_size,
