@@ -8,6 +8,8 @@ and to the filters of warnings.
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import ctypes
 import decimal
 import gc
@@ -30,6 +32,12 @@ from typing import Any
 
 from katz_graph.messages import one_line, shorten, show
 
+ENVIRON = os.environ
+UNREADABLE = object()  # in place of a state that cannot be read
+PRECISIONS = (
+    *(("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn")),
+    *(("mkldnn", "all"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn")),
+)  # of arithmetic with 32 bits, as torch sets it: for all of a backend, or an operation
 SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGALRM", "SIGUSR1")
@@ -69,7 +77,7 @@ def _umask() -> int:
 
 
 def _environment() -> State:
-    return os.environ._data.copy()  # type: ignore[attr-defined]  # os.environb takes 500 times as long
+    return ENVIRON._data.copy()  # type: ignore[attr-defined]  # os.environb takes 500 times as long
 
 
 def _set_environment(wanted: Mapping[bytes, bytes]) -> None:
@@ -114,18 +122,47 @@ def _determinism() -> State:
 
 def _backends() -> State:
     cudnn = _torch().backends.cudnn
-    return (
-        cudnn.enabled,
-        cudnn.benchmark,
-        cudnn.deterministic,
-        _torch().get_float32_matmul_precision(),
-    )
+    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic
 
 
 def _set_backends(wanted: State) -> None:
     cudnn = _torch().backends.cudnn
-    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = wanted[:3]
-    _torch().set_float32_matmul_precision(wanted[3])
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = wanted
+
+
+def _precision() -> State:
+    """Returns the precision of matrix products as it is set for all backends, which torch does not
+    tell if it was also set for one, and that of each operation.
+    """
+    torch = _torch()
+    try:
+        once = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        once = ""
+    return once, tuple(torch._C._get_fp32_precision_getter(*one) for one in PRECISIONS)
+
+
+def _set_precision(wanted: State) -> None:
+    torch = _torch()
+    once, by_operation = wanted
+    if once:
+        torch.set_float32_matmul_precision(once)
+    for operation, precision in zip(PRECISIONS, by_operation, strict=True):
+        torch._C._set_fp32_precision_setter(*operation, precision)
+
+
+def _autocast() -> State:
+    torch = _torch()
+    enabled = tuple(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    return enabled, torch.is_anomaly_enabled()
+
+
+def _set_autocast(wanted: State) -> None:
+    torch = _torch()
+    enabled, anomaly = wanted
+    for device, on in zip(("cpu", "cuda"), enabled, strict=True):
+        torch.set_autocast_enabled(device, on)
+    torch.set_anomaly_enabled(anomaly)
 
 
 def _dtype() -> State:
@@ -165,6 +202,79 @@ def _numbers() -> State:
 def _set_numbers(wanted: State) -> None:
     prec, rounding, low, high, clamp, traps = wanted
     decimal.setcontext(decimal.Context(prec, rounding, low, high, 1, clamp, [], list(traps)))
+
+
+def _attributes(*names: str) -> tuple[Callable[[], State], Callable[[State], None]]:
+    """Returns how attributes of modules, each as `module.name`, are read and set."""
+    places = [name.rsplit(".", 1) for name in names]
+
+    def read() -> State:
+        return tuple(getattr(sys.modules.get(module), name, None) for module, name in places)
+
+    def restore(wanted: State) -> None:
+        for (module, name), value in zip(places, wanted, strict=True):
+            if module in sys.modules and getattr(sys.modules[module], name, None) is not value:
+                setattr(sys.modules[module], name, value)
+
+    return read, restore
+
+
+def _disabled() -> State:
+    """Returns the loggers that are off: configuring logs from a file turns off all others."""
+    loggers = logging.root.manager.loggerDict.items()
+    return {name for name, one in list(loggers) if getattr(one, "disabled", False)}
+
+
+def _set_disabled(wanted: State) -> None:
+    for name in _disabled() ^ wanted:
+        logging.getLogger(name).disabled = name in wanted
+
+
+def _root_log() -> State:
+    return logging.root.level, tuple(logging.root.handlers)
+
+
+def _set_root_log(wanted: State) -> None:
+    logging.root.setLevel(wanted[0])
+    logging.root.handlers[:] = wanted[1]
+
+
+def _policy() -> State:
+    return asyncio.get_event_loop_policy()
+
+
+def _set_policy(wanted: State) -> None:
+    asyncio.set_event_loop_policy(wanted)
+
+
+def _timer() -> State:
+    """Tells whether a timer runs, at whose end a signal ends this process."""
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0
+
+
+def _set_timer(wanted: State) -> None:
+    if not wanted:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _modules() -> State:
+    return sys.modules.copy()
+
+
+def _set_modules(wanted: State) -> None:
+    for name in sys.modules.keys() - wanted.keys():
+        del sys.modules[name]
+    sys.modules.update(wanted)
+
+
+def _builtins() -> State:
+    return vars(builtins).copy()
+
+
+def _set_builtins(wanted: State) -> None:
+    for name in vars(builtins).keys() - wanted.keys():
+        delattr(builtins, name)
+    vars(builtins).update(wanted)
 
 
 # A node may draw from shared random numbers, but not seed them for all others. After either they go
@@ -222,6 +332,7 @@ def _set_temporary(wanted: State) -> None:
 ASPECTS = (
     Aspect("the working folder", _folder, os.chdir),
     Aspect("the umask", _umask, os.umask),
+    Aspect("os.environ", *_attributes("os.environ")),  # before what is in it
     Aspect("the environment", _environment, _set_environment, grows=True),
     Aspect("handlers of signals", _handlers, _set_handlers),
     Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), _set_locale),
@@ -232,6 +343,28 @@ ASPECTS = (
     Aspect("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
     Aspect("whether garbage is collected", gc.isenabled, _set_garbage),
     Aspect("the level of logs", lambda: logging.root.manager.disable, logging.disable),
+    Aspect("the root of logs", _root_log, _set_root_log),
+    Aspect("loggers that are off", _disabled, _set_disabled),
+    Aspect("the standard streams", *_attributes("sys.stdin", "sys.stdout", "sys.stderr")),
+    Aspect(
+        "hooks of errors",
+        *_attributes("sys.excepthook", "sys.unraisablehook", "threading.excepthook"),
+    ),
+    Aspect("timers", _timer, _set_timer),
+    Aspect("sys.argv", lambda: list(sys.argv), lambda wanted: setattr(sys, "argv", wanted)),
+    Aspect("the policy of event loops", _policy, _set_policy),
+    Aspect("sockets", *_attributes("socket.socket", "socket.getaddrinfo")),
+    Aspect(
+        "how certificates are checked",
+        *_attributes("ssl._create_default_https_context", "ssl.create_default_context"),
+    ),
+    Aspect(
+        "Pillow's limits",
+        *_attributes("PIL.Image.MAX_IMAGE_PIXELS", "PIL.ImageFile.LOAD_TRUNCATED_IMAGES"),
+        "PIL.ImageFile",
+    ),
+    Aspect("builtins", _builtins, _set_builtins, grows=True),
+    Aspect("sys.modules", _modules, _set_modules, grows=True),
     Aspect("the folder of temporary files", lambda: tempfile.tempdir, _set_temporary, grows=True),
     Aspect("random numbers", random.getstate, _jump_random, said=False),
     Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", said=False),
@@ -240,8 +373,18 @@ ASPECTS = (
     Aspect("torch's threads", _threads, lambda count: _torch().set_num_threads(count), "torch"),
     Aspect("torch's deterministic algorithms", _determinism, _set_determinism, "torch"),
     Aspect("torch's backends", _backends, _set_backends, "torch"),
+    Aspect("the precision of torch's products", _precision, _set_precision, "torch"),
+    Aspect("torch's autocast", _autocast, _set_autocast, "torch", own=True),
     Aspect("torch's default device", _device, _set_device, "torch", own=True),
     Aspect("whether torch records gradients", _grad, _set_grad, "torch", own=True),
+    Aspect(
+        "NumPy's errors",
+        lambda: _numpy().geterr(),
+        lambda e: _numpy().seterr(**e),
+        "numpy",
+        own=True,
+    ),
+    Aspect("tracing", sys.gettrace, sys.settrace, own=True),
     Aspect("the context of decimal numbers", _numbers, _set_numbers, own=True),
 )
 
@@ -265,7 +408,7 @@ class ProcessState:
         a line for it, once for each `name` and aspect.
         """
         self._enter(name, warn)
-        own = {aspect: aspect.read() for aspect in ASPECTS if aspect.own and _loaded(aspect)}
+        own = {aspect: _state_of(aspect) for aspect in ASPECTS if aspect.own and _loaded(aspect)}
         try:
             yield
         finally:
@@ -294,14 +437,14 @@ class ProcessState:
     def _begin(self) -> None:
         """Takes in the state, of which code that is no pack's may have changed anything."""
         self._shared = {
-            aspect: aspect.read() for aspect in ASPECTS if not aspect.own and _loaded(aspect)
+            aspect: _state_of(aspect) for aspect in ASPECTS if not aspect.own and _loaded(aspect)
         }
         self._modules = len(sys.modules)
 
     def _look(self, aspect: Aspect, before: State, names: Mapping[str, Warn]) -> None:
         """Restores an aspect where it has changed, and reports that."""
-        now = aspect.read()
-        if now == before:
+        now = _state_of(aspect)
+        if before is UNREADABLE or now == before:
             return
         restored = "it was put back"
         try:
@@ -316,13 +459,22 @@ class ProcessState:
                 warn(f"{who} changed {aspect.name}{change} for this whole process: {restored}")
 
 
+def _state_of(aspect: Aspect) -> State:
+    try:
+        return aspect.read()
+    except Exception:  # of code that was put in the place of the library's
+        return UNREADABLE
+
+
 def _loaded(aspect: Aspect) -> bool:
     return not aspect.module or aspect.module in sys.modules
 
 
 def _with_additions(before: State, aspect: Aspect) -> State:
     """Returns the state before with what came to it: modules that were imported may need that."""
-    now = aspect.read()
+    now = _state_of(aspect)
+    if now is UNREADABLE:
+        return before
     if isinstance(before, dict):
         return {**{name: value for name, value in now.items() if name not in before}, **before}
     if isinstance(before, list):
@@ -336,7 +488,11 @@ def _described(before: State, now: State) -> str:
         names = sorted(
             name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
         )
-        return f" ({', '.join(one_line(name.decode(errors='replace')) for name in names[:5])})"
+        return f" ({', '.join(one_line(_text(name)) for name in names[:5])})"
     if isinstance(before, str | int | float | bool) or before is None:
         return f" from {shorten(show(before), 80)} to {shorten(show(now), 80)}"
     return ""
+
+
+def _text(name: bytes | str) -> str:
+    return name if isinstance(name, str) else name.decode(errors="replace")

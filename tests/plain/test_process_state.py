@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import decimal
 import gc
 import importlib
+import io
+import json  # noqa: F401
 import locale
 import logging
 import os
 import random
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -26,6 +31,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from PIL import Image, ImageFile  # noqa: F401
 
 from katz_graph.host.process_state import ASPECTS, ProcessState
 
@@ -68,6 +74,48 @@ MISCHIEF: tuple[tuple[str, Callable[[Path], object], str], ...] = (
     ),
     ("gradients", lambda folder: torch.set_grad_enabled(False), "torch records gradients"),
     ("decimals", lambda folder: setattr(decimal.getcontext(), "prec", 3), "decimal numbers"),
+    (
+        "precision",
+        lambda folder: torch.set_float32_matmul_precision("medium"),
+        "the precision of torch's products",
+    ),
+    (
+        "precision of an operation",
+        lambda folder: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        "the precision of torch's products",
+    ),
+    ("tf32", lambda folder: setattr(torch.backends.cudnn, "allow_tf32", False), "torch's products"),
+    ("autocast", lambda folder: torch.set_autocast_enabled("cpu", True), "torch's autocast"),
+    ("anomalies", lambda folder: torch.set_anomaly_enabled(True), "torch's autocast"),
+    ("numpy.seterr", lambda folder: numpy.seterr(all="raise"), "NumPy's errors"),
+    ("environ", lambda folder: setattr(os, "environ", {}), "os.environ"),
+    ("stdout", lambda folder: setattr(sys, "stdout", io.StringIO()), "the standard streams"),
+    ("excepthook", lambda folder: setattr(sys, "excepthook", print), "hooks of errors"),
+    ("alarm", lambda folder: signal.alarm(1000), "timers"),
+    ("argv", lambda folder: sys.argv.append("--evil"), "sys.argv"),
+    ("socket", lambda folder: setattr(socket, "socket", None), "sockets"),
+    (
+        "certificates",
+        lambda folder: setattr(ssl, "_create_default_https_context", None),
+        "how certificates are checked",
+    ),
+    (
+        "event loops",
+        lambda folder: asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy()),
+        "the policy of event loops",
+    ),
+    ("Pillow", lambda folder: setattr(Image, "MAX_IMAGE_PIXELS", None), "Pillow's limits"),
+    ("root level", lambda folder: logging.root.setLevel(50), "the root of logs"),
+    ("root handlers", lambda folder: logging.root.handlers.clear(), "the root of logs"),
+    (
+        "a logger",
+        lambda folder: setattr(logging.getLogger("katz_graph"), "disabled", True),
+        "loggers that are off",
+    ),
+    ("print", lambda folder: setattr(builtins, "print", None), "builtins (print)"),
+    ("a module", lambda folder: sys.modules.update(json=None), "sys.modules (json)"),
+    ("lost module", lambda folder: sys.modules.pop("json"), "sys.modules (json)"),
+    ("tracing", lambda folder: sys.settrace(lambda *_: None), "tracing"),
     ("random", lambda folder: random.seed(1), ""),
     ("numpy.random", lambda folder: numpy.random.seed(1), ""),
     ("torch.manual_seed", lambda folder: torch.manual_seed(1), ""),
