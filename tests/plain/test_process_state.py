@@ -113,7 +113,7 @@ MISCHIEF: tuple[tuple[str, Callable[[Path], object], str], ...] = (
         "loggers that are off",
     ),
     ("print", lambda folder: setattr(builtins, "print", None), "builtins (print)"),
-    ("a module", lambda folder: sys.modules.update(json=None), "sys.modules (json)"),
+    ("a module", lambda folder: sys.modules.update(json=os), "sys.modules (json)"),
     ("lost module", lambda folder: sys.modules.pop("json"), "sys.modules (json)"),
     ("tracing", lambda folder: sys.settrace(lambda *_: None), "tracing"),
     ("random", lambda folder: random.seed(1), ""),
