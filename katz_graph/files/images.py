@@ -54,13 +54,15 @@ def load_channel(path: Path, channel: Channel) -> Tensor:
 
 def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
     frames: list[Image.Image] = []
+    pixels = 0  # of all frames, those that are left out among them
     try:
         with Image.open(path, formats=tuple(PICTURE_KINDS)) as opened:
             for frame in ImageSequence.Iterator(opened):
                 upright = ImageOps.exif_transpose(frame)
                 if not frames or upright.size == frames[0].size:
                     frames.append(upright)
-                if len(frames) * upright.width * upright.height > MOST_PIXELS:
+                pixels += upright.width * upright.height
+                if pixels > MOST_PIXELS:
                     raise ValueError(f"its frames have more than {MOST_PIXELS:,} pixels")
                 if not all_of_them or opened.format in STILL:
                     break

@@ -154,18 +154,21 @@ def _exif_texts(data: bytes) -> dict[str, str]:
     """Reads the labelled texts among EXIF_TAGS of the first directory (Exif 2.32, section 4.6).
 
     Stands in for Pillow's reader, which copies the value of every entry: entries of a few bytes
-    that share one large value take thousands of times the memory of the file.
+    that share one large value take thousands of times the memory of the file. Of entries with the
+    same tag the first counts.
     """
     data = data.removeprefix(b"Exif\0\0")
     texts: dict[str, str] = {}
+    unread = set(EXIF_TAGS)
     try:
         order = {b"II*\0": "<", b"MM\0*": ">"}[data[:4]]
         (start,) = struct.unpack_from(f"{order}I", data, 4)
         (entries,) = struct.unpack_from(f"{order}H", data, start)
         for at in range(start + 2, start + 2 + 12 * entries, 12):
             tag, kind, size, place = struct.unpack_from(f"{order}HHII", data, at)
-            if tag not in EXIF_TAGS or kind not in EXIF_TYPES:
+            if tag not in unread or kind not in EXIF_TYPES:
                 continue
+            unread.remove(tag)
             place = at + 8 if size <= 4 else place
             if place + size > len(data):
                 raise ValueError

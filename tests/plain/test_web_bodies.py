@@ -5,8 +5,10 @@ line a case (docs/testing.md).
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import struct
+import time
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -16,6 +18,8 @@ import pytest
 from starlette.types import Message
 from web_server import Served, run
 
+from katz_graph.errors import InputError
+from katz_graph.formats.image import workflow_from_picture
 from katz_graph.formats.strict_json import MAX_VALUES
 from katz_graph.web.app import build
 from katz_graph.web.options import Limits
@@ -24,6 +28,9 @@ KB, MB = 2**10, 2**20
 PIECE = 64 * KB  # that arrives at once
 PROMPT_BYTES = 256 * KB
 LIMITS = Limits(prompt_bytes=PROMPT_BYTES, body_bytes=16 * MB, upload_bytes=2 * MB)
+
+
+TEXT = b'prompt:{"1":{}}'
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -40,13 +47,16 @@ def packed(text: bytes, key: bytes = b"prompt") -> tuple[bytes, bytes]:
     return b"zTXt", key + b"\0\0" + zlib.compress(text, 9)
 
 
-def webp(entries: int, size: int, order: str = ">") -> bytes:
-    """A WebP whose EXIF entries all have one value of `size` bytes."""
+def webp(entries: int, size: int, order: str = ">", step: int = 1, text: bytes = TEXT) -> bytes:
+    """A WebP whose EXIF entries all have one value of `size` bytes; with `step` 0 all but the first
+    have one tag, too.
+    """
     start = 8 + 2 + 12 * entries + 4
     exif = (b"MM\0*" if order == ">" else b"II*\0") + struct.pack(f"{order}IH", 8, entries)
     for at in range(entries):
-        exif += struct.pack(f"{order}HHII", 0x0110 if at == 0 else 0xA000 + at, 2, size, start)
-    exif += b"\0\0\0\0" + b'prompt:{"1":{}}'.ljust(size)
+        tag = 0x0110 if at == 0 else (0xA000 if step else 0x010F) + step * at
+        exif += struct.pack(f"{order}HHII", tag, 2, size, start)
+    exif += b"\0\0\0\0" + text.ljust(size)
     return b"RIFF\0\0\0\0WEBPEXIF" + struct.pack("<I", len(exif)) + exif
 
 
@@ -114,6 +124,15 @@ def test_what_grows_is_refused_before_it_has_grown(tmp_path: Path, path: str) ->
             assert expected != 413 or f"{PROMPT_BYTES:,}" in answer.text, case
 
     run(tmp_path, scenario, LIMITS)
+
+
+@pytest.mark.defect(21)
+def test_a_value_of_exif_is_decoded_once_for_each_tag() -> None:
+    content = webp(5_000, 4 * MB, step=0, text=b"")
+    began = time.process_time()
+    with pytest.raises(InputError, match="a WebP without a workflow"):
+        workflow_from_picture(io.BytesIO(content), 8 * MB)
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.defect(21)

@@ -9,11 +9,13 @@ import io
 import json
 import os
 import shutil
+import struct
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 from starlette.testclient import TestClient
 from web_files import bomb, everything_below, file_server, picture
 
@@ -175,6 +177,55 @@ def test_frames_of_an_animation_count_together(tmp_path: Path) -> None:
         file = io.BytesIO()
         frames[0].save(file, kind, save_all=True, append_images=frames[1:4])
         assert upload(server, file.getvalue()).status_code == 200
+
+
+def gif_parts(image: Image.Image) -> tuple[bytes, bytes]:
+    """Returns what stands before the frame, and the frame."""
+    file = io.BytesIO()
+    image.save(file, "gif")
+    head, mark, frame = file.getvalue().partition(b"," + struct.pack("<HHHH", 0, 0, *image.size))
+    return head, mark + frame[:-1]
+
+
+@pytest.mark.defect(21)
+@pytest.mark.parametrize("kind", ["gif", "tiff", "mpo"])
+def test_frames_that_grow_are_not_decoded(tmp_path: Path, kind: str) -> None:
+    server = file_server(tmp_path, limits=Limits(upload_pixels=10_000))
+    large = Image.new("L", (2_000, 2_000))
+    file = io.BytesIO()
+    if kind == "gif":  # Pillow writes frames of one size only
+        small, later = (gif_parts(image) for image in (Image.new("L", (1, 1)), large))
+        file.write(small[0] + small[1] + later[1] + b";")
+    else:
+        Image.new("L", (1, 1)).save(file, kind, save_all=True, append_images=[large])
+    answer = upload(server, file.getvalue())
+    assert answer.status_code == 413 and "2000x2000" in answer.text
+
+
+@pytest.mark.defect(21)
+def test_frames_are_not_counted_to_their_end(tmp_path: Path) -> None:
+    """Pillow compares each directory of a TIFF with all before it."""
+    tags = [(256, 1), (257, 1), (258, 8), (259, 1), (262, 1), (273, 0), (278, 1), (279, 1)]
+    page = struct.pack("<H", len(tags)) + b"".join(
+        struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags
+    )
+    size, pages = len(page) + 4, 20_000
+    content = b"II*\0" + struct.pack("<I", 8)
+    content += b"".join(page + struct.pack("<I", 8 + size * at) for at in range(1, pages))
+    began = time.process_time()
+    answer = upload(file_server(tmp_path), content)
+    assert answer.status_code == 413 and "1,000 frames" in answer.text
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.defect(21)
+def test_a_preview_that_cannot_be_is_refused_before_it_is_decoded(
+    server: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(server, picture(size=(1, 17_000)))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda picture: pytest.fail("decoded"))
+    for parameters in ({"preview": "webp"}, {"preview": "jpeg;50"}, {"width": "1"}):
+        assert view(server, **parameters).status_code == 413
 
 
 def test_bytes_are_capped_with_and_without_an_announced_length(tmp_path: Path) -> None:

@@ -29,12 +29,22 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
     """Returns the kind, as in PICTURE_KINDS, of a file that decodes to its end. Raises Refusal 400
     when it is none of them or damaged, 413 when it has too many pixels.
 
-    The header is read before anything is decoded; the frames of an animation count together.
+    Each frame's size is read before the frame is decoded; the pixels of all frames count together.
+    Pillow's `n_frames` is not asked for: it goes through all frames, and they may grow.
     """
     file.seek(0)
-    with _opened(file, READ, most_pixels, all_frames=True) as picture:
-        for frame in range(getattr(picture, "n_frames", 1)):
-            picture.seek(frame)
+    with _opened(file, READ, most_pixels) as picture:
+        pixels = 0
+        for frame in range(FRAMES + 1):
+            try:
+                picture.seek(frame)
+            except EOFError:
+                break
+            if frame == FRAMES:
+                raise Refusal(413, f"the animation has more than {FRAMES:,} frames", "too_large")
+            pixels += picture.width * picture.height
+            if pixels > most_pixels:
+                raise _too_many_pixels(picture, most_pixels, frame + 1)
             picture.load()
         return SAME_AS.get(str(picture.format), str(picture.format))
 
@@ -48,12 +58,19 @@ def shown(
     A preview of format jpeg, or of channel `rgb`, has no transparency. Channel `a` is the alpha
     over black.
     """
+    if preview is None and channel == "rgba":
+        preview = SMALL
     with path.open("rb") as file, _opened(file, READ, most_pixels) as picture:
-        if 0 < width < picture.width:
+        scale = min(1.0, width / picture.width) if width else 1.0
+        if preview is not None and max(picture.size) * scale > LONGEST_SIDE:
+            raise Refusal(
+                413,
+                f"no preview of a picture with a side over {LONGEST_SIDE:,} pixels",
+                "too_large",
+            )
+        if scale < 1:
             picture.draft(None, (width, width))  # JPEG decodes small
             picture.thumbnail((width, most_pixels))
-        if preview is None and channel == "rgba":
-            preview = SMALL
         if preview is None:
             return _png(
                 _without_alpha(picture) if channel == "rgb" else _only_alpha(picture), {}
@@ -89,23 +106,11 @@ def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
 
 
 @contextmanager
-def _opened(
-    file: IO[bytes], formats: tuple[str, ...], most_pixels: int, all_frames: bool = False
-) -> Iterator[Image.Image]:
+def _opened(file: IO[bytes], formats: tuple[str, ...], most_pixels: int) -> Iterator[Image.Image]:
     try:
         with Image.open(file, formats=formats) as picture:
-            frames = getattr(picture, "n_frames", 1) if all_frames else 1
-            if frames > FRAMES:
-                raise Refusal(413, f"the animation has more than {FRAMES:,} frames", "too_large")
-            if picture.width * picture.height * frames > most_pixels:
-                size = f"{picture.width}x{picture.height}" + (
-                    f" in {frames} frames" if frames > 1 else ""
-                )
-                raise Refusal(
-                    413,
-                    f"the picture has {size} pixels; at most {most_pixels:,} are taken",
-                    "too_large",
-                )
+            if picture.width * picture.height > most_pixels:
+                raise _too_many_pixels(picture, most_pixels)
             yield picture
     except (Refusal, MemoryError):
         raise
@@ -119,6 +124,14 @@ def _opened(
         raise Refusal(413, "the picture has too many pixels", "too_large") from None
     except Exception as error:  # Pillow's readers raise many kinds for damaged files
         raise Refusal(400, "the picture is damaged", "invalid_image", str(error)) from None
+
+
+def _too_many_pixels(picture: Image.Image, most_pixels: int, frames: int = 1) -> Refusal:
+    size = f"{picture.width}x{picture.height}"
+    what = f"{frames} frames up to one of {size}" if frames > 1 else size
+    return Refusal(
+        413, f"the picture has {what} pixels; at most {most_pixels:,} are taken", "too_large"
+    )
 
 
 def _usual(picture: Image.Image) -> Image.Image:
@@ -139,10 +152,6 @@ def _only_alpha(picture: Image.Image) -> Image.Image:
 
 def _encoded(picture: Image.Image, preview: Preview) -> bytes:
     kind, quality = preview
-    if max(picture.size) > LONGEST_SIDE:
-        raise Refusal(
-            413, f"no preview of a picture with a side over {LONGEST_SIDE:,} pixels", "too_large"
-        )
     encoded = io.BytesIO()
     picture.save(encoded, format=kind, quality=quality)
     return encoded.getvalue()
