@@ -467,7 +467,11 @@ def _state_of(aspect: Aspect) -> State:
 
 
 def _loaded(aspect: Aspect) -> bool:
-    return not aspect.module or aspect.module in sys.modules
+    """Tells whether an aspect can be read: another thread may be importing its module now."""
+    if not aspect.module:
+        return True
+    spec = getattr(sys.modules.get(aspect.module), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def _with_additions(before: State, aspect: Aspect) -> State:

@@ -10,6 +10,7 @@ import builtins
 import decimal
 import gc
 import importlib
+import importlib.machinery
 import io
 import json  # noqa: F401
 import locale
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,6 +162,18 @@ def test_what_a_node_changes_is_put_back_and_told(
         assert line.endswith("for this whole process: it was put back")
     else:
         assert not lines
+
+
+def test_a_library_that_another_thread_still_imports_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A check may come while the devices start."""
+    begun = types.ModuleType("torch")
+    begun.__spec__ = importlib.machinery.ModuleSpec("torch", None)
+    monkeypatch.setattr(begun.__spec__, "_initializing", True, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", begun)
+    with ProcessState().guarded("a check", print):
+        pass
 
 
 @pytest.mark.parametrize(

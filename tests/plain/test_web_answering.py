@@ -64,6 +64,19 @@ def test_calls_behind_slow_ones_begin_and_each_slow_one_is_given_up(waiting: Wai
 
 
 @pytest.mark.defect(23)
+def test_a_deadline_may_be_longer_than_a_thread_can_wait() -> None:
+    waiting = Waiting(deadline_s=float("inf"))
+    waiting.hang("a")
+    waiting.until("a began")
+    time.sleep(0.1)  # by then it is slow
+    for name in "bc":
+        waiting.hang(name)
+    waiting.until("b began", "c began")
+    waiting.let_go.set()
+    waiting.threads.close()
+
+
+@pytest.mark.defect(23)
 def test_too_many_that_hang_are_reported_once(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,9 +204,13 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
 
 
 @pytest.mark.defect(23)
-def test_a_runner_is_replaced_for_a_job_that_does_not_stop_and_none_is_blamed() -> None:
+@pytest.mark.parametrize("worn", [False, True], ids=["", "that gets no more jobs"])
+def test_a_runner_is_replaced_for_a_job_that_does_not_stop_and_none_is_blamed(worn: bool) -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "stay"))
+        if worn:
+            await seen.runner.run(job("c", "wear out"))
+            await seen.until(lambda: not seen.runner.ready)
         began, first = time.monotonic(), seen.runner.facts.pid
         seen.runner.replace("cancelled job a did not stop")
         await seen.until(lambda: bool(seen.lost) and seen.runner.ready)

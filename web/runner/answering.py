@@ -98,7 +98,7 @@ class Answering:
             for limit, passed in ((self._slow_s, call.slow), (self._deadline_s, call.expired))
             if not passed
         ]
-        return max(0.0, min(due) - now) if due else None
+        return min(max(0.0, min(due) - now), threading.TIMEOUT_MAX) if due else None
 
     def _report_stuck(self) -> None:
         stuck = sum(call.expired for call in self._running)

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 ANSWERS_AT_ONCE = 2  # one may be long
 SLOW_ANSWER_S = 1.0  # after which the next question is answered as well
+# for an answer, however soon cancelled jobs are to stop: the check of a large prompt takes seconds
+MIN_DEADLINE_S = 10.0
 STOPPING = 2.0  # seconds that jobs have to stop
 
 
@@ -101,7 +103,11 @@ class RunnerService:
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)
         self._starting = _in_thread(self._start)
         self._answering = Answering(
-            "katz-answers", ANSWERS_AT_ONCE, SLOW_ANSWER_S, options.stop_seconds, self._wear_out
+            "katz-answers",
+            ANSWERS_AT_ONCE,
+            SLOW_ANSWER_S,
+            max(options.stop_seconds, MIN_DEADLINE_S),
+            self._wear_out,
         )
         self._starting.add_done_callback(lambda _: post(None))
 

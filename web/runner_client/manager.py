@@ -193,8 +193,10 @@ class Runner:
             self._child.send(Cancel(job_id))
 
     def replace(self, why: str) -> None:
-        """Kills the runner, and has the next one started. Its jobs are lost without blame."""
-        if self._child is not None and self.ready:
+        """Kills the runner, also one that gets no more jobs, and has the next one started. Its jobs
+        are lost without blame.
+        """
+        if self._child is not None and self._working:
             self._child.kill(why, blamed=False)
 
     def kept(self, job_id: str) -> None:
