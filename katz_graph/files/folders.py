@@ -133,7 +133,28 @@ class Folders:
 
     def choices(self, kind: str) -> tuple[str, ...]:
         """Lists names of one kind, '/'-separated and sorted; anew when a folder has changed."""
-        return tuple(sorted(self._files(kind)))
+        return tuple(sorted(self.files(kind)))
+
+    def files(self, kind: str) -> Mapping[str, Path]:
+        """Returns what `choices` lists, with the path of each name."""
+        kind = SAME_AS.get(kind, kind)
+        known = self._listings.get(kind)
+        if known is not None and _current(known):
+            return known.files
+        taken = time.time()
+        files: dict[str, Path] = {}
+        visited: list[tuple[Path, int]] = []
+        skipped: list[str] = []
+        for root in self._roots(kind):
+            for name, path in _walk(root, _kind(kind), visited, skipped.append):
+                files.setdefault(name, path)
+        for line in skipped:
+            if known is None or line not in known.skipped:
+                log.warning("%s", line)
+        for name, path in _shipped(kind):
+            files.setdefault(name, path)
+        self._listings[kind] = _Listing(files, tuple(visited), taken, tuple(skipped))
+        return files
 
     def resolve(self, kind: str, name: str) -> Path:
         """Returns the file or diffusers folder called `name`. InputError names near names and the
@@ -185,7 +206,7 @@ class Folders:
             raise InputError(f"{shown(url)} {PICKLED}")
 
     def _local(self, kind: str, name: str) -> Path | None:
-        files = self._files(kind)
+        files = self.files(kind)
         found = files.get(name) or files.get(name.replace("\\", "/"))
         if found is not None:
             return found
@@ -255,26 +276,6 @@ class Folders:
                 for kind in (*USUAL, *self.extra.before, *self.extra.after, *there)
             )
         )
-
-    def _files(self, kind: str) -> Mapping[str, Path]:
-        kind = SAME_AS.get(kind, kind)
-        known = self._listings.get(kind)
-        if known is not None and _current(known):
-            return known.files
-        taken = time.time()
-        files: dict[str, Path] = {}
-        visited: list[tuple[Path, int]] = []
-        skipped: list[str] = []
-        for root in self._roots(kind):
-            for name, path in _walk(root, _kind(kind), visited, skipped.append):
-                files.setdefault(name, path)
-        for line in skipped:
-            if known is None or line not in known.skipped:
-                log.warning("%s", line)
-        for name, path in _shipped(kind):
-            files.setdefault(name, path)
-        self._listings[kind] = _Listing(files, tuple(visited), taken, tuple(skipped))
-        return files
 
 
 def _base(kind: str) -> str:

@@ -563,6 +563,32 @@ def test_notes_and_lists_of_models(server: TestClient, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.defect(32)
+@pytest.mark.parametrize(
+    ("route", "folder", "most"),
+    [("/internal/files/output", "output", 0), ("/experiment/models/loras", "models/loras", 1)],
+)
+def test_a_listing_looks_at_each_file_once_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: str, folder: str, most: int
+) -> None:
+    server, files, here = file_server(tmp_path), 200, tmp_path / folder
+    here.mkdir(parents=True)
+    for number in range(files):
+        (here / f"{number}.safetensors").touch()
+    os.utime(here, (1e9, 1e9))
+    server.get(route)
+    looked, stat = 0, os.stat
+
+    def counted(*path: Any, **how: Any) -> os.stat_result:
+        nonlocal looked
+        looked += 1
+        return stat(*path, **how)
+
+    monkeypatch.setattr(os, "stat", counted)
+    assert len(server.get(route).json()) >= files
+    assert looked < most * files + 100
+
+
 def test_a_front_ends_page_may_run_the_scripts_that_stand_in_it(tmp_path: Path) -> None:
     (tmp_path / "built").mkdir()
     script = b'{"imports": {"vue": "./vue.js"}}\n'

@@ -89,6 +89,12 @@ class FolderIndex:
                 page = self._page(match, count)
         return [Entry(*found) for found in page]
 
+    def top(self) -> list[str]:
+        """Lists the names of all files that lie in the folder itself if they can be printed."""
+        with self._lock:
+            self._renew()
+            return [name for _, name, _ in self._files if "/" not in name and name.isprintable()]
+
     def _forget(self, names: Iterable[str]) -> None:
         """Has files looked at again."""
         for folder, _, name in (name.rpartition("/") for name in names):

@@ -328,7 +328,8 @@ def check_quota(size: int, room: int, most_bytes: int) -> None:
 
 def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:
     """Lists ordinary files and folders below; leaves out links, as they may lead anywhere."""
-    pending = [folder]
+    above = os.path.join(folder, "")  # noqa: PTH118  (paths as texts: there are ten thousand)
+    pending = [str(folder)]
     while pending:
         current = pending.pop()
         try:
@@ -336,7 +337,7 @@ def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:
         except OSError:  # gone since it was seen
             continue
         for item in found:
-            name = Path(item.path).relative_to(folder).as_posix()
+            name = item.path[len(above) :]
             try:
                 state = item.stat(follow_symlinks=False)
             except OSError:
@@ -344,7 +345,7 @@ def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:
             if item.is_dir(follow_symlinks=False):
                 yield UserFileEntry(name, True, 0, state.st_mtime, state.st_ctime)
                 if recurse:
-                    pending.append(Path(item.path))
+                    pending.append(item.path)
             elif item.is_file(follow_symlinks=False):
                 yield _entry(name, state)
 

@@ -12,15 +12,15 @@ import platform
 import time
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from katz_graph.files.entries import entries_of
-from katz_graph.web.files.paths import Place, file_state, folder_of
+from katz_graph.files.folders import TEMP
+from katz_graph.web.files.listing import FolderIndex
+from katz_graph.web.files.paths import PLACES, Place, folder_of
 from katz_graph.web.http.answers import ListedPack, PackList
 from katz_graph.web.http.file_responses import is_known
 from katz_graph.web.http.responses import Refusal, json_answer
@@ -163,6 +163,7 @@ def disabled(state: State) -> APIRouter:
 def internal(state: State) -> APIRouter:
     """Serves the stock front end's own routes, without logs and folders of this machine."""
     routes = APIRouter(prefix="/internal", include_in_schema=False)
+    indices = {place: FolderIndex(folder_of(state.folders, place), TEMP) for place in PLACES}
 
     @routes.get("/logs")
     async def logs() -> Response:
@@ -183,24 +184,10 @@ def internal(state: State) -> APIRouter:
     @routes.get("/files/{place}")
     async def files(place: Place) -> Response:
         suffix = "" if place == "input" else f" [{place}]"
-        return json_answer(await asyncio.to_thread(_names, folder_of(state.folders, place), suffix))
+        names = await asyncio.to_thread(indices[place].top)
+        return json_answer([name + suffix for name in names])
 
     return routes
-
-
-def _names(folder: Path, suffix: str) -> list[str]:
-    """Lists files in a folder, the newest first."""
-    try:
-        entries = entries_of(folder, lambda line: None)
-    except OSError:
-        return []
-    states = (
-        (entry.name, file_state(entry.path))
-        for entry in entries
-        if entry.is_file and not entry.name.startswith(".")
-    )
-    found = [(name, state.st_mtime_ns) for name, state in states if state is not None]
-    return [name + suffix for name, _ in sorted(found, key=lambda one: -one[1])]
 
 
 def _device(stats: DeviceStats) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -94,21 +94,46 @@ def _described(folders: Folders, kind: str) -> dict[str, Any]:
 
 def _files(folders: Folders, kind: str) -> Iterator[dict[str, Any]]:
     searched = folders.searched(kind)
-    for name in folders.choices(kind):
-        path = folders.resolve(kind, name)
+    known: dict[Path, tuple[int, Set[str]]] = {}  # by folder: its index, and who has a picture
+    for name, path in sorted(folders.files(kind).items()):
         try:
             state = path.stat()
         except OSError:  # gone since it was listed
             continue
-        index = next((index for index, root in enumerate(searched) if path.is_relative_to(root)), 0)
+        if (folder := path.parent) not in known:
+            known[folder] = _index_of(folder, searched), _pictured_in(folder)
+        index, pictured = known[folder]
         yield {
             "name": name,
             "pathIndex": index,
             "modified": state.st_mtime,
             "created": state.st_ctime,
             "size": state.st_size,
-            "has_preview": _picture_of(path) is not None,
+            "has_preview": path.stem in pictured,
         }
+
+
+def _index_of(folder: Path, searched: Sequence[Path]) -> int:
+    return next((index for index, root in enumerate(searched) if folder.is_relative_to(root)), 0)
+
+
+def _pictured_in(folder: Path) -> Set[str]:
+    """Returns the names, without endings, of models that have a picture beside them."""
+    try:
+        with os.scandir(folder) as entries:
+            pictures = [
+                entry.name
+                for entry in entries
+                if entry.name.endswith(PREVIEW_ENDINGS) and entry.is_file(follow_symlinks=False)
+            ]
+    except OSError:
+        return frozenset()
+    return {
+        name.removesuffix(ending)
+        for name in pictures
+        for ending in PREVIEW_ENDINGS
+        if name.endswith(ending)
+    }
 
 
 def _picture_beside(folders: Folders, kind: str, name: str) -> tuple[Path, os.stat_result]:
