@@ -95,7 +95,7 @@ editor-in-browser: setup
 	then echo "no packages for the editor: it is not tried in a browser"; \
 	elif ! command -v chromium chromium-headless-shell > /dev/null; \
 	then echo "no chromium: the editor is not tried in a browser"; \
-	else cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=3 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; fi
+	else cd $(EDITOR) && KATZ_PORT=8429 KATZ_SERVERS=2 e2e/serve.sh $(CURDIR)/$(BIN)/katz npm run --silent e2e; fi
 
 # Writes what docs/ shows of plans and benches anew.
 docs: setup

@@ -23,7 +23,7 @@ const TOKEN = {
 export default defineConfig({
   testDir: "e2e",
   workers: WORKERS,
-  timeout: 240_000, // three of them beside each other on two processors
+  timeout: 240_000, // two of them at once on two processors
   expect: { timeout: 30_000 }, // on a busy machine a page takes some seconds to load
   reporter: "line",
   use: {
