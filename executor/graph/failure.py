@@ -4,7 +4,6 @@ debugging.
 
 from __future__ import annotations
 
-import errno
 import traceback
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from pydantic import ValidationError
 
 from katz_graph.errors import Cancelled, DiskFull, InputError, KatzError, OutOfMemory, RunError
 from katz_graph.executor.worker.device_fault import device_fault
+from katz_graph.files.output_files import FULL
 from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.messages import one_line, shorten, show
 
 LONGEST = 400  # characters of a foreign message
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.errors import DiskFull, InputError, KatzError, RunError
 from katz_graph.executor.graph.node_state import Outputs
 from katz_graph.messages import listed
 
@@ -27,16 +27,18 @@ class GraphResult:
     blocked: tuple[str, ...] = ()
 
     def raise_failures(self) -> None:
-        """Raises one error for all that failed: InputError if no target was reached and only wrong
-        input stood in the way, else RunError.
+        """Raises one error for all that failed: DiskFull if that is why one did, InputError if no
+        target was reached and only wrong input stood in the way, else RunError.
         """
         if not self.refused:
             return
         errors = list(self.failures.values())
         lines = "\n".join(map(str, errors))
+        kind: type[KatzError] = RunError
+        if any(isinstance(error, DiskFull) for error in errors):
+            kind = DiskFull
+        elif not self.outputs and all(isinstance(error, InputError) for error in errors):
+            kind = InputError
         if self.outputs:
-            raise RunError(
-                f"{lines}\nsome outputs were refused: node {listed(self.refused)}"
-            ) from errors[0]
-        kind = InputError if all(isinstance(error, InputError) for error in errors) else RunError
+            lines += f"\nsome outputs were refused: node {listed(self.refused)}"
         raise kind(lines) from errors[0]

@@ -4,6 +4,7 @@ are whole. Must not know what is in them.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from katz_graph.errors import InputError, RunError
+from katz_graph.errors import DiskFull, InputError, RunError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of OSError, where there is no room
 UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while it is written
 
 
@@ -50,8 +52,8 @@ def write_numbered(
     """Has `write` fill a file below `directory`, numbered on from the files there. The prefix may
     hold a subfolder.
 
-    InputError when the prefix leads out of `directory` or names something hidden, RunError when the
-    disk refuses.
+    InputError when the prefix leads out of `directory` or names something hidden, DiskFull or
+    another RunError when the disk refuses.
     """
     folder, stem = _target(directory, prefix)
     temporary = unfinished(folder)
@@ -64,7 +66,8 @@ def write_numbered(
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise RunError(f"{folder}: cannot write the file ({error.strerror or error})") from None
+        kind = DiskFull if error.errno in FULL else RunError
+        raise kind(f"{folder}: cannot write the file ({error.strerror or error})") from None
 
 
 def _target(directory: Path, prefix: str) -> tuple[Path, str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from trivial_graphs import SUM, custom
 from trivial_nodes import RecordingContext, node, run
 
-from katz_graph.errors import Cancelled, InputError, OutOfMemory, RunError
+from katz_graph.errors import Cancelled, DiskFull, InputError, OutOfMemory, RunError
 from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.files.output_files import write_numbered
 
 # What runs, and in which order.
 
@@ -130,6 +133,22 @@ def test_a_failing_node_leaves_independent_outputs_alone() -> None:
         "some outputs were refused: node 4",
     ]
     assert isinstance(caught.value.__cause__.__cause__, ValueError)  # type: ignore[union-attr]
+
+
+@pytest.mark.defect(31)
+@pytest.mark.parametrize("others", [False, True], ids=["", "beside an output that is written"])
+def test_a_full_disk_stays_one_whatever_else_happened(tmp_path: Path, others: bool) -> None:
+    def refuse(file: IO[bytes]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    types = custom("Write", lambda context, values: write_numbered(tmp_path, "a", ".png", refuse))
+    graph = {"1": node("Write"), "2": node("Save", value=["1", 0])}
+    if others:
+        graph |= {"3": node("Number", value=1), "4": node("Save", value=["3", 0])}
+    result = run(graph, types=types).result
+    with pytest.raises(DiskFull, match="No space left"):
+        result.raise_failures()
+    assert not list(tmp_path.iterdir())
 
 
 def raise_line() -> int:
