@@ -129,7 +129,8 @@ def assemble(
         jobs.keep_report(job.id, lambda: packed(report_of(job, state)))
 
     hub = Hub(lambda: jobs, facts, options.limits, ended)
-    files = JobFiles({"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")})
+    written = {"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")}
+    files = JobFiles(written, options.data)
     retention = Retention(options.keep_days, options.keep_bytes)
     at_once = options.jobs_at_once or max(1, len(options.device_list().choices))
     jobs = Jobs(

@@ -21,6 +21,7 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.records import StoredFile
 from katz_graph.web.jobs.retention import JobFiles
 from katz_graph.web.jobs.store import FILE, JobStore, open_folder
+from katz_graph.web.jobs.store_file import explained
 from katz_graph.web.options import MB
 
 
@@ -186,6 +187,35 @@ def test_jobs_that_find_the_disk_full_wait_for_room(
         assert await service.statuses() == expected
 
     run(tmp_path, use, jobs_at_once=2)
+
+
+@pytest.mark.defect(31)
+def test_a_full_disk_that_refuses_a_job_is_told_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("katz_graph.web.jobs.dispatch.AGAIN", 0.01)
+    room = [False]
+    monkeypatch.setattr(JobFiles, "have_room", lambda files: room[0])
+    add = JobStore.add
+
+    async def full(*given: Any) -> Any:
+        if not room[0]:
+            failure = sqlite3.OperationalError("database or disk is full")
+            failure.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise explained(Path("katz.sqlite3"), failure)
+        return await add(*given)
+
+    async def use(service: Service) -> None:
+        monkeypatch.setattr(JobStore, "add", full)
+        with pytest.raises(Refused, match="the disk is full"):
+            await submit(service, "a")
+        assert "the disk is full" in service.jobs.trouble
+        room[0] = True
+        await service.until(lambda: not service.jobs.trouble)
+        await submit(service, "a")
+        await service.until(lambda: service.runner.names == ["a"])
+
+    run(tmp_path, use)
 
 
 def test_a_job_that_no_runner_had_taken_is_not_blamed(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ async def serving(
         lambda: None,
         limits or Limits(),
         jobs_at_once,
-        JobFiles({"output": output, "temp": temp}),
+        JobFiles({"output": output, "temp": temp}, data),
         retention or Retention(),
         clock,
         stop_seconds,

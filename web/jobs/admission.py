@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from katz_graph.errors import KatzError, RunError
+from katz_graph.errors import DiskFull, KatzError, RunError
 from katz_graph.web.jobs.dispatch import Dispatcher
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queries import Kept
@@ -92,6 +92,8 @@ class Admission:
         try:
             kept = await self._store.add(job, submission.key, body)
         except RunError as error:
+            if isinstance(error, DiskFull):
+                self._dispatcher.wait_for_room(str(error))
             raise Refused(503, "store_unavailable", str(error), LATER) from None
         finally:
             self._arriving[whose] -= 1

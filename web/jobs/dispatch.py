@@ -283,15 +283,19 @@ class Dispatcher:
         if attempt.cancelled or result.error is None:
             self._end(attempt, result)
         elif not self._files.have_room():
-            if not self._full:
-                self._full = "the disk is full: jobs wait until there is room"
-                log.error("%s: %s", self._full, result.error.message)
-                self.spawn(self._until_room())
+            self.wait_for_room(result.error.message)
             self._return(attempt, attempt.job.crashes)
         elif attempt.job.crashes + 1 < CRASHES:
             self._return(attempt, attempt.job.crashes + 1)
         else:
             self._end(attempt, result)
+
+    def wait_for_room(self, why: str) -> None:
+        """Starts nothing until the disk has room."""
+        if not self._full:
+            self._full = "the disk is full: jobs wait until there is room"
+            log.error("%s: %s", self._full, why)
+            self.spawn(self._until_room())
 
     async def _until_room(self) -> None:
         while not await asyncio.to_thread(self._files.have_room):

@@ -40,16 +40,17 @@ class Retention:
 
 class JobFiles:
     """Finds and deletes files in the folders that jobs write to: `output` and `temp`, as events
-    name them.
+    name them. `store`: the folder that jobs themselves are kept in.
     """
 
-    def __init__(self, folders: Mapping[str, Path]) -> None:
+    def __init__(self, folders: Mapping[str, Path], store: Path) -> None:
         self._folders = {place: folder.resolve() for place, folder in folders.items()}
+        self._store = store.resolve()
 
     def have_room(self) -> bool:
-        """Tells whether jobs can write their files."""
+        """Tells whether jobs can be kept and can write their files."""
         with suppress(OSError):
-            for folder in self._folders.values():
+            for folder in (*self._folders.values(), self._store):
                 while not folder.exists():
                     folder = folder.parent
                 if shutil.disk_usage(folder).free < ROOM_BYTES:

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from katz_graph.errors import RunError
+from katz_graph.errors import DiskFull, RunError
 from katz_graph.web.jobs.checksums import (
     COLUMN,
     Table,
@@ -92,7 +92,7 @@ def explained(file: Path, error: Exception) -> RunError:
         code = sqlite3.SQLITE_CORRUPT
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     if code == sqlite3.SQLITE_FULL:
-        return RunError(
+        return DiskFull(
             f"{file}: the disk is full; jobs are neither accepted nor started until there is room"
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
