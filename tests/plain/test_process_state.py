@@ -244,7 +244,8 @@ def test_runs_beside_each_other_are_compared_when_none_is_inside(tmp_path: Path)
     assert str(Path.cwd()) == before and not lines
 
 
-def test_it_costs_microseconds(tmp_path: Path) -> None:
+def test_it_costs_no_more_than_two_milliseconds(tmp_path: Path) -> None:
+    """On a slow machine; 0.5 ms on a quick one."""
     process = ProcessState()
     times = []
     for _ in range(300):
@@ -252,4 +253,4 @@ def test_it_costs_microseconds(tmp_path: Path) -> None:
         with process.guarded("node", print):
             pass
         times.append(time.perf_counter() - began)
-    assert min(times) < 1e-3
+    assert min(times) < 2e-3
