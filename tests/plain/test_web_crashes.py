@@ -84,6 +84,7 @@ def test_a_cancelled_job_that_does_not_stop_costs_the_others_their_place_and_not
         await service.until(lambda: len(service.runner.names) > 2)
         assert 0.05 < time.monotonic() - began < 3
         assert service.runner.replaced == ["cancelled job hangs did not stop within 0.1 s"]
+        assert service.runner.prepared
         again = [] if together else ["runs"]
         await service.until(lambda: set(service.runner.names[2:]) == {*again, "next"})
         assert [job.crashes for job in service.jobs.running] == [0] * len(service.jobs.running)
@@ -107,7 +108,7 @@ def test_a_cancelled_job_that_stops_in_time_replaces_nothing(tmp_path: Path) -> 
         await service.jobs.interrupt("a")
         await service.all_ended("a")
         await asyncio.sleep(0.05)
-        assert service.runner.replaced == []
+        assert service.runner.replaced == [] and not service.runner.prepared
 
     run(tmp_path, use, stop_seconds=0.01)
 

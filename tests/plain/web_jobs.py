@@ -66,6 +66,7 @@ class FakeRunner:
     safe: list[str] = field(default_factory=list)
     obedient: bool = True  # ends what is cancelled
     replaced: list[str] = field(default_factory=list)  # the reasons
+    prepared: int = 0  # times that the next one was to get ready
     clock: Callable[[], float] = time.time
 
     async def run(self, job: Job) -> None:
@@ -80,6 +81,9 @@ class FakeRunner:
         self.cancelled.append(job_id)
         if self.obedient:
             self.tell(job_id, Ended("cancelled", self.clock()))
+
+    def prepare(self) -> None:
+        self.prepared += 1
 
     def replace(self, why: str) -> None:
         assert self.jobs is not None

@@ -224,6 +224,47 @@ def test_a_runner_is_replaced_for_a_job_that_does_not_stop_and_none_is_blamed(wo
     with_runner(test)
 
 
+def children() -> set[int]:
+    listed = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for one in listed for pid in one.read_text().split()}
+
+
+@pytest.mark.defect(23)
+def test_a_process_that_was_prepared_is_the_next_runner() -> None:
+    async def test(seen: Seen) -> None:
+        before = children()
+        seen.runner.prepare()
+        seen.runner.prepare()
+        await seen.until(lambda: len(children() - before) == 1)
+        (prepared,) = children() - before
+        await seen.runner.run(job("a", "stay"))
+        seen.runner.replace("cancelled job a did not stop")
+        await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
+        assert seen.runner.facts.pid == prepared
+
+    with_runner(test)
+
+
+@pytest.mark.defect(23)
+@pytest.mark.parametrize("waits", [0.05, 60.0], ids=["not needed in time", "the server ends"])
+def test_a_prepared_process_that_is_not_needed_ends(
+    monkeypatch: pytest.MonkeyPatch, waits: float
+) -> None:
+    monkeypatch.setattr("katz_graph.web.runner_client.manager.STANDBY_S", waits)
+    before = children()
+
+    async def test(seen: Seen) -> None:
+        running = children()
+        seen.runner.prepare()
+        await seen.until(lambda: len(children() - running) == 1)
+        if waits < 1:
+            await seen.until(lambda: children() == running)
+            assert seen.runner.ready and not seen.lost
+
+    with_runner(test)
+    assert children() == before
+
+
 @pytest.mark.defect(31)
 def test_a_check_waits_for_the_next_runner_and_two_that_it_ends_are_enough() -> None:
     async def test(seen: Seen) -> None:

@@ -25,6 +25,7 @@ from katz_graph.web.jobs.store import JobStore
 T = TypeVar("T")
 CRASHES = 2  # of what runs a job, after which it is set aside
 STOP_SECONDS = 30.0  # for a cancelled job to stop, unless the operator says otherwise
+PREPARE_S = 10.0  # before the runner is replaced, the next one begins to get ready
 AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
 log = logging.getLogger("katz.jobs")
 
@@ -40,6 +41,10 @@ class JobRunner(Protocol):
     async def run(self, job: Job) -> None: ...
 
     async def cancel(self, job_id: str) -> None: ...
+
+    def prepare(self) -> None:
+        """Has what will run jobs next get ready."""
+        ...
 
     def replace(self, why: str) -> None:
         """Kills what runs jobs. Its jobs are lost without blame."""
@@ -228,14 +233,25 @@ class Dispatcher:
         self.spawn(self._note(self._runner.cancel(attempt.job.id)))
         if not attempt.stopping:
             attempt.stopping = True
-            asyncio.get_running_loop().call_later(self._stop_seconds, self._escalate, attempt)
+            loop = asyncio.get_running_loop()
+            ahead = min(PREPARE_S, self._stop_seconds / 2)
+            loop.call_later(self._stop_seconds - ahead, self._prepare, attempt)
+            loop.call_later(self._stop_seconds, self._escalate, attempt)
+
+    def _prepare(self, attempt: Attempt) -> None:
+        """Has the next runner get ready while this one may still stop the job."""
+        if self._still_runs(attempt):
+            self._runner.prepare()
 
     def _escalate(self, attempt: Attempt) -> None:
-        current = self.attempts.get(attempt.job.id) is attempt and attempt.phase == "runs"
-        if current and not self._closed:
+        if self._still_runs(attempt):
             self._runner.replace(
                 f"cancelled job {attempt.job.id} did not stop within {self._stop_seconds:g} s"
             )
+
+    def _still_runs(self, attempt: Attempt) -> bool:
+        current = self.attempts.get(attempt.job.id) is attempt and attempt.phase == "runs"
+        return current and not self._closed
 
     def _fits(self, job: Job) -> bool:
         active = [attempt.job for attempt in self.attempts.values() if attempt.phase == "runs"]

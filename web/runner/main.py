@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import importlib
 import queue
 import socket
 import threading
@@ -28,9 +29,11 @@ from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
 from katz_graph.web.options import RUNNER_LOCK, RunnerStart
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
-from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Start, Stop
+from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Prepare, Start, Stop
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
+# by a process that stands by to be the next runner; the second with torch
+IMPORTED = ("katz_graph.web.runner.service", "katz_graph.web.runner.devices")
 # seconds without a turn for Python's threads after which the process ends: a pack's native code
 # keeps the interpreter
 STUCK = 60.0
@@ -56,6 +59,11 @@ def main() -> None:
     threading.Thread(target=_pulse, name="katz-pulse", daemon=True).start()
     try:
         first = messages.get()
+        if first is not None and isinstance(first.message, Prepare):
+            _prepare(first.message.start)
+            for module in IMPORTED:
+                importlib.import_module(module)
+            first = messages.get()
         if first is None or not isinstance(first.message, Start):  # the server is gone already
             return
         start = first.message.start
@@ -79,11 +87,7 @@ def _serve(
     serving: threading.Event,
     workers: socket.socket | None,
 ) -> None:
-    asked = start.options.device_list()
-    threads = threads_for(asked, start.options.threads)
-    pin_cache()
-    prepare_to_compute(threads)
-    expect_imports()
+    asked, threads = start.options.device_list(), _prepare(start)
     try:
         begun = None if workers is None else ForkServer(threads, control=workers)
         with Ahead(asked.without(start.gone), threads, begun) as ahead:
@@ -96,6 +100,15 @@ def _serve(
                         serving.set()
     finally:  # no job writes any more
         unkept.delete()
+
+
+def _prepare(start: RunnerStart) -> int:
+    """Sets this process up for the imports that follow; returns the threads of a device."""
+    threads = threads_for(start.options.device_list(), start.options.threads)
+    pin_cache()
+    prepare_to_compute(threads)
+    expect_imports()
+    return threads
 
 
 def _only(folder: Path) -> AbstractContextManager[object]:

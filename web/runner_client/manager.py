@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError
 
-from katz_graph.errors import KatzError
+from katz_graph.errors import KatzError, RunError
 from katz_graph.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
@@ -67,6 +67,7 @@ __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
 # seconds between a runner that did not get ready and the next
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+STANDBY_S = 60.0  # that a prepared process waits to be needed
 LOST_UNDER_ONE_QUESTION = 2  # runners, after which the question is to blame
 BARREN = 2  # of these, for one and the same device, after which that is left out
 Arguments = ParamSpec("Arguments")
@@ -108,6 +109,8 @@ class Runner:
         self._program, self._workers = program, workers
         self._facts = RunnerFacts()
         self._child: RunnerProcess | None = None  # who is asked
+        self._standby: RunnerProcess | None = None  # which has imported what the next one needs
+        self._standing_by: asyncio.Task[None] | None = None
         self._there = asyncio.Event()  # somebody is, or nobody will be any more
         self._working = False  # it is ready, and gets jobs
         # jobs that no runner has taken yet
@@ -162,6 +165,9 @@ class Runner:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
+        if self._standing_by is not None:
+            self._standing_by.cancel()
+            await asyncio.wait([self._standing_by])
         if self._child is not None:
             child = self._child
             self._none()
@@ -191,6 +197,32 @@ class Runner:
                 self._drop(job_id)
         if self._child is not None:
             self._child.send(Cancel(job_id))
+
+    def prepare(self) -> None:
+        """Has a process import what a runner needs, for one that will probably be replaced soon; it
+        ends when that does not happen.
+        """
+        if not self._refuses and (self._standing_by is None or self._standing_by.done()):
+            self._standing_by = asyncio.create_task(self._stand_by())
+
+    async def _stand_by(self) -> None:
+        try:
+            child = self._standby = await RunnerProcess.prepare(*self._how_to_start())
+        except RunError as error:
+            log.warning("no runner stands by: %s", error)
+            return
+        try:
+            await asyncio.wait([child.ended], timeout=STANDBY_S)
+        finally:
+            if self._standby is child:
+                self._standby = None
+                await child.give_up()
+
+    def _take_standby(self) -> RunnerProcess | None:
+        child, self._standby = self._standby, None
+        if self._standing_by is not None:
+            self._standing_by.cancel()
+        return None if child is None or child.ended.done() else child
 
     def replace(self, why: str) -> None:
         """Kills the runner, also one that gets no more jobs, and has the next one started. Its jobs
@@ -339,10 +371,10 @@ class Runner:
         """Starts a runner and returns it when it is ready; questions reach it as soon as there is a
         process. Nothing is left of one that does not get ready.
         """
-        start = RunnerStart(self._options, self._gone)
-        child = self._child = await RunnerProcess.start(
-            start, self._message, self._patience, self._program, self._workers()
-        )
+        how = self._how_to_start()
+        if (prepared := self._take_standby()) is not None:
+            prepared.begin(how[0])
+        child = self._child = prepared or await RunnerProcess.start(*how)
         self._there.set()
         try:
             await asyncio.shield(child.ready)
@@ -354,6 +386,14 @@ class Runner:
         for order, taken in list(self._waiting.values()):
             self._hand_over(order, taken)
         return child
+
+    def _how_to_start(
+        self,
+    ) -> tuple[
+        RunnerStart, Callable[[FromRunner], None], RunnerPatience, Sequence[str], int | None
+    ]:
+        start = RunnerStart(self._options, self._gone)
+        return start, self._message, self._patience, self._program, self._workers()
 
     def _leave_out(self, devices: Sequence[str]) -> None:
         """Does without devices from the next runner on, until the server starts anew. When none

@@ -61,6 +61,13 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Has a process that will be the next runner import what it needs: comes before `Start`."""
+
+    start: RunnerStart = field(metadata=record(RunnerStart, "json"))
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     """Asks for a `Pong`."""
 
@@ -259,7 +266,8 @@ class Refused:
 
 
 ToRunner = (
-    Start
+    Prepare
+    | Start
     | Ping
     | Stop
     | Run

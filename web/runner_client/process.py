@@ -26,6 +26,7 @@ from katz_graph.web.runner_client.messages import (
     Happened,
     Ping,
     Pong,
+    Prepare,
     Ready,
     Refused,
     Start,
@@ -106,12 +107,43 @@ class RunnerProcess:
         program: Sequence[str] = PROGRAM,
         workers: int | None = None,
     ) -> RunnerProcess:
-        """Starts a runner, which may be asked before it is ready; `program` is what Python runs.
-        Raises RunError when there is no process.
+        """Starts a runner, which may be asked before it is ready; see `prepare`."""
+        child = await cls._begun(heard, patience, program, workers)
+        child.begin(start)
+        return child
+
+    @classmethod
+    async def prepare(
+        cls,
+        start: RunnerStart,
+        heard: Callable[[FromRunner], None],
+        patience: RunnerPatience = PATIENCE,
+        program: Sequence[str] = PROGRAM,
+        workers: int | None = None,
+    ) -> RunnerProcess:
+        """Starts a process that imports what a runner needs, and is one from `begin` on. `program`
+        is what Python runs. Raises RunError when there is no process.
 
         It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the
         descriptor of a connection to a fork server.
         """
+        child = await cls._begun(heard, patience, program, workers)
+        child.send(Prepare(_without_token(start)))
+        return child
+
+    def begin(self, start: RunnerStart) -> None:
+        """Has the process run jobs with these options."""
+        asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
+        self.send(Start(_without_token(start)))
+
+    @classmethod
+    async def _begun(
+        cls,
+        heard: Callable[[FromRunner], None],
+        patience: RunnerPatience,
+        program: Sequence[str],
+        workers: int | None,
+    ) -> RunnerProcess:
         child = cls(heard, patience)
         inherited = () if workers is None else (workers,)
         command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited)]
@@ -131,8 +163,6 @@ class RunnerProcess:
         )
         try:
             child._wire = await AsyncEnd.connect(ours, child._message, child._part)
-            asyncio.get_running_loop().call_later(patience.ping, child._watch)
-            child.send(Start(replace(start, options=replace(start.options, token=None))))
             return child
         except BaseException:
             await child.give_up()
@@ -255,3 +285,7 @@ class RunnerProcess:
                     (Lost if self.is_ready else Unasked)(f"the runner has ended: {why}")
                 )
         self.ended.set_result(why)
+
+
+def _without_token(start: RunnerStart) -> RunnerStart:
+    return replace(start, options=replace(start.options, token=None))
