@@ -56,6 +56,8 @@ def serve(options: ServeOptions) -> None:
     check_writable(options.data.absolute(), "--data")
     if options.output is not None:
         check_writable(options.output.absolute(), "--output")
+    if options.input is not None:
+        check_writable(options.input.absolute(), "--input")
     if options.frontend is not None and not (options.frontend / "index.html").is_file():
         raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
     set_up(options.json_logs)

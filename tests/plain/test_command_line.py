@@ -43,6 +43,14 @@ def test_a_folder_that_is_not_there_is_refused(katz: Katz, command: str, option:
     assert result.code == 2 and option in result.err and "/nowhere" in result.err
 
 
+@pytest.mark.parametrize("option", ["--models", "--packs", "--input"])
+@pytest.mark.parametrize("command", ["plan", "serve"])
+def test_a_file_in_place_of_a_folder_is_refused(katz: Katz, command: str, option: str) -> None:
+    workflow = ["workflows/txt2img.json"] if command == "plan" else []
+    result = katz(command, *workflow, option, __file__)
+    assert result.code == 2 and option in result.err
+
+
 def test_a_folder_of_packs_that_is_not_there_is_refused_by_nodes(katz: Katz) -> None:
     assert katz("nodes", "--packs", "/nowhere").code == 2
 
