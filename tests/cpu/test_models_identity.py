@@ -260,11 +260,8 @@ def test_folders_that_are_something_else(pipeline, tmp_path):
     refused(
         lambda: vae_recipe(controlnet_folder("sd1")), "ControlNetModel", "expected AutoencoderKL"
     )
-    for part in ("unet", "tokenizer", "scheduler"):
-        broken = tmp_path / part
-        shutil.copytree(pipeline, broken)
-        shutil.rmtree(broken / part)
-        refused(lambda broken=broken: pipeline_recipes(broken), f"has no {part}")
+    shutil.rmtree(pipeline / "unet")
+    refused(lambda: pipeline_recipes(pipeline), "has no unet")
 
 
 def test_torch_is_not_imported():

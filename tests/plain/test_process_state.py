@@ -86,7 +86,13 @@ MISCHIEF: tuple[tuple[str, Callable[[Path], object], str], ...] = (
         lambda folder: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
         "the precision of torch's products",
     ),
-    ("tf32", lambda folder: setattr(torch.backends.cudnn, "allow_tf32", False), "torch's products"),
+    (
+        "tf32",
+        lambda folder: setattr(
+            torch.backends.cudnn, "allow_tf32", not torch.backends.cudnn.allow_tf32
+        ),
+        "torch's products",
+    ),
     ("autocast", lambda folder: torch.set_autocast_enabled("cpu", True), "torch's autocast"),
     ("anomalies", lambda folder: torch.set_anomaly_enabled(True), "torch's autocast"),
     ("numpy.seterr", lambda folder: numpy.seterr(all="raise"), "NumPy's errors"),
