@@ -131,24 +131,46 @@ def _set_backends(wanted: State) -> None:
 
 
 def _precision() -> State:
-    """Returns the precision of matrix products as it is set for all backends, which torch does not
-    tell if it was also set for one, and that of each operation.
+    """Returns the precision of products with 32 bits as the older settings have it, and that of
+    each operation. An older setting is None where torch does not tell it, since newer ones were
+    used as well.
     """
-    torch = _torch()
+    older = tuple(map(_told, (_all_products, _cudnn_tf32, _cuda_tf32)))
+    return older, tuple(_torch()._C._get_fp32_precision_getter(*one) for one in PRECISIONS)
+
+
+def _told(read: Callable[[], State]) -> State:
     try:
-        once = torch.get_float32_matmul_precision()
+        return read()
     except RuntimeError:
-        once = ""
-    return once, tuple(torch._C._get_fp32_precision_getter(*one) for one in PRECISIONS)
+        return None
+
+
+def _all_products() -> State:
+    return _torch().get_float32_matmul_precision()
+
+
+def _cudnn_tf32() -> State:
+    return _torch().backends.cudnn.allow_tf32
+
+
+def _cuda_tf32() -> State:
+    return _torch().backends.cuda.matmul.allow_tf32
 
 
 def _set_precision(wanted: State) -> None:
+    """Sets the older settings first: torch would not tell one that newer ones contradict."""
     torch = _torch()
-    once, by_operation = wanted
-    if once:
-        torch.set_float32_matmul_precision(once)
+    (products, cudnn, cuda), by_operation = wanted
+    if products is not None:
+        torch.set_float32_matmul_precision(products)
+    if cudnn is not None:
+        torch.backends.cudnn.allow_tf32 = cudnn
+    if cuda is not None:
+        torch.backends.cuda.matmul.allow_tf32 = cuda
     for operation, precision in zip(PRECISIONS, by_operation, strict=True):
-        torch._C._set_fp32_precision_setter(*operation, precision)
+        if torch._C._get_fp32_precision_getter(*operation) != precision:
+            torch._C._set_fp32_precision_setter(*operation, precision)
 
 
 def _autocast() -> State:
