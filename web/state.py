@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from katz_graph.files.folders import Folders
+from katz_graph.files.folders import TEMP, Folders
+from katz_graph.web.files.listing import FolderIndex
+from katz_graph.web.files.paths import PLACES, Place, folder_of
 from katz_graph.web.http.responses import PathRedactor
 from katz_graph.web.options import ServeOptions
 
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class State:
     """The parts of a server. `folders` never name paths outside of themselves (`paths=False`).
-    `draining`: the server was asked to end and takes no new jobs.
+    `draining`: the server was asked to end and takes no new jobs. `listings` are of the files of a
+    place.
     """
 
     options: ServeOptions
@@ -31,6 +35,12 @@ class State:
     hub: Hub
     metrics: Metrics
     draining: bool = False
+    listings: Mapping[Place, FolderIndex] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.listings = {
+            place: FolderIndex(folder_of(self.folders, place), TEMP) for place in PLACES
+        }
 
     @property
     def data(self) -> Path:

@@ -75,15 +75,11 @@ def parse_workflow(
 
 
 def _parse(document: Any, known: Signatures, sending: Sending | None) -> Workflow:
-    if not isinstance(document, Mapping):
-        return Workflow(from_api(document), is_prompt=True)
-    if is_native(document):
+    if isinstance(document, Mapping) and is_native(document):
         return from_native(document)
-    return (
-        from_ui(document, known, sending)
-        if is_ui(document)
-        else Workflow(from_api(document), is_prompt=True)
-    )
+    if isinstance(document, Mapping) and is_ui(document):
+        return from_ui(document, known, sending)
+    return Workflow(from_api(document), is_prompt=True)
 
 
 def _found(file: Path) -> Path:

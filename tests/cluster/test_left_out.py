@@ -85,7 +85,8 @@ def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(tmp_pa
     )
 
     async def start() -> None:
-        child = await RunnerProcess.start(RunnerStart(options, ("cuda:78",)), lambda message: None)
+        child = await RunnerProcess.spawn(lambda message: None)
+        child.begin(RunnerStart(options, ("cuda:78",)))
         facts = await child.ready
         await child.close()
         assert [device.name for device in facts.devices] == ["cpu:0"]

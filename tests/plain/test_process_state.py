@@ -35,7 +35,8 @@ import pytest
 import torch
 from PIL import Image, ImageFile  # noqa: F401
 
-from katz_graph.host.process_state import ASPECTS, ProcessState
+from katz_graph.host.process_aspects import ASPECTS
+from katz_graph.host.process_state import ProcessState
 
 pytestmark = pytest.mark.defect(24)
 

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -36,6 +37,8 @@ from katz_graph.web.runner_client.messages import (
     WornOut,
 )
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
+
+IS_READY = threading.Event()
 
 
 def main() -> None:
@@ -79,6 +82,7 @@ def get_ready(wire: ThreadedEnd, gone: tuple[str, ...], until: Path | None) -> N
     while until is not None and not until.exists():
         time.sleep(0.01)
     wire.send(Ready(RunnerFacts(nodes=7, gone=gone)))
+    IS_READY.set()
 
 
 def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
@@ -103,11 +107,12 @@ def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
 
 def check(wire: ThreadedEnd, number: int, dies: int) -> None:
     """Ends as many runners of one server as the document says."""
-    mark = Path(f"/tmp/katz-fake-{os.getppid()}-{dies}")
+    mark = Path(tempfile.gettempdir(), f"katz-fake-{os.getppid()}-{dies}")
     with mark.open("a") as opened:
         opened.write("x")
         ended = opened.tell()
     if ended <= dies:
+        IS_READY.wait(10)  # one that ends before has not started, and is asked again
         os._exit(9)
     mark.unlink()
     notes = CheckedPrompt(notes=("checked by the next one",))

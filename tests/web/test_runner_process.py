@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
@@ -275,7 +276,7 @@ def test_a_check_waits_for_the_next_runner_and_two_that_it_ends_are_enough() -> 
         assert not seen.lost[0][2], "the check may be why it ended: no job is blamed"
         with pytest.raises(RunnerDown, match="the runner has ended"):
             await seen.runner.check({"dies": 9}, None)
-        Path(f"/tmp/katz-fake-{os.getpid()}-9").unlink()
+        Path(tempfile.gettempdir(), f"katz-fake-{os.getpid()}-9").unlink()
 
     with_runner(test)
 

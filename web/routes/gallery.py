@@ -14,7 +14,6 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.files.folders import TEMP
 from katz_graph.web.files.listing import Entry, FolderIndex, pixels
 from katz_graph.web.files.paths import NAME_BYTES, folder_of
 from katz_graph.web.files.trash import restore, trash
@@ -36,9 +35,6 @@ CLOCKS = 2.0  # seconds by which the clocks of jobs and of the file system may d
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(prefix="/katz", tags=["files"])
-    indices = {
-        place: FolderIndex(folder_of(state.folders, place), TEMP) for place in ("input", "output")
-    }
     reading, moving = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
     @routes.get("/files", responses=answers("a page of files", FilePage) | refusals())
@@ -52,7 +48,8 @@ def router(state: State) -> APIRouter:
         """List files, the newest first. Temporary ones are not listed."""
         folder = folder_of(state.folders, type)
         async with reading:
-            found, sizes = await asyncio.to_thread(_found, indices[type], folder, limit, after)
+            index = state.listings[type]
+            found, sizes = await asyncio.to_thread(_found, index, folder, limit, after)
         jobs: Sequence[Job] = ()
         if found and type == "output":
             jobs = await state.jobs.between(

@@ -18,9 +18,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from katz_graph.files.folders import TEMP
-from katz_graph.web.files.listing import FolderIndex
-from katz_graph.web.files.paths import PLACES, Place, folder_of
+from katz_graph.web.files.paths import Place
 from katz_graph.web.http.answers import ListedPack, PackList
 from katz_graph.web.http.file_responses import is_known
 from katz_graph.web.http.responses import Refusal, json_answer
@@ -163,7 +161,6 @@ def disabled(state: State) -> APIRouter:
 def internal(state: State) -> APIRouter:
     """Serves the stock front end's own routes, without logs and folders of this machine."""
     routes = APIRouter(prefix="/internal", include_in_schema=False)
-    indices = {place: FolderIndex(folder_of(state.folders, place), TEMP) for place in PLACES}
 
     @routes.get("/logs")
     async def logs() -> Response:
@@ -184,7 +181,7 @@ def internal(state: State) -> APIRouter:
     @routes.get("/files/{place}")
     async def files(place: Place) -> Response:
         suffix = "" if place == "input" else f" [{place}]"
-        names = await asyncio.to_thread(indices[place].top)
+        names = await asyncio.to_thread(state.listings[place].top)
         return json_answer([name + suffix for name in names])
 
     return routes

@@ -118,7 +118,7 @@ def _index_of(folder: Path, searched: Sequence[Path]) -> int:
 
 
 def _pictured_in(folder: Path) -> Set[str]:
-    """Returns the names, without endings, of models that have a picture beside them."""
+    """Returns the names, without endings, of models that have a picture in their folder."""
     try:
         with os.scandir(folder) as entries:
             pictures = [

@@ -207,10 +207,11 @@ class Runner:
 
     async def _stand_by(self) -> None:
         try:
-            child = self._standby = await RunnerProcess.prepare(*self._how_to_start())
+            child = self._standby = await self._spawned()
         except RunError as error:
             log.warning("no runner stands by: %s", error)
             return
+        child.prepare(self._start())
         try:
             await asyncio.wait([child.ended], timeout=STANDBY_S)
         finally:
@@ -371,10 +372,8 @@ class Runner:
         """Starts a runner and returns it when it is ready; questions reach it as soon as there is a
         process. Nothing is left of one that does not get ready.
         """
-        how = self._how_to_start()
-        if (prepared := self._take_standby()) is not None:
-            prepared.begin(how[0])
-        child = self._child = prepared or await RunnerProcess.start(*how)
+        child = self._child = self._take_standby() or await self._spawned()
+        child.begin(self._start())
         self._there.set()
         try:
             await asyncio.shield(child.ready)
@@ -387,13 +386,13 @@ class Runner:
             self._hand_over(order, taken)
         return child
 
-    def _how_to_start(
-        self,
-    ) -> tuple[
-        RunnerStart, Callable[[FromRunner], None], RunnerPatience, Sequence[str], int | None
-    ]:
-        start = RunnerStart(self._options, self._gone)
-        return start, self._message, self._patience, self._program, self._workers()
+    def _start(self) -> RunnerStart:
+        return RunnerStart(self._options, self._gone)
+
+    async def _spawned(self) -> RunnerProcess:
+        return await RunnerProcess.spawn(
+            self._message, self._patience, self._program, self._workers()
+        )
 
     def _leave_out(self, devices: Sequence[str]) -> None:
         """Does without devices from the next runner on, until the server starts anew. When none

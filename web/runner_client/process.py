@@ -77,7 +77,7 @@ PATIENCE = RunnerPatience()
 
 
 class RunnerProcess:
-    """One runner process; make it with `start`. `ready` has its facts once it runs jobs, or why it
+    """One runner process; make it with `spawn`. `ready` has its facts once it runs jobs, or why it
     does not get so (RunError or InputError with one line). `ended` has the reason as soon as the
     process is gone, after its last message was heard.
     """
@@ -99,51 +99,19 @@ class RunnerProcess:
         self.blames_jobs = True  # one of its jobs may be why it ended
 
     @classmethod
-    async def start(
+    async def spawn(
         cls,
-        start: RunnerStart,
         heard: Callable[[FromRunner], None],
         patience: RunnerPatience = PATIENCE,
         program: Sequence[str] = PROGRAM,
         workers: int | None = None,
     ) -> RunnerProcess:
-        """Starts a runner, which may be asked before it is ready; see `prepare`."""
-        child = await cls._begun(heard, patience, program, workers)
-        child.begin(start)
-        return child
-
-    @classmethod
-    async def prepare(
-        cls,
-        start: RunnerStart,
-        heard: Callable[[FromRunner], None],
-        patience: RunnerPatience = PATIENCE,
-        program: Sequence[str] = PROGRAM,
-        workers: int | None = None,
-    ) -> RunnerProcess:
-        """Starts a process that imports what a runner needs, and is one from `begin` on. `program`
-        is what Python runs. Raises RunError when there is no process.
+        """Starts a process that is a runner from `begin` on; `program` is what Python runs. Raises
+        RunError when there is no process.
 
         It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the
         descriptor of a connection to a fork server.
         """
-        child = await cls._begun(heard, patience, program, workers)
-        child.send(Prepare(_without_token(start)))
-        return child
-
-    def begin(self, start: RunnerStart) -> None:
-        """Has the process run jobs with these options."""
-        asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
-        self.send(Start(_without_token(start)))
-
-    @classmethod
-    async def _begun(
-        cls,
-        heard: Callable[[FromRunner], None],
-        patience: RunnerPatience,
-        program: Sequence[str],
-        workers: int | None,
-    ) -> RunnerProcess:
         child = cls(heard, patience)
         inherited = () if workers is None else (workers,)
         command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited)]
@@ -167,6 +135,15 @@ class RunnerProcess:
         except BaseException:
             await child.give_up()
             raise
+
+    def prepare(self, start: RunnerStart) -> None:
+        """Has the process import what a runner with these options needs, before `begin`."""
+        self.send(Prepare(_without_token(start)))
+
+    def begin(self, start: RunnerStart) -> None:
+        """Has the process get ready to run jobs; it may be asked before it is."""
+        asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
+        self.send(Start(_without_token(start)))
 
     @property
     def pid(self) -> int:

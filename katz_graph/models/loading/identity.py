@@ -131,13 +131,13 @@ def file_identity(path: str | Path) -> FileIdentity:
         raise InputError(f"{path}: expected a safetensors file, got a folder")
     header, _ = read_header(path)
     status = path.stat()
-    beside = (path.with_name(name) for name in COMPANIONS.get(path.name.lower(), ()))
+    companions = (path.with_name(name) for name in COMPANIONS.get(path.name.lower(), ()))
     return FileIdentity(
         str(path),
         status.st_size,
         status.st_mtime_ns,
         hashlib.sha256(header).hexdigest(),
-        companions=tuple(configuration_identity(one) for one in beside if one.exists()),
+        companions=tuple(configuration_identity(one) for one in companions if one.exists()),
     )
 
 

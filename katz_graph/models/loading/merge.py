@@ -37,8 +37,8 @@ MAX_NAMES = 3  # of weights, in a message
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
     """Returns the first model with merged weights; the LoRAs of each are in its own. InputError
-    when their networks have different shapes. They may differ in the channels beside the latent's,
-    as one for inpainting does: what reads those is the first's.
+    when their networks have different shapes. They may differ in further input channels, as one for
+    inpainting does: what reads those is the first's.
     """
     one, other = architecture(first.network), architecture(second.network)
     if one != replace(other, input_channels=one.input_channels):

@@ -224,7 +224,7 @@ test("P0.01 of a large graph that moves there are boxes; it is drawn whole where
   const flow = page.locator(".canvas .react-flow");
   const boxes = page.locator(".places");
   const whole = async () => {
-    // a thousand nodes, a few in each frame: half a minute without a GPU, more beside other tests
+    // a thousand nodes, a few in each frame: half a minute without a GPU, more while other tests run
     await expect(flow).not.toHaveClass(/moving/, { timeout: 100_000 });
     await expect(page.locator(".card.outlined")).toHaveCount(0);
   };
