@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from processes import below, eventually, runs
 
+from katz_graph.executor.cluster.worker_handle import WorkerPatience
+
 HERE = Path(__file__).parent
 
 
@@ -105,8 +107,9 @@ def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
 )
 def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
     """Ctrl-C reaches the driver's process group. Without a `close` of its own the exit handler ends
-    the workers.
+    the workers. That takes no longer than to start them, besides what they are given to stop.
     """
+    created = time.monotonic()
     driver, running = start_driver(phase, finally_)
     with driver:
         began = time.monotonic()
@@ -115,4 +118,4 @@ def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str
         print(f"{phase}: the driver had ended {time.monotonic() - began:.2f} s after Ctrl-C")
         assert "KeyboardInterrupt" in error
         assert not running()
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 2 * WorkerPatience().stop + (began - created)

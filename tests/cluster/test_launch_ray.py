@@ -29,7 +29,7 @@ def session(costs: Path, shared_folder: Path, sdxl: Models) -> dict[str, Any]:
 
 
 def test_placements_by_chance_give_the_same_bits(session: dict[str, Any]) -> None:
-    assert session["pictures"]["equal"] == [True] * 6
+    assert session["pictures"]["equal"] == [True] * 3
 
 
 def test_a_request_whose_worker_was_killed_ends_with_the_same_bits(session: dict[str, Any]) -> None:

@@ -39,24 +39,26 @@ def models(sdxl: Models) -> Models:
 
 
 def cases(models: Models) -> list[Region]:
-    """0 to 3 ControlNets, guidance on and off, Euler and Heun; the last with a LoRA."""
+    """0 to 3 ControlNets, each with guidance on and off, and Euler and Heun, in pairs by turns; the
+    last with a LoRA.
+    """
     regions = []
     for number in range(4):
         controls = tuple(ControlCase(models.controls[i], *WINDOWS[i]) for i in range(number))
-        for guidance in (1.0, 5.0):
-            for sampler in ("euler", "heun"):
-                loras = ((models.loras[0], 0.7),) if number == 3 else ()
-                name = f"{number} ControlNets, guidance {guidance}, {sampler}"
-                case = Case(
-                    name,
-                    models.pipeline,
-                    sampler,
-                    3,
-                    guidance=guidance,
-                    controls=controls,
-                    loras=loras,
-                )
-                regions.append(sampler_region(case))
+        samplers = ("euler", "heun") if number % 2 == 0 else ("heun", "euler")
+        for guidance, sampler in zip((1.0, 5.0), samplers, strict=True):
+            loras = ((models.loras[0], 0.7),) if number == 3 else ()
+            name = f"{number} ControlNets, guidance {guidance}, {sampler}"
+            case = Case(
+                name,
+                models.pipeline,
+                sampler,
+                3,
+                guidance=guidance,
+                controls=controls,
+                loras=loras,
+            )
+            regions.append(sampler_region(case))
     return regions
 
 
@@ -108,7 +110,7 @@ def test_placements_by_chance_give_the_same_bits(
 def test_the_planner_s_own_choice_gives_the_same_picture(
     threads: DeviceEngine, models: Models, expected: list[Tensor]
 ) -> None:
-    for region, latent in list(zip(cases(models), expected, strict=True))[1::3]:
+    for region, latent in list(zip(cases(models), expected, strict=True))[::2]:
         # equal stages may share a call: float rounding
         assert difference(made(threads, threads.plan(region)), latent) <= 1e-5
 

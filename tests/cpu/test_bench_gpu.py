@@ -66,7 +66,7 @@ def small() -> Setting:
         rank=4,
         steps=4,
         rounds=2,
-        many=10,
+        many=4,
         compiler="eager",
     )
 
@@ -153,7 +153,7 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
         result = requests.run(small, rows)
     assert result.metrics["captures_of_switches"] == 0 and result.metrics["megabytes"] > 0
     told = {str(row["what"]): row for row in rows.kept}
-    assert {*requests.KINDS, "LoRA patched and restored", "switches", "10 requests"} <= told.keys()
+    assert {*requests.KINDS, "LoRA patched and restored", "switches", "4 requests"} <= told.keys()
     streams = told["1C0L, one stream and two"]
     assert streams["of_one_stream"] != 0 and streams["beside"] == 0  # on a processor
     switches = told["switches"]

@@ -343,7 +343,7 @@ def test_one_step_behind_only_where_it_is_allowed(
     wanted_region = region(folders[kind], kind, cfg=1.0)
     workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
     launchers = {one.name: WorkerThreads() for one in workers}
-    slow = NetworkLink(1e6, 1e-3)
+    slow = NetworkLink(1e4, 1e-3)  # slower than any processor computes
     with local_engine(cache=costs) as engine:
         exact = sample(engine, wanted_region)
     with DeviceEngine(workers, cache=costs, link=slow, launchers=launchers) as engine:
