@@ -16,9 +16,11 @@ from katz_graph.errors import InputError
 from katz_graph.formats.signature import (
     DYNAMIC,
     GROWING,
+    WIDGETS,
     Port,
     Signature,
     WidgetSlot,
+    followers,
     is_seed,
     start,
 )
@@ -27,7 +29,6 @@ from katz_graph.messages import one_line, show
 
 LIMIT = 256 * 2**20  # bytes; the core's own nodes are 1.6 MB
 TIMEOUT = 30.0  # seconds
-WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR")
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
 DEPTH = 8  # dynamic choices inside each other
 MOST = 100  # wires of a group that grows
@@ -129,9 +130,7 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
     socket = _socket(kind)
     first = socket if options.get("widgetType") is None else str(options["widgetType"])
     is_widget = (
-        first in (*WIDGETS, DYNAMIC)
-        or options.get("widgetType") is not None
-        or bool(options.get("socketless"))
+        first in WIDGETS or options.get("widgetType") is not None or bool(options.get("socketless"))
     )
     if not is_widget or options.get("forceInput"):
         return Port(name, socket)
@@ -152,6 +151,7 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
         multiline=bool(options.get("multiline")),
         dynamic_prompts=bool(options.get("dynamicPrompts")),
         options=further,
+        followers=followers(options),
     )
 
 

@@ -24,6 +24,8 @@ STARTS: Mapping[str, Any] = {
     "STRING": "",
     "BOOLEAN": False,
     "COLOR": "#000000",
+    "MARKDOWN": "",
+    "TEXTAREA": "",
     "IMAGECOMPARE": ["", ""],  # the addresses of two pictures, which come with a run
 }
 """What widgets begin with whose type names no default."""
@@ -31,6 +33,16 @@ STARTS: Mapping[str, Any] = {
 # the sockets of a choice that brings further inputs, and of a group that grows
 DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
 GROWING = "COMFY_AUTOGROW_V3"
+DRAWN = frozenset(
+    (
+        *("MARKDOWN", "TEXTAREA", "CURVE", "RANGE", "COLORS", "PAINTER", "COMPOSITOR"),
+        *("BOUNDING_BOX", "BOUNDING_BOXES", "IMAGECOMPARE", "CHART", "GALLERIA"),
+        *("VIDEO_EDIT", "RESOLUTION_PREVIEW", "WEBCAM", "AUDIO_RECORD"),
+        *("LOAD_3D", "LOAD_3D_ANIMATION", "PREVIEW_3D", "PREVIEW_3D_ANIMATION"),
+    )
+)
+"""The sockets that front ends alone know a widget for. It has a place among a node's values."""
+WIDGETS = frozenset(("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", DYNAMIC)) | DRAWN
 # whole numbers of these names have a control widget even where the type does not say so
 SEEDS = ("seed", "noise_seed")
 
@@ -52,7 +64,8 @@ class WidgetSlot:
 
     `control`: a widget that says how the value changes after a run follows; `upload`: one for
     sending files is at the end. `dynamic_prompts`: of `{a|b}` in its text one part is sent.
-    `options`: the widgets that follow when this one has that value.
+    `options`: the widgets that follow when this one has that value. `followers`: those that front
+    ends put right behind it; if not `sent`, a widget is for the editor only.
     """
 
     name: str
@@ -63,6 +76,14 @@ class WidgetSlot:
     multiline: bool = False
     dynamic_prompts: bool = False
     options: Mapping[str, tuple[WidgetSlot, ...]] = field(default_factory=dict)
+    followers: tuple[WidgetSlot, ...] = ()
+    sent: bool = True
+
+
+AUTO_REFRESH = WidgetSlot("Auto-refresh after generation", "BOOLEAN", False, sent=False)
+REFRESH = WidgetSlot("refresh", "STRING", "refresh")
+FILTER = WidgetSlot("control_filter_list", "STRING", "", sent=False)
+"""The widget behind the control widget of a choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,16 @@ def start(drawn_as: str, default: Any, choices: Sequence[Any] = (), several: boo
     if several:
         return []
     return choices[0] if choices else STARTS.get(drawn_as)
+
+
+def followers(options: Mapping[str, Any]) -> tuple[WidgetSlot, ...]:
+    """Returns the widgets that front ends put behind one whose choices they fetch: a switch, and a
+    button if the type asks for one.
+    """
+    remote = options.get("remote")
+    if not isinstance(remote, Mapping):
+        return ()
+    return (AUTO_REFRESH, REFRESH) if remote.get("refresh_button") else (AUTO_REFRESH,)
 
 
 Signatures = Callable[[str], Signature | None]
@@ -158,16 +189,20 @@ def _of_type(kind: NodeType) -> Signature:
         wires=tuple(
             Port(port.name, port.socket, port.grows.group if port.grows else "")
             for port in kind.inputs.values()
-            if not port.knob
+            if not _has_widget(port)
         ),
         widgets=tuple(
             _widget(port, kind)
             for port in kind.inputs.values()
-            if port.knob and port.shown_for is None
+            if _has_widget(port) and port.shown_for is None
         ),
         outputs=tuple(Port(output.name, output.socket) for output in kind.outputs),
         title=kind.display_name,
     )
+
+
+def _has_widget(port: Input) -> bool:
+    return port.knob or (port.socket in DRAWN and not port.options.get("forceInput"))
 
 
 def _widget(knob: Input, kind: NodeType) -> WidgetSlot:
@@ -177,7 +212,9 @@ def _widget(knob: Input, kind: NodeType) -> WidgetSlot:
     control = knob.widget.control_after_generate or is_seed(knob.name, knob.socket)
     brings = kind.brought_by(knob.name)
     options = {
-        choice: tuple(_widget(one, kind) for one in kind.brought_by(knob.name, choice) if one.knob)
+        choice: tuple(
+            _widget(one, kind) for one in kind.brought_by(knob.name, choice) if _has_widget(one)
+        )
         for choice in (knob.choices or () if brings else ())
     }
     return WidgetSlot(
@@ -189,4 +226,5 @@ def _widget(knob: Input, kind: NodeType) -> WidgetSlot:
         multiline=knob.widget.multiline,
         dynamic_prompts=knob.widget.dynamic_prompts or bool(knob.options.get("dynamicPrompts")),
         options=options,
+        followers=followers(knob.options),
     )

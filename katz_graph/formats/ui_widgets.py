@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import Any
 
 from katz_graph.formats.front_end.added_widgets import with_added
-from katz_graph.formats.signature import Signature, WidgetSlot, chosen
+from katz_graph.formats.signature import AUTO_REFRESH, FILTER, Signature, WidgetSlot, chosen
 from katz_graph.formats.ui_document import UiNode
 
 CONTROLS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
-CONTROL_NAME = "control_after_generate"
+HELPERS = ("control_after_generate", FILTER.name, AUTO_REFRESH.name)
 UPLOAD_NAMES = ("upload", "audioUI")
 BUTTON = "image"
 UPLOAD_VALUES = (BUTTON, "", None)  # what stands for upload buttons and players
@@ -67,11 +67,28 @@ def aligned(
         slot, value = pending.popleft(), values[position]
         pairs.append((slot, position))
         position += 1
+        for follower in slot.followers:
+            if _follows(follower, values[position:], pending):
+                pairs += [(follower, position)] if follower.sent else []
+                position += 1
         if isinstance(value, str) and value in slot.options:
             pending.extendleft(reversed(slot.options[value]))
         if position < len(values) and _is_controlled(slot, values[position:], pending):
             position += 1
+            if slot.control and slot.socket == "COMBO":
+                position += _follows(FILTER, values[position:], pending)
     return pairs, position
+
+
+def _follows(follower: WidgetSlot, rest: Sequence[Any], pending: Sequence[WidgetSlot]) -> bool:
+    """Tells whether the rest of a node's values begins with that of a widget that front ends put
+    there. Files of earlier ones may lack it.
+    """
+    if not rest or type(rest[0]) is not type(follower.default):
+        return False
+    if follower.sent:
+        return bool(rest[0] == follower.default)
+    return not pending or pending[0].socket != follower.socket or len(rest) > len(pending)
 
 
 def _is_controlled(slot: WidgetSlot, rest: Sequence[Any], pending: Collection[WidgetSlot]) -> bool:
@@ -180,7 +197,7 @@ def _is_helper(name: str, value: Any) -> bool:
     """
     plain = name.partition("#")[0]
     return (
-        (plain == CONTROL_NAME)
+        (plain in HELPERS)
         or (plain in CONTROLS and value == plain)
         or (plain in UPLOAD_NAMES and _is_upload(value))
     )

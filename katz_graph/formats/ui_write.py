@@ -15,7 +15,7 @@ from katz_graph.formats.front_end.browser_nodes import NOTES
 from katz_graph.formats.front_end.file_names import WIDGET
 from katz_graph.formats.front_end.prompt_text import typed_text
 from katz_graph.formats.queued import OWN, SENT, is_rewritten
-from katz_graph.formats.signature import Port, Signature, Signatures, chosen, is_seed
+from katz_graph.formats.signature import FILTER, Port, Signature, Signatures, chosen, is_seed
 from katz_graph.formats.ui_layout import GAP, LOOKS, bounds, pair
 from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Graph, Link, NodeCall
@@ -327,7 +327,9 @@ def _widgets(call: NodeCall, signature: Signature | None) -> tuple[list[Any], di
         if slot.name in literals:
             named[slot.name] = literals.pop(slot.name)
         values.append(named.get(slot.name, slot.default))
-        values += [CONTROL] if slot.control else []
+        values += [follower.default for follower in slot.followers]
+        if slot.control:
+            values += [CONTROL, FILTER.default] if slot.socket == "COMBO" else [CONTROL]
     values += [UPLOAD] if any(slot.upload for slot in slots) else []
     for name, value in literals.items():
         named[name] = value
