@@ -22,6 +22,7 @@ LIMIT = 64 * 2**20  # bytes of JSON; 10,000 nodes take about 1 MB
 PNG = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 CARRIERS = ("prompt", "workflow")  # keys of the texts that hold a document
+MAX_CHUNKS = 100_000  # of a file; a picture of 64 MB in pieces of 8 KB has 8,192
 LONGEST_KEY = 79  # bytes (PNG specification, third edition, section 11.3.3.2)
 EXIF_TAGS = (0x010E, 0x010F, 0x0110)  # description, make and model: where save nodes write
 EXIF_TYPES = (1, 2, 7)  # BYTE, ASCII and UNDEFINED, whose values may be texts
@@ -103,7 +104,7 @@ def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
     """
     stream.read(len(PNG))
     texts: dict[str, str] = {}
-    while True:
+    for _ in range(MAX_CHUNKS):
         header = stream.read(8)
         if len(header) < 8:
             if texts:
@@ -128,6 +129,7 @@ def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
             text = _decoded(kind, data[len(key) + 1 :], limit)
             limit -= len(text)
             texts[key] = _text(text)
+    raise TooLarge(f"is a PNG of more than {MAX_CHUNKS:,} chunks")
 
 
 def is_webp(head: bytes) -> bool:
@@ -139,7 +141,10 @@ def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
     bytes, InputError for broken EXIF.
     """
     stream.read(12)
-    while len(header := stream.read(8)) == 8:
+    for _ in range(MAX_CHUNKS):
+        header = stream.read(8)
+        if len(header) < 8:
+            return {}
         kind, size = struct.unpack("<4sI", header)
         if kind != b"EXIF":
             stream.seek(size + size % 2, 1)
@@ -147,7 +152,7 @@ def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
         if size > limit:
             raise TooLarge(f"is a WebP with EXIF of {size:,} bytes; at most {limit:,} are read")
         return _exif_texts(stream.read(size))
-    return {}
+    raise TooLarge(f"is a WebP of more than {MAX_CHUNKS:,} chunks")
 
 
 def _exif_texts(data: bytes) -> dict[str, str]:

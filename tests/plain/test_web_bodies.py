@@ -19,8 +19,8 @@ from starlette.types import Message
 from web_server import Served, run
 
 from katz_graph.errors import InputError
-from katz_graph.formats.image import workflow_from_picture
-from katz_graph.formats.strict_json import MAX_VALUES
+from katz_graph.formats.image import MAX_CHUNKS, workflow_from_picture
+from katz_graph.formats.strict_json import MAX_VALUES, TooLarge
 from katz_graph.web.app import build
 from katz_graph.web.options import Limits
 
@@ -124,6 +124,19 @@ def test_what_grows_is_refused_before_it_has_grown(tmp_path: Path, path: str) ->
             assert expected != 413 or f"{PROMPT_BYTES:,}" in answer.text, case
 
     run(tmp_path, scenario, LIMITS)
+
+
+@pytest.mark.defect(21)
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [(b"\x89PNG\r\n\x1a\n", chunk(b"gAMA", b"")), (b"RIFF\0\0\0\0WEBP", b"ABCD\0\0\0\0")],
+    ids=["PNG", "WebP"],
+)
+def test_a_picture_of_countless_chunks_is_not_read_to_its_end(head: bytes, piece: bytes) -> None:
+    stream = io.BytesIO(head + piece * (2 * MAX_CHUNKS))
+    with pytest.raises(TooLarge, match=f"{MAX_CHUNKS:,} chunks"):
+        workflow_from_picture(stream)
+    assert stream.tell() == len(head + piece * MAX_CHUNKS)
 
 
 @pytest.mark.defect(21)
