@@ -8,21 +8,32 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
-from urllib.parse import unquote, urldefrag, urlsplit, urlunsplit
+from urllib.parse import unquote, urldefrag, urlsplit
 
 from katz_graph.errors import InputError
 from katz_graph.messages import one_line
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
-SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s'\"]+")  # in an address: user and password, query
+# in a URL: user and password, query, and a fragment that assigns something, unless a checksum
+SECRET = re.compile(r"(?<=//)[^/?#\s]*@|\?[^\s#]*|#(?=[^\s#]*=)(?!(?i:sha256=[0-9a-f]*)(?!\S))\S*")
+# a URL within a text, without its scheme
+EMBEDDED = re.compile(r"""://[^\s"'<>\\)]+""")
 CHECKSUM = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
 # joins the protocols of one address in fsspec, zip://a::https://b; [::1] is a host
 CHAIN = re.compile(r"::(?![^\[]*\])")
 
 
 def is_url(name: str) -> bool:
-    """Recognises a URL, which says how it is reached: `https://...`."""
-    return URL.fullmatch(name) is not None
+    """Recognises a URL, which says how it is reached: `https://...`. One whose host or port cannot
+    be read is none.
+    """
+    if URL.fullmatch(name) is None:
+        return False
+    try:
+        _ = urlsplit(name).port
+    except ValueError:
+        return False
+    return True
 
 
 def is_remote(name: str) -> bool:
@@ -35,12 +46,15 @@ def shown(name: str) -> str:
     return one_line(urldefrag(without_secrets(name)).url) if is_url(name) else name
 
 
-def without_secrets(url: str) -> str:
-    """Leaves out of a URL what may be a secret: user, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit(
-        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", parts.fragment)
-    )
+def without_secrets(text: str) -> str:
+    """Leaves out of a URL, or of each URL within a text, what may be a secret: user, password,
+    query, and a fragment such as `#token=...`, unless it is a checksum.
+    """
+    if "://" not in text:
+        return text
+    if URL.fullmatch(text):
+        return SECRET.sub("", text)
+    return EMBEDDED.sub(lambda found: SECRET.sub("", found[0]), text)
 
 
 def address(url: str) -> str:
@@ -112,9 +126,9 @@ class FetchRule:
         """Returns this rule for the fetching of a URL and of what it leads to."""
         if not self.trusted or not self.every:
             return self
-        parts = urlsplit(url)
-        origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/"
-        return replace(self, beginnings=(*self.beginnings, origin), trusted=False)
+        parts = (part for part in map(urlsplit, CHAIN.split(url)) if part.netloc)
+        origins = (f"{part.scheme}://{part.netloc.rpartition('@')[2]}/" for part in parts)
+        return replace(self, beginnings=(*self.beginnings, *origins), trusted=False)
 
 
 EVERY = "any"

@@ -29,11 +29,11 @@ def hide_secrets(
 
 
 def without_url_secrets(data: Any) -> Any:
-    """Replaces each text in plain data that is a URL as a whole by the URL without user, password
-    and query. A server does not know which of them name model files.
+    """Leaves the secrets of URLs out of each text in plain data. A server does not know which texts
+    name model files, and some hold several URLs.
     """
     if isinstance(data, str):
-        return without_secrets(data) if "://" in data and is_url(data) else data
+        return without_secrets(data)
     if isinstance(data, Mapping):
         return {key: without_url_secrets(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):

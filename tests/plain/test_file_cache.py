@@ -19,8 +19,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import fsspec
 import pytest
@@ -552,6 +554,26 @@ def test_the_rule_holds_for_what_an_answer_leads_to(
 
 
 @pytest.mark.defect(29)
+@pytest.mark.parametrize(("named", "fetched"), [("models/", False), ("", True)])
+def test_the_rule_holds_for_what_an_answer_leads_to_inside_of_a_chain(
+    server: FileServer, named: str, fetched: bool
+) -> None:
+    zipped = BytesIO()
+    with ZipFile(zipped, "w") as archive:
+        archive.writestr("a.safetensors", FILE)
+    server.put("moved/a.zip", zipped.getvalue())
+    server.moved["models/a.zip"] = "/moved/a.zip"
+    url = f"zip://a.safetensors::{server.url('models/a.zip')}"
+    rule = FetchRule.parse(["any", server.url(named)])
+    if fetched:
+        assert identify(url, rule=rule)[0].size == len(FILE)
+    else:
+        with pytest.raises(RunError, match=r"could not be fetched; the log says why$"):
+            identify(url, rule=rule)
+        assert {request.path for request in server.requests} == {"models/a.zip"}
+
+
+@pytest.mark.defect(29)
 def test_a_redirect_that_comes_later_is_held_to_the_rule_too(
     server: FileServer, cache: FileCache
 ) -> None:
@@ -567,7 +589,7 @@ def test_a_redirect_that_comes_later_is_held_to_the_rule_too(
 PRIVATE = (
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "224.0.0.1",
     "100.64.0.1", "[::1]", "[fe80::1]", "[fd00::1]", "[::ffff:10.0.0.1]", "[64:ff9b::a00:1]",
-    "[2002:a00:1::]",
+    "[2002:a00:1::]", "[::127.0.0.1]", "[fec0::1]", "[64:ff9b:1::7f00:1]",
 )  # fmt: skip
 
 

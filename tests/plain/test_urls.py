@@ -71,6 +71,42 @@ def test_secrets_are_not_shown() -> None:
     assert shown("/models/a.safetensors") == "/models/a.safetensors"
 
 
+@pytest.mark.defect(29)
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("zip://a::https://me:pw@h/a.zip?token=key", "zip://a::https://h/a.zip"),
+        ("simplecache::https://me:pw@h/a?token=key", "simplecache::https://h/a"),
+        ("https://h/a#token=key", "https://h/a"),
+        ("https://h/a#sha256=00&token=key", "https://h/a"),
+        ("https://h/a#chapter", "https://h/a#chapter"),
+        ("https://me:p@w@h/a", "https://h/a"),
+        ("https://[bad/a?token=key", "https://[bad/a"),
+        ("<lora:https://me:pw@h/a?token=key:1> a cat", "<lora:https://h/a> a cat"),
+        ('{"lora": "https://h/a?token=key", "at": 1}', '{"lora": "https://h/a", "at": 1}'),
+        ("[it](https://h/a?token=key) is here?", "[it](https://h/a) is here?"),
+        (" https://h/a?token=key\nhttps://me@h/b", " https://h/a\nhttps://h/b"),
+    ],
+)
+def test_secrets_of_all_urls_in_a_text_are_left_out(text: str, safe: str) -> None:
+    assert without_secrets(text) == safe
+
+
+@pytest.mark.defect(29)
+def test_secrets_are_looked_for_in_linear_time() -> None:
+    for piece in ("//", "#", "?", "a", "://", "#a", "@"):
+        without_secrets("://" + piece * 500_000)
+
+
+@pytest.mark.parametrize("name", ["http://[bad/a.safetensors", "http://h:port/a.safetensors"])
+def test_a_url_whose_host_or_port_cannot_be_read_is_an_unknown_file(name: str) -> None:
+    for rule in (ANY, NONE, FetchRule.parse(ALLOWED)):
+        with pytest.raises(InputError, match="is not in loras"):
+            Folders(fetch=rule).check("loras", name)
+        with pytest.raises(InputError, match="expected any, none"):
+            FetchRule.parse([name])
+
+
 def test_a_checksum() -> None:
     assert checksum(f"https://a.org/b#sha256={'Ab' * 32}") == "ab" * 32
     assert checksum("https://a.org/b") is None

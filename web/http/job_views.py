@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from katz_graph.files.urls import without_secrets
 from katz_graph.formats.secrets import without_url_secrets
 from katz_graph.web.jobs.job import FINISHED, Job, workflow_id
 
@@ -49,7 +50,7 @@ def history_entry(job: Job) -> dict[str, Any]:
     result = job.result
     return {
         "prompt": queue_item(job),
-        "outputs": {} if result is None else result.outputs,
+        "outputs": {} if result is None else without_url_secrets(result.outputs),
         "status": status_of(job),
         "meta": {} if result is None else result.meta,
     }
@@ -94,7 +95,7 @@ def error_of(job: Job) -> dict[str, Any]:
         "timestamp": milliseconds(job.ended if result is None else result.at),
         "executed": [] if result is None else list(result.executed),
         **shown_node(job, node, kind),
-        "exception_message": error.message if error else "the job failed",
+        "exception_message": without_secrets(error.message) if error else "the job failed",
         "exception_type": error.kind if error else "RunError",
         "traceback": [],
         "current_inputs": {},
@@ -148,7 +149,7 @@ def detail(job: Job) -> dict[str, Any]:
     """Builds `/api/jobs/{id}`: all of one job."""
     outputs = job.result.outputs if job.result is not None else {}
     workflow = {"prompt": without_url_secrets(job.prompt), "extra_data": public_extra(job)}
-    more = {"outputs": outputs, "workflow": workflow}
+    more = {"outputs": without_url_secrets(outputs), "workflow": workflow}
     return (
         summary(job)
         | more

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.files.locks import never
-from katz_graph.files.urls import ANY, SECRET, FetchRule, address, checksum, shown
+from katz_graph.files.urls import ANY, CHAIN, FetchRule, address, checksum, shown, without_secrets
 from katz_graph.messages import first_line, one_line, shorten
 from katz_graph.models.fetching.hops import MAX_HOPS, WEB, check_hop, client_of, redirected
 from katz_graph.models.loading.identity import (
@@ -228,7 +228,8 @@ def _opened(
         return
     from fsspec.core import url_to_fs
 
-    files, path = url_to_fs(address(url))
+    chain, options = _without_redirects(address(url), rule, patience)
+    files, path = url_to_fs(chain, **options)
     told = files.info(path)
     with files.open(path, "rb", block_size=block) as file:
         file.seek(start)
@@ -245,31 +246,59 @@ def _stream(
     headers = {"Accept-Encoding": "identity"}
     if start or stop is not None:
         headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-    hop = address(url)
+    try:
+        _, stream = _followed(address(url), rule, patience, headers)
+    except Exception as error:
+        if start and getattr(error, "status", None) == NO_SUCH_RANGE:
+            raise Changed(url) from None
+        raise
+    with stream:
+        said = stream.r.headers
+        if stream.r.status == PART_OF_FILE:  # Content-Range: bytes 0-99/1234
+            begins, size = start, said.get("Content-Range", "").rpartition("/")[2]
+        else:
+            begins, size = 0, said.get("Content-Length", "")
+        known = size.isdecimal() and not said.get("Content-Encoding")
+        yield Answer(stream.read, begins, int(size) if known else None, _version(said))
+
+
+def _followed(
+    url: str, rule: FetchRule, patience: Patience, headers: dict[str, str]
+) -> tuple[str, Any]:
+    """Asks web servers, one after the other where they redirect. Returns the last URL and its
+    answer, which the caller closes.
+    """
     for _ in range(MAX_HOPS):
-        try:
-            stream = _asked(hop, rule, patience, headers)
-        except Exception as error:
-            if start and getattr(error, "status", None) == NO_SUCH_RANGE:
-                raise Changed(url) from None
-            raise
-        with stream:
-            said = stream.r.headers
-            following = redirected(hop, stream.r.status, said.get("Location"))
-            if following is not None:
-                check_hop(following, rule)
-                if urlsplit(following).scheme.lower() not in WEB:
-                    raise ValueError("a redirect leads to another protocol")
-                hop = following
-                continue
-            if stream.r.status == PART_OF_FILE:  # Content-Range: bytes 0-99/1234
-                begins, size = start, said.get("Content-Range", "").rpartition("/")[2]
-            else:
-                begins, size = 0, said.get("Content-Length", "")
-            known = size.isdecimal() and not said.get("Content-Encoding")
-            yield Answer(stream.read, begins, int(size) if known else None, _version(said))
-            return
+        stream = _asked(url, rule, patience, headers)
+        following = redirected(url, stream.r.status, stream.r.headers.get("Location"))
+        if following is None:
+            return url, stream
+        stream.close()
+        check_hop(following, rule)
+        if urlsplit(following).scheme.lower() not in WEB:
+            raise ValueError("a redirect leads to another protocol")
+        url = following
     raise ValueError(f"more than {MAX_HOPS} redirects")
+
+
+def _without_redirects(
+    chain: str, rule: FetchRule, patience: Patience
+) -> tuple[str, dict[str, Any]]:
+    """Replaces the web addresses in a chain of protocols by those that they redirect to. Returns
+    the chain, and the options of fsspec that forbid further redirects.
+    """
+    parts, options = CHAIN.split(chain), dict[str, Any]()
+    for place, part in enumerate(parts):
+        if urlsplit(part).scheme.lower() in WEB:
+            parts[place], stream = _followed(part, rule, patience, {"Range": "bytes=0-0"})
+            stream.close()
+            options["skip_instance_cache"] = True
+            options[urlsplit(parts[place]).scheme] = {
+                "skip_instance_cache": True,
+                "get_client": client_of(parts[place], rule),
+                "allow_redirects": False,
+            }
+    return "::".join(parts), options
 
 
 def _asked(url: str, rule: FetchRule, patience: Patience, headers: dict[str, str]) -> Any:
@@ -320,4 +349,4 @@ def _reason(error: BaseException) -> str:
     if isinstance(status, int):
         said = str(getattr(error, "message", "")).strip().partition("\n")[0]
         return f"the server answered {status} {one_line(shorten(said))}".rstrip()
-    return SECRET.sub("", one_line(first_line(error)))
+    return without_secrets(one_line(first_line(error)))

@@ -16,6 +16,7 @@ from katz_graph.files.urls import CHAIN, FetchRule
 MAX_HOPS = 10
 REDIRECTS = (301, 302, 303, 307, 308)  # RFC 9110, section 15.4
 NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: its last 32 bits are an IPv4 address
+UNICAST = ipaddress.ip_network("2000::/3")  # RFC 4291, section 2.4: all that is assigned to hosts
 WEB = ("http", "https")
 
 Client = Callable[..., Awaitable[Any]]
@@ -32,11 +33,9 @@ def check_hop(url: str, rule: FetchRule) -> None:
     """
     if not rule.allows(url):
         raise NotPermitted(f"{_place(url)} is not below a URL that may be fetched")
-    if rule.names(url):
-        return
     for part in CHAIN.split(url):
         host = urlsplit(part).hostname
-        if host is not None:
+        if host is not None and not rule.names(part):
             resolves = urlsplit(url).scheme.lower() in WEB and part == url
             _check_addresses(host, [host] if resolves else _addresses(host))
 
@@ -92,6 +91,8 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return _is_public(inner)
+        if address not in UNICAST:
+            return False
     return address.is_global and not address.is_multicast
 
 
