@@ -192,6 +192,14 @@ def test_an_empty_file_that_is_not_new_is_told_and_a_new_one_is_not(tmp_path: Pa
     assert opened(tmp_path / "new") == ({}, ())
 
 
+def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    assert opened(tmp_path) == ({}, ())
+    (tmp_path / FILE).unlink()
+    found, (note,) = opened(tmp_path)
+    assert not found and "missing, though its folder is not new" in note
+    assert opened(tmp_path) == ({}, ())
+
+
 def logged(folder: Path) -> None:
     """Leaves a store as a server that is killed does: the jobs stand in the log."""
     source = folder / "lives"

@@ -329,9 +329,10 @@ def open_folder(folder: Path) -> Opened:
     lock = FileLock(folder / LOCK, thread_local=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        new = not (folder / LOCK).exists()
         lock.acquire(timeout=PATIENCE)
         with FileLock(folder / RUNNER_LOCK, timeout=RUNNER_PATIENCE, thread_local=False):
-            writing, notes = open_to_write(file)
+            writing, notes = open_to_write(file, new)
             return Opened(file, lock, writing, open_to_read(file), tuple(notes))
     except Timeout:
         if lock.is_locked:

@@ -40,14 +40,19 @@ BESIDE = ("-wal", "-shm")  # SQLite's own files
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
-def open_to_write(file: Path) -> tuple[sqlite3.Connection, list[str]]:
+def open_to_write(file: Path, new: bool) -> tuple[sqlite3.Connection, list[str]]:
     """Opens the store's file, and makes it where there is none. Returns also a line for each thing
-    that is wrong with it and was put right. Raises RunError, sqlite3.Error or OSError when it
-    cannot be used.
+    that is wrong with it and was put right. `new`: no server has used its folder before. Raises
+    RunError, sqlite3.Error or OSError when it cannot be used.
     """
     notes: list[str] = []
     logged = commits(file)
     if not file.exists():
+        if not new and logged == []:
+            notes.append(
+                f"{file}: the job store is missing, though its folder is not new: an empty one is "
+                "begun"
+            )
         _create(file)
     elif file.stat().st_size == 0:
         aside = _put_aside(file)
