@@ -15,6 +15,7 @@ from katz_graph.web.files import listing
 from katz_graph.web.files.listing import FolderIndex
 from katz_graph.web.files.paths import file_state
 from katz_graph.web.files.thumbnails import Thumbnails
+from katz_graph.web.files.trash import trash
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.routes import files as files_route
 
@@ -224,3 +225,21 @@ def test_a_page_looks_at_what_changed_and_no_more(
     (tmp_path / "deep/x.png").write_bytes(b"other")
     (tmp_path / "deep/x.png").replace(tmp_path / "new.png")
     assert ("new.png", 5) in [(entry.name, entry.bytes) for entry in index.newest(2)]
+
+
+@pytest.mark.defect(28)
+def test_a_file_that_is_stored_beside_its_predecessor_s_way_to_the_trash_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, rename = tmp_path / "a.png", Path.replace
+    place.write_text("first")
+
+    def rename_and_store(self: Path, target: Path) -> Path:
+        moved = rename(self, target)
+        place.write_text("second")  # as an upload would
+        return moved
+
+    monkeypatch.setattr(Path, "replace", rename_and_store)
+    assert trash(tmp_path, "a.png") == "a.png"
+    assert place.read_text() == "second"
+    assert [path.read_text() for path in (tmp_path / ".trash").iterdir()] == ["first"]

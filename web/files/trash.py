@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from katz_graph.files.output_files import take
+from katz_graph.files.output_files import take, unfinished
 from katz_graph.messages import show
 from katz_graph.web.files.paths import file_state, inside, parts_of
 from katz_graph.web.files.uploads import SAME_NAMES, candidates, disk_refusals
@@ -39,8 +39,15 @@ def _move(source: Path, name: str, goal: Path) -> str | None:
     there = inside(goal, *above)
     with disk_refusals():
         there.mkdir(parents=True, exist_ok=True)
+        moved = unfinished(there)
+        try:
+            path.replace(moved)  # what is stored at `path` from now on stays
+        except FileNotFoundError:
+            return None
         for candidate in candidates(last):
-            if take(path, there / candidate):
-                path.unlink(missing_ok=True)
+            if take(moved, there / candidate):
+                moved.unlink(missing_ok=True)
                 return "/".join((*above, candidate))
+        take(moved, path)
+        moved.unlink(missing_ok=True)
     raise Refusal(409, f"there are {SAME_NAMES:,} other files called {show(last)}")
