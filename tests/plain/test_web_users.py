@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 from urllib.parse import quote
 
 import pytest
@@ -17,6 +18,7 @@ from starlette.testclient import TestClient
 from web_files import PAGE, everything_below, file_server
 
 from katz_graph.web.files.users import UserFiles, Users
+from katz_graph.web.http import file_responses
 from katz_graph.web.http.file_responses import tag_of
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
@@ -348,9 +350,9 @@ def test_each_save_answers_with_its_own_tag(tmp_path: Path) -> None:
         while not all(one.done() for one in saving):
             async with people._writing:
                 with contextlib.suppress(Refusal):
-                    path, state = files.file("a.json")
+                    path = files.file("a.json")
                     number = int(path.read_text())
-                    assert seen.setdefault(tag_of(state), number) == number
+                    assert seen.setdefault(tag_of(path.stat()), number) == number
             await asyncio.sleep(0)
         told = dict(await asyncio.gather(*saving))
         assert len(set(told.values())) == saves  # no two versions share a tag
@@ -396,3 +398,39 @@ def test_a_file_over_the_quota_is_refused_before_it_is_read(tmp_path: Path) -> N
     assert read == 0
     asyncio.run(store(0))
     assert read == 1200
+
+
+@pytest.mark.defect(28)
+@pytest.mark.parametrize("after", [b"longer than it was", b"-", None])
+def test_a_file_that_is_replaced_while_it_is_answered_is_one_version(
+    after: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = file_server(tmp_path)
+    tag = client.post("/userdata/a.json", content=b"before").headers["etag"]
+    path = tmp_path / "data/users/default/a.json"
+
+    def replaced(*_: object) -> bool:
+        if after is None:
+            path.unlink()
+        else:
+            path.with_suffix(".new").write_bytes(after)
+            path.with_suffix(".new").replace(path)
+        return False
+
+    monkeypatch.setattr(file_responses, "is_known", replaced)
+    answer = client.get("/userdata/a.json")
+    assert (answer.status_code, answer.content, answer.headers["etag"]) == (200, b"before", tag)
+    monkeypatch.undo()
+    answer = client.get("/userdata/a.json")
+    assert (answer.status_code, answer.content) == ((200, after) if after else (404, ANY))
+
+
+def test_files_are_closed_however_they_were_answered(tmp_path: Path) -> None:
+    client = file_server(tmp_path)
+    tag = client.post("/userdata/a.json", content=b"before").headers["etag"]
+    given = [{}, {"Range": "bytes=1-2"}, {"Range": "bytes=9-"}, {"If-None-Match": tag}]
+    opened = len(list(Path("/dev/fd").iterdir()))
+    answers = [client.get("/userdata/a.json", headers=headers) for headers in given]
+    assert [answer.status_code for answer in answers] == [200, 206, 416, 304]
+    assert client.head("/userdata/a.json").status_code in {200, 405}
+    assert len(list(Path("/dev/fd").iterdir())) == opened

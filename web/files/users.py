@@ -214,13 +214,12 @@ class UserFiles:
             return [] if not parts_of(below, hidden=True) else None
         return sorted(_walk(folder, recurse), key=lambda entry: entry.name)
 
-    def file(self, name: str) -> tuple[Path, os.stat_result]:
-        """Returns a file's path and state. Raises Refusal 404 when there is none."""
+    def file(self, name: str) -> Path:
+        """Returns a file's path. Raises Refusal 404 when there is none."""
         path = self._path(name)
-        state = file_state(path)
-        if state is None:
+        if file_state(path) is None:
             raise Refusal(404, "there is no such file")
-        return path, state
+        return path
 
     def state(self, name: str) -> os.stat_result | None:
         """Returns a file's state; None when there is none."""
@@ -251,7 +250,7 @@ class UserFiles:
 
     def delete(self, name: str) -> None:
         """Deletes a file. Raises Refusal 404 when there is none."""
-        path, _ = self.file(name)
+        path = self.file(name)
         with disk_refusals():
             path.unlink(missing_ok=True)
         self._prune(path.parent)
@@ -260,7 +259,7 @@ class UserFiles:
         """Renames a file; returns it. Raises Refusal 404 when there is none, 409 when the new name
         is taken and not to be overwritten.
         """
-        source, _ = self.file(name)
+        source = self.file(name)
         target = self._path(to)
         self._check_quota(0, 0)
         with disk_refusals():

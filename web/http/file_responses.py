@@ -4,14 +4,18 @@ only when they changed. Says, too, whether a client may replace one.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import NotModifiedResponse
+from starlette.types import Receive, Scope, Send
 
 from katz_graph.files.picture_kinds import HEAD_BYTES, PICTURE_KINDS, media_type_of
 from katz_graph.web.http.responses import Refusal
@@ -43,23 +47,56 @@ LIFELESS = (
 GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
 
 
-def stored_file(request: Request, path: Path, state: os.stat_result) -> Response:
-    """Answers with an ordinary file, or the range asked for; 304 when the client has it."""
-    media_type = SHOWN_AS.get(path.suffix.lower())
-    if not path.suffix:
-        with path.open("rb") as file:
-            media_type = media_type_of(file.read(HEAD_BYTES))
-    answer = FileResponse(
-        path,
-        headers={**GUARDED, "ETag": tag_of(state)},
-        media_type=media_type or DOWNLOAD,
-        filename=path.name,
-        stat_result=state,
-        content_disposition_type="inline" if media_type else "attachment",
-    )
-    return (
-        NotModifiedResponse(answer.headers) if is_known(request, answer.headers["etag"]) else answer
-    )
+async def stored_file(request: Request, path: Path) -> Response:
+    """Answers with an ordinary file, or the range asked for; 304 when the client has it. Length,
+    ETag and bytes are of one version, also where another takes its place meanwhile. Raises
+    Refusal 404 when there is none.
+    """
+    file, media_type = await asyncio.to_thread(_open, path)
+    answer = OpenedFile(file, path.name, media_type)
+    if not is_known(request, answer.headers["etag"]):
+        return answer
+    file.close()
+    return NotModifiedResponse(answer.headers)
+
+
+class OpenedFile(FileResponse):
+    """Answers with a file that is open, whatever its name stands for by now; closes it."""
+
+    def __init__(self, file: BinaryIO, name: str, media_type: str | None) -> None:
+        state = os.fstat(file.fileno())
+        super().__init__(
+            f"/dev/fd/{file.fileno()}",
+            headers={**GUARDED, "ETag": tag_of(state)},
+            media_type=media_type or DOWNLOAD,
+            filename=name,
+            stat_result=state,
+            content_disposition_type="inline" if media_type else "attachment",
+        )
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _open(path: Path) -> tuple[BinaryIO, str | None]:
+    """Opens an ordinary file, and says as what a browser may show it: by its ending, else by its
+    first bytes. Raises Refusal 404 when there is none.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        raise Refusal(404, "there is no such file") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refusal(404, "there is no such file")
+    file = os.fdopen(descriptor, "rb")
+    if path.suffix:
+        return file, SHOWN_AS.get(path.suffix.lower())
+    media_type = media_type_of(file.read(HEAD_BYTES))
+    file.seek(0)
+    return file, media_type
 
 
 def tag_of(state: os.stat_result) -> str:

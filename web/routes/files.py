@@ -88,7 +88,7 @@ def router(state: State) -> APIRouter:
         path, found = await asyncio.to_thread(people_file, state.folders, filename, subfolder, type)
         wanted = _preview(preview)
         if wanted is None and channel == "rgba" and not width:
-            return stored_file(request, path, found)
+            return await stored_file(request, path)
         tag = hashlib.sha256(
             f"{found.st_mtime_ns} {found.st_size} {wanted} {channel} {width}".encode()
         ).hexdigest()[:32]

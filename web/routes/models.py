@@ -67,9 +67,8 @@ def router(state: State) -> APIRouter:
         responses=refusals(404),
     )
     async def preview(request: Request, folder: str, index: int, name: str) -> Response:
-        return stored_file(
-            request, *await asyncio.to_thread(_picture_beside, folders, folder, name)
-        )
+        path, _ = await asyncio.to_thread(_picture_beside, folders, folder, name)
+        return await stored_file(request, path)
 
     return routes
 

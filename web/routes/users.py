@@ -146,7 +146,7 @@ def router(state: State) -> APIRouter:
     @routes.get("/userdata/{file:path}", response_class=Response, responses=refusals(404, 416))
     async def stored(file: str, request: Request) -> Response:
         files = await files_of(request)
-        return stored_file(request, *await asyncio.to_thread(files.file, file))
+        return await stored_file(request, await asyncio.to_thread(files.file, file))
 
     @routes.post(
         "/userdata/{file:path}",
