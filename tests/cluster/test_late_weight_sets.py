@@ -188,3 +188,16 @@ def test_every_evaluation_computes_with_its_own_weight_set(
     expected = sample(alone, drawn(models, case.expected))
     made = late(engine, models, shelf, case, seed=len(case.network))
     assert difference(made, expected) <= 1e-5
+
+
+@pytest.mark.defect(1)
+def test_what_is_batched_before_the_loop_has_one_weight_set(
+    models: Models, engine: DeviceEngine, alone: DeviceEngine
+) -> None:
+    """Both sides begin with one set, in one call; later a switch gives one side another."""
+    case = Sampled([(0, (1,))], arrives=0, other_side=[(0, (1,)), (3, ())])
+    region, cluster = drawn(models, case), engine.cluster
+    pins = {one.id: (cluster.devices[0].name,) for one in region.operations}
+    target = Target(cluster.devices, cluster.links, pins, batching=True)
+    made = cluster.run(plan_region(region, target), bare_context(engine)).samples
+    assert difference(made, sample(alone, region)) <= 1e-5

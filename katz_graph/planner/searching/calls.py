@@ -282,7 +282,6 @@ def calls_before(
     that reads it, in the batch that a batched call there reads.
     """
     readers: dict[str, dict[str, None]] = {operation.id: {} for operation in program.before}
-    operations = {op.id: op for variant in program.variants for op in variant.operations}
     for variant in program.variants:
         for operation in variant.operations:
             for _, ref in operation.references():
@@ -291,16 +290,17 @@ def calls_before(
     for operation in reversed(program.before):  # what is made of other hoisted work
         for _, ref in operation.references():
             readers[ref.operation] |= readers[operation.id]
+    # a switch may choose other inputs for an operation in another variant
+    chosen = [{op.id: op for op in variant.operations} for variant in program.variants]
     found = []
     for device in (device.name for device in program.target.devices):
         batches = _batches(
-            operations,
             [
-                call
-                for variant in calls
-                for call in variant
+                [operations[member] for member in call.operations]
+                for operations, of_variant in zip(chosen, calls, strict=True)
+                for call in of_variant
                 if call.device == device and len(call.operations) > 1
-            ],
+            ]
         )
         wanted = [
             op
@@ -314,18 +314,16 @@ def calls_before(
     return tuple(sorted(found, key=lambda call: stage(call.stage).reads_text))  # texts first
 
 
-def _batches(
-    operations: Mapping[str, Operation], merged: Iterable[Call]
-) -> dict[str, tuple[str, ...]]:
+def _batches(merged: Iterable[Sequence[Operation]]) -> dict[str, tuple[str, ...]]:
     """Returns operation before the loop -> those computed with it, because one call of the loop
     reads them all.
     """
     batches: dict[str, tuple[str, ...]] = {}
-    for call in merged:
-        for name, made_by in text_arguments(stage(call.stage)).items():
+    for members in merged:
+        for name, made_by in text_arguments(stage_of(members[0])).items():
             if stage(made_by).for_all_rows:
                 continue
-            group = tuple(operations[member].inputs[name].operation for member in call.operations)
+            group = tuple(member.inputs[name].operation for member in members)
             if len(set(group)) == len(group) and not any(member in batches for member in group):
                 batches |= dict.fromkeys(group, group)
     return batches
