@@ -56,7 +56,7 @@ class FolderOptions:
         (),
     )
     packs: tuple[Path, ...] = option("a folder of node packs", (), exists=True, file_okay=False)
-    input: Path | None = option("where LoadImage looks", file_okay=False)
+    input: Path | None = option("where LoadImage looks", exists=True, file_okay=False)
     output: Path | None = option("where pictures go")
     fetch: tuple[str, ...] = option(
         "any, none, or the beginning of URLs that may name LoRAs and ControlNets; several times",

@@ -89,6 +89,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         (),
         "--extra-model-paths --extra-model-paths-config",
     )
+    input: Path | None = option("where LoadImage looks, and uploads go", file_okay=False)
     output: Path | None = option("where pictures go", None, "--output --output-directory")
     cache: str | None = option(CACHE)  # classic, unless given
     jobs_at_once: int | None = option("one for each device, unless given", min=1)

@@ -36,7 +36,7 @@ def test_what_a_terminal_cannot_encode_ends_no_command(
     assert ("\u2026" if encoding == "utf-8" else r"\u2026") in printed
 
 
-@pytest.mark.parametrize("option", ["--models", "--packs"])
+@pytest.mark.parametrize("option", ["--models", "--packs", "--input"])
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_folder_that_is_not_there_is_refused(katz: Katz, command: str, option: str) -> None:
     result = katz(command, "workflows/txt2img.json", option, "/nowhere")
