@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -64,6 +65,19 @@ def test_calls_behind_slow_ones_begin_and_each_slow_one_is_given_up(waiting: Wai
 
 
 @pytest.mark.defect(23)
+@pytest.mark.defect(25)
+def test_one_call_of_a_client_waits_for_one_of_each_other_client() -> None:
+    waiting = Waiting(at_once=1, slow_s=SOON, deadline_s=SOON)
+    waiting.hang("first")
+    for name in ("a0", "a1", "a2", "b0"):
+        tell = partial(waiting.tell, name)
+        waiting.threads.submit(tell, print, client=name[0])
+    waiting.let_go.set()
+    waiting.until("a0", "a1", "a2", "b0")
+    waiting.threads.close()
+    assert waiting.told == ["first began", "a0", "b0", "a1", "a2"]
+
+
 def test_a_deadline_may_be_longer_than_a_thread_can_wait() -> None:
     waiting = Waiting(deadline_s=float("inf"))
     waiting.hang("a")

@@ -45,7 +45,7 @@ class CheckingRunner(ScriptedRunner):
         await super().run(job)
         self.end(job.id)
 
-    async def check(self, document: Any, targets: Any) -> CheckedPrompt:
+    async def check(self, document: Any, targets: Any, origin: str) -> CheckedPrompt:
         return check_prompt(document, targets, self._registry, self._folders, self._limits)
 
 

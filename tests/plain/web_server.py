@@ -95,7 +95,9 @@ class ScriptedRunner:
         )
         self._heard(JobEvent(job_id, ended))
 
-    async def check(self, document: Any, targets: Sequence[str] | None) -> CheckedPrompt:
+    async def check(
+        self, document: Any, targets: Sequence[str] | None, origin: str
+    ) -> CheckedPrompt:
         self.checked.append(document)
         return self.refusal or CheckedPrompt(
             prompt=document,

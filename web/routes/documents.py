@@ -16,6 +16,7 @@ from katz_graph.errors import InputError
 from katz_graph.formats.image import Carried
 from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
 from katz_graph.planner.written_step import WrittenStep
+from katz_graph.web.http.access import origin_of
 from katz_graph.web.http.answers import (
     CheckedWorkflow,
     CountedTexts,
@@ -80,7 +81,9 @@ def router(state: State) -> APIRouter:
         run; `error` says why none would.
         """
         body = await read_prompt(request, state.options.limits)
-        found = await state.runner.check(body.prompt, body.partial_execution_targets)
+        found = await state.runner.check(
+            body.prompt, body.partial_execution_targets, origin_of(request)
+        )
         told = CheckedWorkflow(
             found.error, found.node_errors, found.targets, found.refused, found.notes
         )
@@ -97,7 +100,9 @@ def router(state: State) -> APIRouter:
         `place`, `allow`, `link` or `batching` it is planned for what might be.
         """
         body = await read_graph(request, PlanBody, state.options.limits)
-        found = await state.runner.check(body.prompt, body.partial_execution_targets)
+        found = await state.runner.check(
+            body.prompt, body.partial_execution_targets, origin_of(request)
+        )
         made = PlannedGraph()
         if found.prompt is not None and found.error is None:
             made = await state.runner.plan(

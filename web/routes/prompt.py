@@ -89,7 +89,7 @@ def router(state: State) -> APIRouter:
             _check_choices(body.extra_data or {}, permissions(state.options.permit))
             origin = origin_of(request)
             await state.jobs.admit(body.client_id, key, origin)
-            checked = await state.runner.check(body.prompt, body.partial_execution_targets)
+            checked = await state.runner.check(body.prompt, body.partial_execution_targets, origin)
             node_errors = state.concealment.data(checked.node_errors)
             if checked.prompt is None or checked.error is not None:
                 return json_answer(

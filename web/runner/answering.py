@@ -24,7 +24,8 @@ class _Call:
 
 
 class Answering:
-    """Runs `at_once` calls at a time, in the order of `submit`. A call that takes longer than
+    """Runs `at_once` calls at a time: clients take turns, and the calls of one client begin in the
+    order of `submit`. A call that takes longer than
     `slow_s` no longer counts, so the next one begins. One that takes longer than `deadline_s` has
     expired: its caller is told so, and its thread is given up. `stuck` is called once when too many
     threads were given up. `prepare` is called at the beginning of each thread.
@@ -43,15 +44,17 @@ class Answering:
         self._slow_s, self._deadline_s = slow_s, deadline_s
         self._stuck, self._prepare = stuck, prepare
         self._changed = threading.Condition()
-        self._waiting: deque[_Call] = deque()
+        self._waiting: dict[str, deque[_Call]] = {}  # by client, in the order of turns
         self._running: list[_Call] = []
         self._closed = self._reported = False
         threading.Thread(target=self._supervise, name=name, daemon=True).start()
 
-    def submit(self, work: Callable[[], None], expire: Callable[[str], None]) -> None:
+    def submit(
+        self, work: Callable[[], None], expire: Callable[[str], None], client: str = ""
+    ) -> None:
         """Calls `work` in a thread; `expire` gets the reason if it takes too long."""
         with self._changed:
-            self._waiting.append(_Call(work, expire))
+            self._waiting.setdefault(client, deque()).append(_Call(work, expire))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -67,7 +70,7 @@ class Answering:
                 now = time.monotonic()
                 expired = self._age(now)
                 while self._waiting and self._has_room():
-                    self._begin(self._waiting.popleft(), now)
+                    self._begin(self._next(), now)
                 if not expired:
                     if self._closed:
                         return
@@ -75,6 +78,15 @@ class Answering:
             for call in expired:
                 call.expire(f"it took longer than {self._deadline_s:g} s")
             self._report_stuck()
+
+    def _next(self) -> _Call:
+        """Takes the next call, and passes the turn on."""
+        client = next(iter(self._waiting))
+        calls = self._waiting.pop(client)
+        call = calls.popleft()
+        if calls:
+            self._waiting[client] = calls
+        return call
 
     def _age(self, now: float) -> list[_Call]:
         """Marks calls that have become slow, and returns those that have just expired."""

@@ -141,7 +141,9 @@ class RunnerService:
             case (
                 Check() | Draw() | GetObjectInfo() | GetPacks() | GetScripts() | GetTemplate()
             ) as question:
-                self._ask(arrived.number, question, partial(self._about_nodes, question))
+                client = question.origin if isinstance(question, Check) else ""
+                find = partial(self._about_nodes, question)
+                self._ask(arrived.number, question, find, client=client)
             case _ if self._runs is None or self._devices is None:
                 self._early.append(arrived)
             case Run() as run:
@@ -201,10 +203,12 @@ class RunnerService:
         question: Question,
         find: Callable[[], Any],
         threads: Answering | None = None,
+        client: str = "",
     ) -> None:
         (threads or self._answering).submit(
             partial(self._answer, number, question, find),
             lambda why: self._refuse(number, RunError(f"{question.said} has no answer: {why}")),
+            client,
         )
 
     def _answer(self, number: int, question: Question, find: Callable[[], Any]) -> None:

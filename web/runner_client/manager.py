@@ -239,9 +239,11 @@ class Runner:
         if self._child is not None:
             self._child.send(Keep(job_id))
 
-    async def check(self, document: Any, targets: Sequence[str] | None) -> CheckedPrompt:
-        """Checks a prompt in the runner; see `web.runner.checking`."""
-        checked: CheckedPrompt = await self._ask(Check(document, targets))
+    async def check(
+        self, document: Any, targets: Sequence[str] | None, origin: str = ""
+    ) -> CheckedPrompt:
+        """Checks a prompt in the runner; see `web.runner.checking`. Addresses take turns."""
+        checked: CheckedPrompt = await self._ask(Check(document, targets, origin))
         return checked
 
     async def draw(self, document: Any) -> DrawnWorkflow:

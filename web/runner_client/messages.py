@@ -114,13 +114,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Check(Question):
-    """Asks whether a prompt can run; see `web.runner.checking`."""
+    """Asks whether a prompt can run; see `web.runner.checking`. `origin`: the address that sent it;
+    addresses take turns.
+    """
 
     said: ClassVar[str] = "the check of the prompt"
     runs_packs: ClassVar[bool] = True
     answer: ClassVar[TypeAdapter[CheckedPrompt]] = TypeAdapter(CheckedPrompt)
     document: Any
     targets: Sequence[str] | None
+    origin: str = ""
 
 
 @dataclass(frozen=True)
