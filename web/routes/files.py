@@ -23,7 +23,7 @@ from katz_graph.web.files.paths import NAME_BYTES, Place, people_file
 from katz_graph.web.files.pictures import Channel, Preview, checked_format, shown, with_alpha_of
 from katz_graph.web.files.thumbnails import Thumbnails
 from katz_graph.web.files.uploads import PARTS, Upload, described, keep_picture, picture_name
-from katz_graph.web.http.file_responses import GUARDED, is_known, stored_file
+from katz_graph.web.http.file_responses import GUARDED, is_known, stored_file, tag_of
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.routes.models import known_kind
@@ -89,9 +89,9 @@ def router(state: State) -> APIRouter:
         wanted = _preview(preview)
         if wanted is None and channel == "rgba" and not width:
             return await stored_file(request, path)
-        tag = hashlib.sha256(
-            f"{found.st_mtime_ns} {found.st_size} {wanted} {channel} {width}".encode()
-        ).hexdigest()[:32]
+        tag = hashlib.sha256(f"{tag_of(found)} {wanted} {channel} {width}".encode()).hexdigest()[
+            :32
+        ]
         headers = {**GUARDED, "ETag": f'"{tag}"'}
         if is_known(request, headers["ETag"]):
             return NotModifiedResponse(Response(headers=headers).headers)
