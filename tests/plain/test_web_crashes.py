@@ -15,7 +15,8 @@ import pytest
 from web_jobs import FakeRunner, Service, graph, job, on_disk, run, serving, submission, submit
 
 from katz_graph.errors import KatzError, RunError
-from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent
+from katz_graph.events import NodeDone, NodeStarted
+from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, JobNode
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.records import StoredFile
@@ -152,6 +153,27 @@ def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_asi
         assert await service.statuses() == {"a": "failed"}
 
     run(tmp_path, use, runner=Silent())
+
+
+@pytest.mark.defect(19)
+def test_a_cancelled_job_whose_runner_was_killed_says_which_node_ran(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        await service.until(lambda: service.runner.names == ["a"])
+        for event in (
+            NodeStarted("3", "3", "KSampler"),
+            NodeStarted("3.end", "3", "StepEnd"),
+            NodeDone("3.end", "3", "StepEnd"),
+        ):
+            service.runner.tell("a", event)
+        await service.jobs.cancel(["a"])
+        service.jobs.lost(["a"], "it did not stop")
+        await service.all_ended("a")
+        ended = await service.jobs.job("a")
+        assert ended is not None and ended.result is not None
+        assert ended.result.interrupted == JobNode("3", "KSampler", "3")
+
+    run(tmp_path, use, runner=FakeRunner(obedient=False))
 
 
 @pytest.mark.defect(31)

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from katz_graph.errors import DeviceGone, DiskFull, KatzError, RunError
-from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, Started, Wrote
+from katz_graph.events import NodeDone, NodeStarted
+from katz_graph.web.events import (
+    ClientEvent,
+    Ended,
+    JobError,
+    JobEvent,
+    JobNode,
+    Started,
+    Wrote,
+)
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import JobQueue
 from katz_graph.web.jobs.records import StoredFile
@@ -56,12 +65,14 @@ class JobRunner(Protocol):
 @dataclass(slots=True)
 class Attempt:
     """A job that the runner has. `phase`: it runs; its result is on the way to the disk; it is on
-    its way back to the queue.
+    its way back to the queue. `running`: its nodes that have begun and are not done, the latest
+    last.
     """
 
     job: Job
     wrote: set[StoredFile] = field(default_factory=set)
     noted: set[StoredFile] = field(default_factory=set)  # of these, what the store knows
+    running: dict[str, JobNode] = field(default_factory=dict)
     phase: Literal["runs", "ends", "returns"] = "runs"
     cancelled: bool = False
     stopping: bool = False  # the runner was asked to stop it, and has `stop_seconds` for that
@@ -155,6 +166,11 @@ class Dispatcher:
                 return self._ended(attempt, result)
             case Started(at=at):
                 attempt.job = replace(attempt.job, started=at)
+            case NodeStarted(node=node, display=display, type=type):
+                attempt.running.pop(node, None)
+                attempt.running[node] = JobNode(node, type, display)
+            case NodeDone(node=node):
+                attempt.running.pop(node, None)
             case Wrote(path=path, place=place):
                 file = StoredFile(place, path)
                 attempt.wrote.add(file)
@@ -173,7 +189,9 @@ class Dispatcher:
             job = attempt.job
             crashes = job.crashes + blamed
             if attempt.cancelled:
-                self._end(attempt, Ended("cancelled", self._clock()), discard=True)
+                latest = next(reversed(attempt.running.values()), None)
+                ended = Ended("cancelled", self._clock(), interrupted=latest)
+                self._end(attempt, ended, discard=True)
             elif crashes >= CRASHES:
                 message = (
                     f"set aside: what ran it died {CRASHES} times under it, the last time: {why}"
