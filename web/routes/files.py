@@ -89,9 +89,8 @@ def router(state: State) -> APIRouter:
         wanted = _preview(preview)
         if wanted is None and channel == "rgba" and not width:
             return await stored_file(request, path)
-        tag = hashlib.sha256(f"{tag_of(found)} {wanted} {channel} {width}".encode()).hexdigest()[
-            :32
-        ]
+        version = f"{tag_of(found)} {wanted} {channel} {width}"
+        tag = hashlib.sha256(version.encode()).hexdigest()[:32]
         headers = {**GUARDED, "ETag": f'"{tag}"'}
         if is_known(request, headers["ETag"]):
             return NotModifiedResponse(Response(headers=headers).headers)
