@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from pace import pace
 
 from katz_graph.bench.requests import bind
 from katz_graph.executor.planning import plan_region
@@ -214,7 +215,8 @@ def test_a_plan_of_flux_with_a_controlnet_takes_a_second_at_most(counts: Counts)
     planned(wanted, counts, 1)  # counts the work of its stages
     begun = time.process_time()
     planned(wanted, counts, 2, LINKS["NVLink"])
-    assert time.process_time() - begun <= 1.0
+    took = time.process_time() - begun
+    assert took <= 1.0 * pace()
 
 
 def test_two_sides_with_a_controlnet_each_have_a_device_of_their_own(counts: Counts) -> None:

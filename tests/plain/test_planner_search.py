@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from pace import pace
 from planner_devices import MS, SECONDS, STEP, devices, linked, region, several, work
 from planner_graphs import compiled
 
@@ -67,7 +68,8 @@ def test_eight_devices_three_controlnets_two_branches_in_a_second(
     )
     began = time.process_time()
     found = search(program)
-    assert time.process_time() - began < 2.0  # one second, and a factor for a loaded machine
+    took = time.process_time() - began
+    assert took < 2.0 * pace()  # one second, and a factor for what differs between runs
     one = several(region(controls=3, branches=2), speeds=(1.0,), evaluations=30, links={})
     # 15 + 4 + 19 ms where every ControlNet of a branch has a device, against 2 · (15 + 3 · 15 + 19)
     assert simulate(found).period < (0.25 if len(set(speeds)) == 1 else 0.45) * period(one)

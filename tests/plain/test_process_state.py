@@ -33,6 +33,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from pace import pace
 from PIL import Image, ImageFile  # noqa: F401
 
 from katz_graph.host.process_aspects import ASPECTS
@@ -251,20 +252,13 @@ def test_runs_beside_each_other_are_compared_when_none_is_inside(tmp_path: Path)
     assert str(Path.cwd()) == before and not lines
 
 
-def test_it_costs_as_little_as_sorting_some_texts() -> None:
-    """Half a millisecond on a quick machine; with all modules of all tests four times that."""
+def test_it_costs_no_more_than_two_milliseconds() -> None:
+    """Half a millisecond with few modules, four times that with those of all tests."""
     process = ProcessState()
-
-    def node() -> None:
+    times = []
+    for _ in range(300):
+        began = time.perf_counter()
         with process.guarded("node", print):
             pass
-
-    spent = [(_seconds(node), _seconds(lambda: sorted(map(str, range(5_000))))) for _ in range(300)]
-    guard, sorting = map(min, zip(*spent, strict=True))
-    assert guard < 4 * sorting
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+        times.append(time.perf_counter() - began)
+    assert min(times) < 2e-3 * pace()

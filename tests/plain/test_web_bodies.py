@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pace import pace
 from starlette.types import Message
 from web_server import Served, run
 
@@ -145,7 +146,8 @@ def test_a_value_of_exif_is_decoded_once_for_each_tag() -> None:
     began = time.process_time()
     with pytest.raises(InputError, match="a WebP without a workflow"):
         workflow_from_picture(io.BytesIO(content), 8 * MB)
-    assert time.process_time() - began < 1
+    took = time.process_time() - began
+    assert took < 1.0 * pace()
 
 
 @pytest.mark.defect(21)
