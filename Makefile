@@ -51,7 +51,7 @@ types:
 bytecode:
 	-$(BIN)/python -m pytest --collect-only -qq tests > /dev/null
 
-# Three at a time on two processors, since some wait; `tests/conftest.py` spreads those that do.
+# Three at a time on two processors, since some wait; the longest files first.
 check:
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
 

@@ -17,8 +17,6 @@ from katz_graph.host.garbage import expect_imports, imports_are_done
 if TYPE_CHECKING:
     from katz_graph.bench.parity import Models
 
-SPREAD = ("cluster", "web", "cpu")
-
 expect_imports()
 os.environ["KATZ_CHECK_WEIGHTS"] = "1"
 os.environ["KATZ_LIBRARY_PRODUCTS"] = "1"  # bits that do not depend on the machine
@@ -26,20 +24,6 @@ os.environ["KATZ_LIBRARY_PRODUCTS"] = "1"  # bits that do not depend on the mach
 
 def pytest_collection_finish() -> None:
     imports_are_done()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spreads the files whose processes wait for each other evenly among those that compute, so
-    that no processor waits while test processes run side by side. Quick files stay last.
-    """
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    places: dict[Path, float] = dict.fromkeys(files, 1.0)
-    for folder in SPREAD:
-        inside = [path for path in files if path.parent.name == folder]
-        places |= {path: number / len(inside) for number, path in enumerate(inside)}
-    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
 
 
 @pytest.fixture(scope="session")
