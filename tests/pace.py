@@ -1,4 +1,4 @@
-"""Bounds on processor time that hold on slow machines, and beside other test processes."""
+"""Bounds on processor time that hold on slow machines, and while other test processes run."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
 )
 def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
     """Ctrl-C reaches the driver's process group. Without a `close` of its own the exit handler ends
-    the workers. That takes no longer than to start them, besides what they are given to stop.
+    the workers. That takes no longer than to start them and what they are given to stop.
     """
     created = time.monotonic()
     driver, running = start_driver(phase, finally_)

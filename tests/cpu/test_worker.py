@@ -70,7 +70,7 @@ def test_only_the_device_computes_on_several_processors() -> None:
         timeout=120,
         env={**os.environ, "OMP_NUM_THREADS": "3", "GOMP_SPINCOUNT": "1000"},
     )
-    assert told.stdout == "2 threads 1\n", told.stderr  # this thread has none of OpenMP's besides
+    assert told.stdout == "2 threads 1\n", told.stderr  # this thread has none of OpenMP's
 
 
 class Steps:

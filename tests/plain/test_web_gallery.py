@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -243,3 +244,18 @@ def test_a_file_that_is_stored_beside_its_predecessor_s_way_to_the_trash_stays(
     assert trash(tmp_path, "a.png") == "a.png"
     assert place.read_text() == "second"
     assert [path.read_text() for path in (tmp_path / ".trash").iterdir()] == ["first"]
+
+
+@pytest.mark.defect(28)
+def test_a_file_that_finds_no_room_in_the_trash_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: Path) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "a.png").write_text("first")
+    monkeypatch.setattr("katz_graph.web.files.trash.take", no_room)
+    with pytest.raises(Refusal):
+        trash(tmp_path, "a.png")
+    assert (tmp_path / "a.png").read_text() == "first"
+    assert not any((tmp_path / ".trash").iterdir())

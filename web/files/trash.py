@@ -44,10 +44,13 @@ def _move(source: Path, name: str, goal: Path) -> str | None:
             path.replace(moved)  # what is stored at `path` from now on stays
         except FileNotFoundError:
             return None
-        for candidate in candidates(last):
-            if take(moved, there / candidate):
-                moved.unlink(missing_ok=True)
-                return "/".join((*above, candidate))
-        take(moved, path)
-        moved.unlink(missing_ok=True)
-    raise Refusal(409, f"there are {SAME_NAMES:,} other files called {show(last)}")
+        free = None
+        try:
+            free = next((one for one in candidates(last) if take(moved, there / one)), None)
+        finally:
+            if free is None and not path.exists():
+                moved.replace(path)
+            moved.unlink(missing_ok=True)
+    if free is None:
+        raise Refusal(409, f"there are {SAME_NAMES:,} other files called {show(last)}")
+    return "/".join((*above, free))

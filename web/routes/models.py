@@ -67,8 +67,9 @@ def router(state: State) -> APIRouter:
         responses=refusals(404),
     )
     async def preview(request: Request, folder: str, index: int, name: str) -> Response:
-        path, _ = await asyncio.to_thread(_picture_beside, folders, folder, name)
-        return await stored_file(request, path)
+        return await stored_file(
+            request, await asyncio.to_thread(_picture_of, folders, folder, name)
+        )
 
     return routes
 
@@ -135,18 +136,13 @@ def _pictured_in(folder: Path) -> Set[str]:
     }
 
 
-def _picture_beside(folders: Folders, kind: str, name: str) -> tuple[Path, os.stat_result]:
+def _picture_of(folders: Folders, kind: str, name: str) -> Path:
     try:
         model = folders.resolve(known_kind(folders, kind), name)
     except InputError as error:
         raise Refusal(404, str(error)) from None
-    found = _picture_of(model)
-    if found is None:
-        raise Refusal(404, "the model has no picture beside it")
-    return found
-
-
-def _picture_of(model: Path) -> tuple[Path, os.stat_result] | None:
-    """Finds the picture beside a model's file, and its state."""
-    beside = (model.with_name(model.stem + ending) for ending in PREVIEW_ENDINGS)
-    return next(((path, state) for path in beside if (state := file_state(path)) is not None), None)
+    for ending in PREVIEW_ENDINGS:
+        path = model.with_name(model.stem + ending)
+        if file_state(path) is not None:
+            return path
+    raise Refusal(404, "the model has no picture beside it")

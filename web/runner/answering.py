@@ -25,10 +25,10 @@ class _Call:
 
 class Answering:
     """Runs `at_once` calls at a time: clients take turns, and the calls of one client begin in the
-    order of `submit`. A call that takes longer than
-    `slow_s` no longer counts, so the next one begins. One that takes longer than `deadline_s` has
-    expired: its caller is told so, and its thread is given up. `stuck` is called once when too many
-    threads were given up. `prepare` is called at the beginning of each thread.
+    order of `submit`. A call that takes longer than `slow_s` no longer counts, so the next one
+    begins. One that takes longer than `deadline_s` has expired: its caller is told so, and its
+    thread is given up. `stuck` is called once when too many threads were given up. `prepare` is
+    called at the beginning of each thread.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, BinaryIO
@@ -269,11 +269,12 @@ def _followed(
     answer, which the caller closes.
     """
     for _ in range(MAX_HOPS):
-        stream = _asked(url, rule, patience, headers)
-        following = redirected(url, stream.r.status, stream.r.headers.get("Location"))
-        if following is None:
-            return url, stream
-        stream.close()
+        with ExitStack() as closing:
+            stream = closing.enter_context(_asked(url, rule, patience, headers))
+            following = redirected(url, stream.r.status, stream.r.headers.get("Location"))
+            if following is None:
+                closing.pop_all()
+                return url, stream
         check_hop(following, rule)
         if urlsplit(following).scheme.lower() not in WEB:
             raise ValueError("a redirect leads to another protocol")
