@@ -19,6 +19,8 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
+from katz_graph.errors import RunError
+
 ANSWER = 150.0  # seconds that it waits for one answer
 POLL = 0.01
 PIXEL = bytes.fromhex(
@@ -43,7 +45,7 @@ def visit(
     address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float
 ) -> Seen:
     """Waits for the port, then uses the server. `since` is of `time.perf_counter`. urllib's
-    HTTPError for any answer but 200.
+    HTTPError for any answer but 200, RunError for a job that failed.
     """
     _wait_for_port(address, port, since + patience)
     opened = time.perf_counter()
@@ -91,12 +93,16 @@ def _uploaded(url: str, picture: bytes) -> bytes:
 
 
 def _shown(watched: ClientConnection, prompt: str, until: float) -> dict[str, str]:
-    """Returns the first picture that a prompt's nodes showed, once it has ended."""
+    """Returns the first picture that a prompt's nodes showed, once it has ended. RunError where it
+    failed.
+    """
     image: dict[str, str] = {}
     while True:
         message = watched.recv(timeout=max(0.0, until - time.perf_counter()))
         event = json.loads(message) if isinstance(message, str) else {}
         data = event.get("data", {})
+        if event.get("type") == "execution_error" and data["prompt_id"] == prompt:
+            raise RunError(data["exception_message"])
         if event.get("type") == "executed" and data["prompt_id"] == prompt:
             image = image or data["output"]["images"][0]
         if (

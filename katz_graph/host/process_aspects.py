@@ -272,13 +272,34 @@ def _set_timer(wanted: State) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _modules() -> State:
-    return sys.modules.copy()
+class ImportedModules:
+    """Reads `sys.modules` without those that some thread still imports, which may fail and go."""
+
+    def __init__(self) -> None:
+        self._imported: set[str] = set()
+
+    def read(self) -> dict[str, Any]:
+        modules = sys.modules.copy()
+        self._imported &= modules.keys()
+        for name in modules.keys() - self._imported:
+            if is_importing(modules[name]):
+                del modules[name]
+            else:
+                self._imported.add(name)
+        return modules
+
+
+def is_importing(module: Any) -> bool:
+    """Tells whether some thread still runs a module's code."""
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    return bool(getattr(spec, "_initializing", False))
+
+
+imported_modules = ImportedModules().read
 
 
 def _set_modules(wanted: State) -> None:
-    for name in sys.modules.keys() - wanted.keys():
-        del sys.modules[name]
+    """Takes none out: other threads may import at any time."""
     sys.modules.update(wanted)
 
 
@@ -379,7 +400,7 @@ ASPECTS = (
         "PIL.ImageFile",
     ),
     Aspect("builtins", _builtins, _set_builtins, grows=True),
-    Aspect("sys.modules", _modules, _set_modules, grows=True),
+    Aspect("sys.modules", imported_modules, _set_modules, grows=True),
     Aspect("the folder of temporary files", lambda: tempfile.tempdir, _set_temporary, grows=True),
     Aspect("random numbers", random.getstate, _jump_random, said=False),
     Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", said=False),

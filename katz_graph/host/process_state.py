@@ -12,7 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from katz_graph.host.process_aspects import ASPECTS, Aspect, State
+from katz_graph.host.process_aspects import (
+    ASPECTS,
+    Aspect,
+    State,
+    imported_modules,
+    is_importing,
+)
 from katz_graph.messages import one_line, shorten, show
 
 UNREADABLE = object()  # in place of a state that cannot be read
@@ -27,7 +33,7 @@ class ProcessState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[Aspect, State] = {}
-        self._modules = 0
+        self._imported: frozenset[str] = frozenset()
         self._inside = 0
         self._names: dict[str, Warn] = {}  # of those that may have changed it
         self._reported: set[tuple[str, str]] = set()
@@ -59,21 +65,21 @@ class ProcessState:
             if self._inside:
                 return
             names, self._names = self._names, {}
-            imported = len(sys.modules) != self._modules
             for aspect, before in list(self._shared.items()):
-                kept = _with_additions(before, aspect) if aspect.grows and imported else before
-                self._look(aspect, kept, names)
+                self._look(aspect, before, names)
 
     def _begin(self) -> None:
         """Takes in the state, of which code that is no pack's may have changed anything."""
         self._shared = {
             aspect: _state_of(aspect) for aspect in ASPECTS if not aspect.own and _loaded(aspect)
         }
-        self._modules = len(sys.modules)
+        self._imported = frozenset(imported_modules())
 
     def _look(self, aspect: Aspect, before: State, names: Mapping[str, Warn]) -> None:
         """Restores an aspect where it has changed, and reports that."""
         now = _state_of(aspect)
+        if aspect.grows and sys.modules.keys() - self._imported:
+            before = _with_additions(before, now)
         if before is UNREADABLE or now == before:
             return
         restored = "it was put back"
@@ -100,13 +106,12 @@ def _loaded(aspect: Aspect) -> bool:
     """Tells whether an aspect can be read: another thread may be importing its module now."""
     if not aspect.module:
         return True
-    spec = getattr(sys.modules.get(aspect.module), "__spec__", None)
-    return spec is not None and not getattr(spec, "_initializing", False)
+    module = sys.modules.get(aspect.module)
+    return module is not None and not is_importing(module)
 
 
-def _with_additions(before: State, aspect: Aspect) -> State:
+def _with_additions(before: State, now: State) -> State:
     """Returns the state before with what came to it: modules that were imported may need that."""
-    now = _state_of(aspect)
     if now is UNREADABLE:
         return before
     if isinstance(before, dict):

@@ -36,7 +36,8 @@ import torch
 from pace import pace
 from PIL import Image, ImageFile  # noqa: F401
 
-from katz_graph.host.process_aspects import ASPECTS
+from katz_graph.host import process_state
+from katz_graph.host.process_aspects import ASPECTS, Aspect
 from katz_graph.host.process_state import ProcessState
 
 pytestmark = pytest.mark.defect(24)
@@ -182,6 +183,55 @@ def test_a_library_that_another_thread_still_imports_is_not_asked(
     monkeypatch.setitem(sys.modules, "torch", begun)
     with ProcessState().guarded("a check", print):
         pass
+
+
+def test_what_other_threads_import_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one does between two looks at what is imported."""
+    process, lines, names = ProcessState(), list[str](), list[str]()
+
+    def imports() -> None:
+        names.append(f"imported_by_another_thread_{len(names)}")
+        sys.modules[names[-1]] = types.ModuleType(names[-1])
+        os.environ[names[-1].upper()] = "1"
+
+    monkeypatch.setattr(
+        process_state, "ASPECTS", (Aspect("nothing", imports, lambda _: None), *ASPECTS)
+    )
+    try:
+        for _ in range(3):
+            with process.guarded("a node", lines.append):
+                pass
+        assert len(names) == 6 and not lines
+        assert all(name in sys.modules and name.upper() in os.environ for name in names)
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+            os.environ.pop(name.upper(), None)
+
+
+def test_an_import_of_another_thread_may_fail_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "fails_while_a_node_runs"
+    (tmp_path / f"{name}.py").write_text(
+        "import builtins\nbuiltins.begun.set()\nassert builtins.go_on.wait(10)\nraise OSError\n"
+    )
+    begun, go_on, lines = threading.Event(), threading.Event(), list[str]()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(builtins, "begun", begun, raising=False)
+    monkeypatch.setattr(builtins, "go_on", go_on, raising=False)
+
+    def imports() -> None:
+        with pytest.raises(OSError):
+            importlib.import_module(name)
+
+    other = threading.Thread(target=imports)
+    other.start()
+    assert begun.wait(10)
+    with ProcessState().guarded("a node", lines.append):
+        go_on.set()
+        other.join()
+    assert name not in sys.modules and not lines
 
 
 @pytest.mark.parametrize(
