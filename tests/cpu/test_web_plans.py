@@ -5,7 +5,9 @@ without a model and without packs that nobody asked for.
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -55,13 +57,17 @@ class Engine:
 
 
 RAN, GOES_ON = threading.Event(), threading.Event()
+COMPUTES = 0.0
 
 
 class Blur(Node, category="pack"):
-    """A latent of a pack."""
+    """A latent of a pack; takes COMPUTES seconds of a processor."""
 
     def run(self, latent: Latent) -> Latent:
         RAN.set()
+        ends = time.thread_time() + COMPUTES
+        while time.thread_time() < ends:
+            pass
         assert GOES_ON.wait(SOON)
         return latent
 
@@ -231,19 +237,37 @@ def test_what_a_node_on_the_way_writes_is_in_no_one_s_folder(
     assert not output.exists() or not list(output.rglob("*"))
 
 
-def test_planning_ends_in_time(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "seconds", "computes", "refusal"),
+    [
+        ("SECONDS", 2.0, 0.0, "late"),
+        ("PROCESSOR_SECONDS", 0.3, 0.5, "late"),
+        ("PROCESSOR_SECONDS", 2.0, 0.0, ""),
+    ],
+    ids=["on the clock", "of a processor", "a busy machine is waited for"],
+)
+def test_planning_ends_in_time(
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    seconds: float,
+    computes: float,
+    refusal: str,
+) -> None:
     engine = Engine()
     made = plans_of(engine, registry)
     made.enter(question(registry, packs=True, blur=True, steps=3))()  # loads what takes seconds
     RAN.clear()
     engine.planned.clear()
-    monkeypatch.setattr(plans, "SECONDS", 2.0)
+    monkeypatch.setattr(plans, limit, seconds)
+    monkeypatch.setattr(plans, "NICENESS", 0)  # other tests run
+    monkeypatch.setattr(sys.modules[__name__], "COMPUTES", computes)
     GOES_ON.clear()
     running = in_thread(made, question(registry, packs=True, blur=True))
     assert RAN.wait(SOON)
-    threading.Event().wait(2.5)
+    threading.Event().wait(0.0 if computes else 2.5)
     GOES_ON.set()
-    assert running.result(SOON).refusal == "late" and not engine.planned
+    assert running.result(SOON).refusal == refusal and bool(engine.planned) != bool(refusal)
     made.close()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from functools import partial
@@ -31,10 +32,13 @@ from katz_graph.web.runner.answering import Answering
 from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
 from katz_graph.web.runner_client.messages import MakePlan
 
-SECONDS = 10.0  # after which no further node of a graph runs for its plan
+# after which no further node of a graph runs for its plan: of a processor, which goes to jobs
+# first, and on the clock
+PROCESSOR_SECONDS, SECONDS = 10.0, 30.0
 KEPT = 64  # plans, or as many as the last request that was answered has
 WAITING = 16  # requests
 NICENESS = 15
+LOOK = 0.05  # seconds between two looks at the clocks, at least
 
 
 class Plans:
@@ -84,12 +88,14 @@ class Plans:
             self._requests[key] = request
 
         def answer() -> PlannedGraph:
-            late = threading.Timer(SECONDS, request.give_up, ("late",))
-            late.start()
+            ended = threading.Event()
+            threading.Thread(
+                target=_limit, args=(request, _processor_clock(), ended), daemon=True
+            ).start()
             try:
                 return self._planned(question, request)
             finally:
-                late.cancel()
+                ended.set()
                 self._forget(request)
                 with self._lock:
                     if self._requests.get(key) is request:
@@ -178,6 +184,24 @@ class _Request:
     def give_up(self, why: PlanRefusal) -> None:
         self.refusal = self.refusal or why
         self.context.cancel()
+
+
+def _limit(request: _Request, used: Callable[[], float], ended: threading.Event) -> None:
+    """Gives up a request that has not ended in time; `used` tells the seconds of its thread."""
+    ends, most = time.monotonic() + SECONDS, used() + PROCESSOR_SECONDS
+    while (left := min(ends - time.monotonic(), most - used())) > 0:
+        if ended.wait(max(left, LOOK)):
+            return
+    request.give_up("late")
+
+
+def _processor_clock() -> Callable[[], float]:
+    """Returns what tells any thread how long a processor has worked for this one, in seconds; the
+    time on the clock where the system does not tell that.
+    """
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.monotonic
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
 def _stand_back() -> None:
