@@ -51,9 +51,9 @@ types:
 bytecode:
 	-$(BIN)/python -m pytest --collect-only -qq tests > /dev/null
 
-# Three at a time on two processors, since some wait; the longest files first.
+# Three at a time on two processors, since some wait; the longest files first. Says at its end what took longest.
 check:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 10 tests/cluster tests/web tests/cpu tests/plain tests/gpu
 
 # Builds the editor, with the types of what the server sends, into web/dist, which is committed: who installs the package needs no Node.
 editor: setup $(EDITOR)/node_modules/.installed

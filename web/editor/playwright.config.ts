@@ -26,6 +26,7 @@ export default defineConfig({
   timeout: 240_000, // two of them at once on two processors
   expect: { timeout: 30_000 }, // on a busy machine a page takes some seconds to load
   reporter: "line",
+  reportSlowTests: { max: 10, threshold: 20_000 }, // ms of a file
   use: {
     storageState: { cookies: [TOKEN], origins: [] },
     baseURL: `http://127.0.0.1:${PORT}`,
