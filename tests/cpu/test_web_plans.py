@@ -271,10 +271,15 @@ def test_planning_ends_in_time(
     made.close()
 
 
-def test_too_many_requests_are_refused(registry: Registry) -> None:
+@pytest.mark.defect(25)
+def test_too_many_requests_are_refused_and_one_address_keeps_none_out(registry: Registry) -> None:
     made = plans_of(Engine(), registry)
-    waiting = [made.enter(question(registry)) for _ in range(plans.WAITING + 1)]
-    assert waiting[-1]().refusal == "busy" and waiting[0]().refusal == ""
+    asked = question(registry)
+    one = [made.enter(replace(asked, origin="one")) for _ in range(plans.WAITING_OF_ONE + 1)]
+    assert one[-1]().refusal == "busy" and one[0]().refusal == ""
+    left = plans.WAITING - plans.WAITING_OF_ONE
+    others = [made.enter(replace(asked, origin=f"{number}")) for number in range(left + 2)]
+    assert others[-1]().refusal == "busy" and others[0]().refusal == ""
 
 
 def test_a_node_that_fails_leaves_a_line(registry: Registry) -> None:

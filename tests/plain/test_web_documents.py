@@ -181,6 +181,7 @@ def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
         asked = [one for (one,) in server.runner.planned]
         assert [(one.client, one.packs) for one in asked] == [("me", False), ("me", True)]
         assert [one.changes for one in asked] == [{}, {}]
+        assert [one.origin for one in asked] == ["loopback"] * 2
         assert not server.runner.taken and not server.state.jobs.pending
         server.runner.refusal = CheckedPrompt(error={"type": "t"}, node_errors={"1": {}})
         told = (await server.client.post("/katz/plan", json=body)).json()

@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 from web_jobs import FakeRunner, Service, job, run, submission, submit
 
 from katz_graph.web.http.access import origin_of
+from katz_graph.web.http.turns import Turns
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import JobQueue, NotWaiting, owner_of
@@ -184,3 +185,46 @@ def test_no_address_has_two_jobs_in_a_round_while_another_waits(
 def test_a_network_of_one_holder_is_one_address(host: str | None, origin: str) -> None:
     scope: dict[str, Any] = {"type": "http", "headers": [], "client": host and (host, 1)}
     assert origin_of(HTTPConnection(scope)) == origin
+
+
+def test_one_address_leaves_a_place_for_another_and_they_take_turns() -> None:
+    async def use() -> None:
+        turns, came = Turns(4), list[str]()
+
+        async def enter(address: str) -> None:
+            await turns.enter(address)
+            came.append(address)
+
+        waiting = [asyncio.create_task(enter(address)) for address in "aaaaaabbbc"]
+        held = list[str]()
+        for expected in ("aaab", "b", "a", "c", "b", "a", "a"):
+            await asyncio.sleep(0.001)
+            assert "".join(came) == expected
+            held += came
+            came.clear()
+            turns.leave(held.pop(-1 if expected == "aaab" else 0))
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+
+    asyncio.run(use())
+
+
+def test_who_no_longer_waits_takes_no_place_away() -> None:
+    async def use() -> None:
+        turns = Turns(2)
+        await turns.enter("a")
+        gone, next_one = (asyncio.create_task(turns.enter("a")) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        turns.leave("a")
+        await asyncio.wait_for(next_one, 5)
+        too_late = asyncio.create_task(turns.enter("a"))
+        await asyncio.sleep(0)
+        turns.leave("a")  # gives the place, at which moment it is cancelled
+        too_late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await too_late
+        await asyncio.wait_for(turns.enter("a"), 5)
+        async with turns.turn("b"):
+            pass
+
+    asyncio.run(use())

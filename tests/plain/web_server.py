@@ -109,7 +109,7 @@ class ScriptedRunner:
             workflow=None,
         )
 
-    async def draw(self, document: Any) -> DrawnWorkflow:
+    async def draw(self, document: Any, origin: str) -> DrawnWorkflow:
         registry, _ = load_registry()
         try:
             return DrawnWorkflow(*drawn(document, registry))
@@ -119,10 +119,10 @@ class ScriptedRunner:
     async def packs(self) -> tuple[PackFacts, ...]:
         return self.found
 
-    async def text_sizes(self, document: Any) -> TextSizes:
+    async def text_sizes(self, document: Any, origin: str) -> TextSizes:
         return self.sizes
 
-    async def unfold(self, document: Any, node: str) -> WrittenOut:
+    async def unfold(self, document: Any, node: str, origin: str) -> WrittenOut:
         return self.written
 
     async def plan(self, *asked: Any) -> PlannedGraph:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AbstractAsyncContextManager
 from io import BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, BinaryIO, cast
@@ -22,9 +23,11 @@ from katz_graph.errors import InputError
 from katz_graph.formats.image import PNG, Carried, is_webp, workflow_from_picture
 from katz_graph.formats.read import read_document
 from katz_graph.formats.strict_json import TooLarge, parse_json
+from katz_graph.web.http.access import origin_of
 from katz_graph.web.http.bodies import Model, PromptBody, is_canonical, unreadable, validated
 from katz_graph.web.http.body_limits import HELD
 from katz_graph.web.http.responses import Refusal
+from katz_graph.web.http.turns import Turns
 from katz_graph.web.options import KB, Limits
 
 DOCUMENTS = ("workflow", "image", "prompt")  # fields of a form that may hold the graph
@@ -44,24 +47,30 @@ NO_NUMBERS = (b"NaN", b"Infinity")  # which Python reads as numbers and JSON has
 
 
 class Reading:
-    """Bounds how many large bodies one server has in memory, and parses at once."""
+    """Bounds how many large bodies one server has in memory, and parses at once. Addresses take
+    turns.
+    """
 
     def __init__(self) -> None:
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self.parsing = asyncio.Semaphore(PARSED_AT_ONCE)
+        self._large, self._parsed = Turns(LARGE_AT_ONCE), Turns(PARSED_AT_ONCE)
 
     async def hold(self, request: Request) -> None:
         """Counts a request as large until it is answered. Raises Refusal 503 when others stay too
         long.
         """
+        address = origin_of(request)
         try:
             async with asyncio.timeout(MAX_WAIT_S):
-                await self._large.acquire()
+                await self._large.enter(address)
         except TimeoutError:
             raise Refusal(
                 503, "too many large requests are being answered", "busy", retry_after=1
             ) from None
-        request.scope[HELD].callback(self._large.release)
+        request.scope[HELD].callback(self._large.leave, address)
+
+    def parsing(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """Waits for a body's turn to be parsed, and holds it."""
+        return self._parsed.turn(origin_of(request))
 
 
 async def read_body(request: Request, model: type[Model], empty_is_default: bool = False) -> Model:
@@ -135,7 +144,7 @@ async def read_workflow_file(request: Request, limits: Limits) -> Carried:
 
 async def _document(request: Request, file: IO[bytes], limits: Limits) -> Carried:
     await _hold(request)
-    async with _reading(request).parsing:
+    async with _reading(request).parsing(request):
         try:
             return await asyncio.to_thread(read_document, cast(BinaryIO, file), limits.prompt_bytes)
         except TooLarge as error:
@@ -226,7 +235,7 @@ async def _workflow_in(request: Request, file: IO[bytes], limits: Limits) -> Any
     is too large.
     """
     await _hold(request)
-    async with _reading(request).parsing:
+    async with _reading(request).parsing(request):
         try:
             return await asyncio.to_thread(
                 workflow_from_picture, cast(BinaryIO, file), limits.prompt_bytes
@@ -240,7 +249,7 @@ async def _workflow_in(request: Request, file: IO[bytes], limits: Limits) -> Any
 async def _parsed(request: Request, raw: bytes) -> Any:
     if len(raw) <= LARGE_BODY_BYTES:
         return _parse(raw)
-    async with _reading(request).parsing:
+    async with _reading(request).parsing(request):
         return await asyncio.to_thread(_parse, raw)
 
 

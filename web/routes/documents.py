@@ -68,7 +68,7 @@ def router(state: State) -> APIRouter:
         back as it is.
         """
         found = await read_workflow_file(request, state.options.limits)
-        document, notes = await _drawn(found, state)
+        document, notes = await _drawn(found, state, origin_of(request))
         return json_answer(as_data(OpenedWorkflow(document, state.concealment.data(notes))))
 
     @routes.post(
@@ -112,6 +112,7 @@ def router(state: State) -> APIRouter:
                     body.client_id,
                     body.packs,
                     body.changes.said(),
+                    origin=origin_of(request),
                 )
             )
             if made.refusal:
@@ -132,7 +133,8 @@ def router(state: State) -> APIRouter:
         whose encoders are not known is left out.
         """
         body = await read_graph(request, TokensBody, state.options.limits)
-        return json_answer(asdict(CountedTexts(await state.runner.text_sizes(body.prompt))))
+        sizes = await state.runner.text_sizes(body.prompt, origin_of(request))
+        return json_answer(asdict(CountedTexts(sizes)))
 
     @routes.post(
         "/unfold",
@@ -144,7 +146,7 @@ def router(state: State) -> APIRouter:
         that needs a model, and no node of a pack.
         """
         body = await read_graph(request, UnfoldBody, state.options.limits)
-        written = await state.runner.unfold(body.prompt, body.node)
+        written = await state.runner.unfold(body.prompt, body.node, origin_of(request))
         if written.step is None:
             raise Refusal(400, state.concealment.data(written.error), "not_unfolded")
         return json_answer(asdict(written.step))
@@ -152,10 +154,10 @@ def router(state: State) -> APIRouter:
     return routes
 
 
-async def _drawn(found: Carried, state: State) -> Drawn:
+async def _drawn(found: Carried, state: State, origin: str) -> Drawn:
     document = found.editor or editors_document(found.document)
     if document is None:
-        made = await state.runner.draw(found.document)
+        made = await state.runner.draw(found.document, origin)
         if made.error:
             raise unreadable(made.error)
         return made.document, made.notes

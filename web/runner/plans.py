@@ -36,7 +36,7 @@ from katz_graph.web.runner_client.messages import MakePlan
 # first, and on the clock
 PROCESSOR_SECONDS, SECONDS = 10.0, 30.0
 KEPT = 64  # plans, or as many as the last request that was answered has
-WAITING = 16  # requests
+WAITING, WAITING_OF_ONE = 16, 12  # requests, and of one address
 NICENESS = 15
 LOOK = 0.05  # seconds between two looks at the clocks, at least
 
@@ -78,12 +78,12 @@ class Plans:
         compiled = partial(self._compiled, PlanChanges.read(question.changes))
         engine = PlanningEngine(self._engine.device, compiled)
         context = RunContext(engine, self._folders, self._folders.output, types=self._registry)
-        request = _Request(engine, context)
+        request = _Request(engine, context, question.origin)
         key = object() if question.client is None else question.client
         with self._lock:
             if (before := self._requests.get(key)) is not None:
                 before.give_up("replaced")
-            elif len(self._requests) >= WAITING:
+            elif self._has_enough(question.origin):
                 request.give_up("busy")
             self._requests[key] = request
 
@@ -102,6 +102,11 @@ class Plans:
                         del self._requests[key]
 
         return answer
+
+    def _has_enough(self, origin: str) -> bool:
+        """Tells whether an address has to wait until plans are made."""
+        of_one = sum(request.origin == origin for request in self._requests.values())
+        return len(self._requests) >= WAITING or of_one >= WAITING_OF_ONE
 
     def _planned(self, question: MakePlan, request: _Request) -> PlannedGraph:
         graph, context = from_api(question.prompt), request.context
@@ -177,8 +182,8 @@ class Plans:
 class _Request:
     """One request; any thread may give it up."""
 
-    def __init__(self, engine: PlanningEngine[Program], context: RunContext) -> None:
-        self.programs, self.context = engine.programs, context
+    def __init__(self, engine: PlanningEngine[Program], context: RunContext, origin: str) -> None:
+        self.programs, self.context, self.origin = engine.programs, context, origin
         self.refusal: PlanRefusal = ""
 
     def give_up(self, why: PlanRefusal) -> None:

@@ -141,9 +141,7 @@ class RunnerService:
             case (
                 Check() | Draw() | GetObjectInfo() | GetPacks() | GetScripts() | GetTemplate()
             ) as question:
-                client = question.origin if isinstance(question, Check) else ""
-                find = partial(self._about_nodes, question)
-                self._ask(arrived.number, question, find, client=client)
+                self._ask(arrived.number, question, partial(self._about_nodes, question))
             case _ if self._runs is None or self._devices is None:
                 self._early.append(arrived)
             case Run() as run:
@@ -203,12 +201,11 @@ class RunnerService:
         question: Question,
         find: Callable[[], Any],
         threads: Answering | None = None,
-        client: str = "",
     ) -> None:
         (threads or self._answering).submit(
             partial(self._answer, number, question, find),
             lambda why: self._refuse(number, RunError(f"{question.said} has no answer: {why}")),
-            client,
+            question.origin,
         )
 
     def _answer(self, number: int, question: Question, find: Callable[[], Any]) -> None:

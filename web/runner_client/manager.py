@@ -243,22 +243,22 @@ class Runner:
         self, document: Any, targets: Sequence[str] | None, origin: str = ""
     ) -> CheckedPrompt:
         """Checks a prompt in the runner; see `web.runner.checking`. Addresses take turns."""
-        checked: CheckedPrompt = await self._ask(Check(document, targets, origin))
+        checked: CheckedPrompt = await self._ask(Check(document, targets, origin=origin))
         return checked
 
-    async def draw(self, document: Any) -> DrawnWorkflow:
+    async def draw(self, document: Any, origin: str) -> DrawnWorkflow:
         """Draws a workflow of any format but the editor's own as editors open it."""
-        drawn: DrawnWorkflow = await self._ask(Draw(document))
+        drawn: DrawnWorkflow = await self._ask(Draw(document, origin=origin))
         return drawn
 
-    async def text_sizes(self, document: Any) -> TextSizes:
+    async def text_sizes(self, document: Any, origin: str) -> TextSizes:
         """Counts the tokens of the prompts of a document."""
-        sizes: TextSizes = await self._ask(CountTokens(document))
+        sizes: TextSizes = await self._ask(CountTokens(document, origin=origin))
         return sizes
 
-    async def unfold(self, document: Any, node: str) -> WrittenOut:
+    async def unfold(self, document: Any, node: str, origin: str) -> WrittenOut:
         """Writes a sampler out as the nodes of its step."""
-        written: WrittenOut = await self._ask(Unfold(document, node))
+        written: WrittenOut = await self._ask(Unfold(document, node, origin=origin))
         return written
 
     async def plan(self, question: MakePlan) -> PlannedGraph:

@@ -101,29 +101,28 @@ class Keep:
     job: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """Is answered by `Answer` or `Refused` of the same number; `answer` reads what that holds.
     `said` names the question in messages. `runs_packs`: code of packs runs for it, which may end
-    the runner.
+    the runner. `origin`: the address that asks; addresses take turns.
     """
 
     said: ClassVar[str] = "the question"
     runs_packs: ClassVar[bool] = False
     answer: ClassVar[TypeAdapter[Any]] = TypeAdapter(Any)
+    origin: str = ""
 
 
 @dataclass(frozen=True)
 class Check(Question):
-    """Asks whether a prompt can run; see `web.runner.checking`. `origin`: the address that sent it;
-    addresses take turns.
-    """
+    """Asks whether a prompt can run; see `web.runner.checking`."""
 
     said: ClassVar[str] = "the check of the prompt"
     runs_packs: ClassVar[bool] = True
     answer: ClassVar[TypeAdapter[CheckedPrompt]] = TypeAdapter(CheckedPrompt)
     document: Any
     targets: Sequence[str] | None
-    origin: str = ""
 
 
 @dataclass(frozen=True)

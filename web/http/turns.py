@@ -1,0 +1,67 @@
+"""Lets a few requests at a time go on; addresses take turns. Must not know what the requests do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Turns:
+    """Has so many places. One address gets at most all but one of them, so that another one need
+    not wait until it is done.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free, self._of_one = places, max(1, places - 1)
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address, in order of turns
+
+    async def enter(self, address: str) -> None:
+        """Waits for a place, which `leave` gives back."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(address, deque()).append(turn)
+        self._pass_on()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # the place came at the same moment
+                self.leave(address)
+            raise
+
+    def leave(self, address: str) -> None:
+        """Gives a place back."""
+        self._free += 1
+        self._held[address] -= 1
+        self._held += Counter()  # forgets who holds none
+        self._pass_on()
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        """Holds a place inside of the `async with` statement."""
+        await self.enter(address)
+        try:
+            yield
+        finally:
+            self.leave(address)
+
+    def _pass_on(self) -> None:
+        while self._free and (address := self._next()) is not None:
+            turns = self._waiting.pop(address)
+            turns.popleft().set_result(None)
+            if turns:
+                self._waiting[address] = turns  # behind the others
+            self._free -= 1
+            self._held[address] += 1
+
+    def _next(self) -> str | None:
+        """Returns the first address that may have one more place."""
+        for address, turns in list(self._waiting.items()):
+            while turns and turns[0].done():  # it was cancelled
+                turns.popleft()
+            if not turns:
+                del self._waiting[address]
+            elif self._held[address] < self._of_one:
+                return address
+        return None
