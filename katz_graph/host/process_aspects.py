@@ -276,16 +276,19 @@ class ImportedModules:
     """Reads `sys.modules` without those that some thread still imports, which may fail and go."""
 
     def __init__(self) -> None:
-        self._imported: set[str] = set()
+        self._seen: dict[str, Any] = {}
+        self._importing: tuple[str, ...] = ()
 
     def read(self) -> dict[str, Any]:
         modules = sys.modules.copy()
-        self._imported &= modules.keys()
-        for name in modules.keys() - self._imported:
-            if is_importing(modules[name]):
-                del modules[name]
-            else:
-                self._imported.add(name)
+        if self._importing or modules != self._seen:
+            new = (name for name, module in modules.items() if self._seen.get(name) is not module)
+            self._importing = tuple(
+                name for name in {*new, *self._importing} if is_importing(modules.get(name))
+            )
+            self._seen = modules.copy()
+        for name in self._importing:
+            del modules[name]
         return modules
 
 
@@ -293,9 +296,6 @@ def is_importing(module: Any) -> bool:
     """Tells whether some thread still runs a module's code."""
     spec = getattr(module, "__dict__", {}).get("__spec__")
     return bool(getattr(spec, "_initializing", False))
-
-
-imported_modules = ImportedModules().read
 
 
 def _set_modules(wanted: State) -> None:
@@ -365,6 +365,7 @@ def _set_temporary(wanted: State) -> None:
     tempfile.tempdir = wanted
 
 
+MODULES = Aspect("sys.modules", ImportedModules().read, _set_modules, grows=True)
 ASPECTS = (
     Aspect("the working folder", _folder, os.chdir),
     Aspect("the umask", _umask, os.umask),
@@ -400,7 +401,7 @@ ASPECTS = (
         "PIL.ImageFile",
     ),
     Aspect("builtins", _builtins, _set_builtins, grows=True),
-    Aspect("sys.modules", imported_modules, _set_modules, grows=True),
+    MODULES,
     Aspect("the folder of temporary files", lambda: tempfile.tempdir, _set_temporary, grows=True),
     Aspect("random numbers", random.getstate, _jump_random, said=False),
     Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", said=False),

@@ -12,13 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from katz_graph.host.process_aspects import (
-    ASPECTS,
-    Aspect,
-    State,
-    imported_modules,
-    is_importing,
-)
+from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State, is_importing
 from katz_graph.messages import one_line, shorten, show
 
 UNREADABLE = object()  # in place of a state that cannot be read
@@ -33,7 +27,6 @@ class ProcessState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[Aspect, State] = {}
-        self._imported: frozenset[str] = frozenset()
         self._inside = 0
         self._names: dict[str, Warn] = {}  # of those that may have changed it
         self._reported: set[tuple[str, str]] = set()
@@ -73,15 +66,16 @@ class ProcessState:
         self._shared = {
             aspect: _state_of(aspect) for aspect in ASPECTS if not aspect.own and _loaded(aspect)
         }
-        self._imported = frozenset(imported_modules())
 
     def _look(self, aspect: Aspect, before: State, names: Mapping[str, Warn]) -> None:
         """Restores an aspect where it has changed, and reports that."""
         now = _state_of(aspect)
-        if aspect.grows and sys.modules.keys() - self._imported:
-            before = _with_additions(before, now)
         if before is UNREADABLE or now == before:
             return
+        if aspect.grows and sys.modules.keys() - self._shared[MODULES].keys():
+            before = _with_additions(before, now)
+            if now == before:
+                return
         restored = "it was put back"
         try:
             aspect.restore(before)
