@@ -1,12 +1,16 @@
-"""A client as people write it against the convention, with `urllib` and `websockets` alone: queues,
-watches, gets pictures, cancels.
+"""A client as people write it against the convention, with `urllib` and `websockets` alone: comes as
+soon as the port is open, queues, watches, gets pictures, cancels. At the end the server is hurried.
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
+import os
+import signal
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -21,33 +25,40 @@ from processes import eventually
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from katz_graph.bench.served import Served, alive, painting, serving
+from katz_graph.bench.served import Served, alive, painting
+from katz_graph.bench.stranger import visit
 from katz_graph.files.settings import WAITING
+from katz_graph.web.jobs.store import JobStore
 
 EVALUATIONS = 6
 PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Served]:
-    """It ends in order, and leaves nothing."""
+def starting(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Served]:
+    """A server that was started a moment ago; the last test ends it."""
     with pytest.MonkeyPatch.context() as environment:
         for variable in WAITING:
             environment.delenv(variable, raising=False)
         # OpenMP says what it read when torch loaded it
         environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")
-        with serving(tmp_path_factory.mktemp("server"), cache=costs) as running:
-            yield running
-            family = running.family()
-            assert len(family) >= 3  # the runner and its device
-            assert running.stop()[0] == 0
-            eventually(lambda: not alive(family), 60)
-            assert "Traceback" not in running.log, running.log
-            looks = [
-                line.split("'")[1] for line in running.log.splitlines() if "GOMP_SPINCOUNT" in line
-            ]
-            # the runner's and its device's
-            assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}
+        server = Served(tmp_path_factory.mktemp("server"), cache=costs)
+        try:
+            yield server.start(wait=False)
+        finally:
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def first_picture(starting: Served) -> bytes:
+    """The picture of a client that asks and posts as soon as the port is open."""
+    prompt = painting(1000, 2)
+    return visit("127.0.0.1", starting.port, prompt, time.perf_counter(), PATIENCE).picture
+
+
+@pytest.fixture(scope="module")
+def server(starting: Served, first_picture: bytes) -> Served:
+    return starting
 
 
 def ask(server: Served, path: str, body: Any = None) -> Any:
@@ -92,7 +103,18 @@ def texts(socket: ClientConnection, identifier: str) -> list[dict[str, Any]]:
             return events
 
 
+def test_a_client_that_does_not_wait_gets_its_picture(
+    server: Served, first_picture: bytes
+) -> None:
+    """An open port serves."""
+    written = json.loads(Image.open(io.BytesIO(first_picture)).info["prompt"])
+    assert written["5"]["inputs"]["seed"] == 1000
+    assert "KSampler" in server.get("/object_info").data
+    assert server.get("/readyz").status == 200
+
+
 def test_queue_watch_and_get_the_picture(server: Served) -> None:
+    ask(server, "/free", {"free_memory": True})  # no node has a result
     with socket_of(server, "painter") as socket:
         first = json.loads(socket.recv(timeout=10))
         assert first["type"] == "status"
@@ -133,7 +155,7 @@ def test_paints_over_http(server: Served, tmp_path: Path) -> None:
     assert (refused.status, refused.data["error"]["type"]) == (400, "missing_node_type")
     assert str(tmp_path.parent).encode() not in refused.body
     metrics = server.get("/metrics").body.decode()
-    assert 'katz_job_seconds_count{status="completed"} 3.0' in metrics
+    assert 'katz_job_seconds_count{status="completed"} 4.0' in metrics
     assert 'katz_nodes_total{cached="true"}' in metrics  # of the last job
 
 
@@ -272,7 +294,7 @@ def test_a_job_runs_as_it_chose_and_its_picture_says_so(server: Served) -> None:
 def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Served) -> None:
     with socket_of(server, "comes-back") as socket:
         identifier = ask(
-            server, "/prompt", {"prompt": painting(7, 60, 128), "client_id": "comes-back"}
+            server, "/prompt", {"prompt": painting(7, 20, 128), "client_id": "comes-back"}
         )["prompt_id"]
         while (
             json.loads(m if isinstance(m := socket.recv(timeout=60), str) else "{}").get("type")
@@ -284,6 +306,28 @@ def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Ser
         events = texts(newer, identifier)
         assert any(event["type"] == "progress" for event in events)
     assert server.finished()[identifier]["status"]["status_str"] == "success"
+
+
+def test_told_to_end_twice_it_ends_at_once_and_leaves_nothing(server: Served) -> None:
+    """The job that runs is on record, and begins again with the next server."""
+    long = submit(server, painting(9, 1000, 128))
+    eventually(
+        lambda: [item[1] for item in ask(server, "/queue")["queue_running"]] == [long], PATIENCE
+    )
+    family = server.family()
+    assert len(family) >= 3  # the runner and its device
+    os.kill(server.pid, signal.SIGINT)
+    eventually(lambda: server.get("/readyz").status == 503, PATIENCE)
+    refused = server.submit(painting(10, 2))
+    assert (refused.status, refused.data["error"]["type"]) == (503, "shutting_down")
+    assert server.get("/livez").status == 200
+    assert server.stop()[0] == 0  # the second signal
+    eventually(lambda: not alive(family), 60)
+    assert asyncio.run(unfinished(server.folder / "data")) == [long]
+    assert "Traceback" not in server.log, server.log
+    looks = [line.split("'")[1] for line in server.log.splitlines() if "GOMP_SPINCOUNT" in line]
+    # the runner's and its device's
+    assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}
 
 
 def submit(server: Served, prompt: Mapping[str, Any]) -> str:
@@ -306,3 +350,11 @@ def submit_picture(server: Served, png: bytes) -> str:
 
 def pixels(png: bytes) -> bytes:
     return Image.open(io.BytesIO(png)).tobytes()
+
+
+async def unfinished(data: Path) -> list[str]:
+    store = JobStore.open(data)
+    try:
+        return [job.id for job in await store.unfinished()]
+    finally:
+        await store.close()
