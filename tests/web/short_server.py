@@ -1,5 +1,6 @@
-"""A server that has a runner, lets it write files and waits to be killed: `short_server.py FOLDER`.
-Says when the files are there.
+"""A server that has a runner, lets it write files and waits to be killed: `short_server.py FOLDER
+WORKERS`, the last the descriptor of a connection to a fork server. Says which process its device's
+worker is when the files are there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from katz_graph.web.runner_client.manager import Runner
 WRITE = {"class_type": "Write", "inputs": {}}
 
 
-async def main(folder: Path) -> None:
+async def main(folder: Path, workers: int) -> None:
     events: asyncio.Queue[JobEvent] = asyncio.Queue()
     options = ServeOptions(
         data=folder / "data",
@@ -26,7 +27,9 @@ async def main(folder: Path) -> None:
         output=folder / "output",
         threads=1,
     )
-    runner = Runner(options, events.put_nowait, lambda ids, why, blamed: None)
+    runner = Runner(
+        options, events.put_nowait, lambda ids, why, blamed: None, workers=lambda: workers
+    )
     await runner.start()
     prompts = {
         "kept": {"1": {**WRITE, "inputs": {"name": "kept"}}},
@@ -45,8 +48,8 @@ async def main(folder: Path) -> None:
         if name == "kept":
             runner.kept(told.job)
     await runner.object_info("Wait")  # everything before was heard
-    print("written", flush=True)
+    print(runner.facts.workers["cpu"], flush=True)
     await asyncio.sleep(1000)
 
 
-asyncio.run(main(Path(sys.argv[1])))
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -103,9 +103,7 @@ def texts(socket: ClientConnection, identifier: str) -> list[dict[str, Any]]:
             return events
 
 
-def test_a_client_that_does_not_wait_gets_its_picture(
-    server: Served, first_picture: bytes
-) -> None:
+def test_a_client_that_does_not_wait_gets_its_picture(server: Served, first_picture: bytes) -> None:
     """An open port serves."""
     written = json.loads(Image.open(io.BytesIO(first_picture)).info["prompt"])
     assert written["5"]["inputs"]["seed"] == 1000
