@@ -37,14 +37,14 @@ from katz_graph.models.stages import stages
 
 COSTED = [name for name, one in stages().items() if one.costed]
 LINK = NetworkLink(1e9, 1e-4)
-STEPS = 6
+STEPS = 4
 STRENGTHS = (0.7, -0.4)
 
 
 @pytest.fixture
-def models(sdxl: Models, tmp_path: Path) -> Models:
+def models(sd1: Models, tmp_path: Path) -> Models:
     """With LoRA files that no engine has read."""
-    return replace(sdxl, loras=tuple(Path(copy(path, tmp_path)) for path in sdxl.loras))
+    return replace(sd1, loras=tuple(Path(copy(path, tmp_path)) for path in sd1.loras))
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def alone(costs: Path) -> Iterator[DeviceEngine]:
 
 
 @pytest.fixture(scope="module")
-def without(alone: DeviceEngine, sdxl: Models) -> Tensor:
+def without(alone: DeviceEngine, sd1: Models) -> Tensor:
     """The picture without any LoRA."""
-    return by_parts(alone, sdxl, [(STEPS, [])])
+    return by_parts(alone, sd1, [(STEPS, [])])
 
 
 @pytest.fixture(scope="module", params=[1, 3])
@@ -118,7 +118,7 @@ def by_parts(
     return latent
 
 
-@pytest.mark.parametrize("arrives", [1, 3])
+@pytest.mark.parametrize("arrives", [1, 2])
 def test_the_picture_is_made_without_it_up_to_there_and_with_it_from_there_on(
     models: Models,
     engine: DeviceEngine,
@@ -142,13 +142,13 @@ def test_two_arrive_each_in_its_time(
     models: Models, engine: DeviceEngine, alone: DeviceEngine, shelf: Shelf
 ) -> None:
     case = case_of(models, 2)
-    program = scattered(engine, case, "async-lora=4", seed=5)
+    program = scattered(engine, case, "async-lora=3", seed=5)
     first, second = (shelf.hold(path) for path in models.loras[:2])
     second.set()
-    outcome = engine.cluster.run(program, when(bare_context(engine), 4, first.set))
+    outcome = engine.cluster.run(program, when(bare_context(engine), 3, first.set))
     arrivals = outcome.timings[program.owner].arrivals
     early, late = arrivals[str(models.loras[1])], arrivals[str(models.loras[0])]
-    assert early < late == 4
+    assert early < late == 3
     expected = by_parts(
         alone, models, [(early, []), (late, case.loras[1:]), (STEPS, case.loras)][early == 0 :]
     )
@@ -180,7 +180,7 @@ def test_a_run_never_ends_without_a_lora(
     assert outcome.timings[program.owner].arrivals == {str(models.loras[0]): STEPS - 1}
 
 
-@pytest.mark.parametrize("allowed", ["async-lora=4", "async-lora=0"])
+@pytest.mark.parametrize("allowed", ["async-lora=3", "async-lora=0"])
 def test_a_lora_that_fails_fails_its_request_alone(
     models: Models, engine: DeviceEngine, without: Tensor, shelf: Shelf, allowed: str
 ) -> None:
@@ -210,11 +210,13 @@ def test_cancelling_does_not_wait_for_a_lora(
     assert difference(after.samples, without) <= 1e-5
 
 
-@pytest.mark.parametrize("kind", restore.FORMATS)
+@pytest.mark.parametrize(("kind", "number"), [(torch.float32, 10), (torch.bfloat16, 6)])
 def test_whatever_happens_weights_are_those_of_the_files(
-    models: Models, costs: Path, kind: torch.dtype
+    models: Models, costs: Path, kind: torch.dtype, number: int
 ) -> None:
-    number = 10 if kind == torch.float32 else 6  # the others are slow on processors
+    """Fewer requests where processors are slow. Weights of 16 bits are merged in one way, whichever
+    format they have.
+    """
     ended, merges, different = restore.carried_out(models, number, kind, costs)
     assert all(ended[ending] for ending in restore.ENDINGS), ended
     assert merges
