@@ -156,7 +156,8 @@ def _plan(
         if link is None
         else dict.fromkeys(itertools.permutations((BASE, CONTROL), 2), link)
     )
-    return plan_region(region, Target(engine.cluster.devices, links, places, allowed))
+    target = Target(engine.cluster.devices, links, places, allowed)
+    return plan_region(region, target, engine.counts)
 
 
 def _timed(engine: DeviceEngine, name: str, program: Program, runs: int) -> Track:

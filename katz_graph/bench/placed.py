@@ -108,6 +108,7 @@ def plan(
     return plan_region(
         region,
         Target(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching),
+        engine.counts,
     )
 
 

@@ -138,7 +138,8 @@ def _carry_out(engine: DeviceEngine, request: _Request) -> str:
     """Returns how it ended."""
     region = sampler_region(request.case)
     allowed = frozenset({f"async-lora={request.late}"})
-    program = plan_region(region, Target(engine.cluster.devices, {}, {}, allowed))
+    target = Target(engine.cluster.devices, {}, {}, allowed)
+    program = plan_region(region, target, engine.counts)
 
     def listen(event: Event) -> None:
         if isinstance(event, Progress) and event.value == request.cancelled_after:

@@ -85,9 +85,8 @@ def expected_plain(plain: Region) -> Tensor:
 
 
 def placed(engine: DeviceEngine, region: Region, places: dict[str, tuple[str, ...]]) -> Program:
-    return plan_region(
-        region, Target(engine.cluster.devices, engine.cluster.links, places, batching=False)
-    )
+    target = Target(engine.cluster.devices, engine.cluster.links, places, batching=False)
+    return plan_region(region, target, engine.counts)
 
 
 class TestProcesses:

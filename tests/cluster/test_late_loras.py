@@ -88,6 +88,7 @@ def scattered(engine: DeviceEngine, case: Case, allowed: str, seed: int = 0) -> 
     return plan_region(
         sampler_region(case),
         Target(devices, engine.cluster.links, pins, frozenset({allowed}), batching=False),
+        engine.counts,
     )
 
 

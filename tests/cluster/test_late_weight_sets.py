@@ -162,9 +162,8 @@ def late(engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed
     draw, devices = random.Random(seed), engine.cluster.devices
     pins = {one.id: (draw.choice(devices).name,) for one in region.operations}
     allowed = frozenset({f"async-lora={case.arrives}"})
-    program = plan_region(
-        region, Target(devices, engine.cluster.links, pins, allowed, batching=False)
-    )
+    target = Target(devices, engine.cluster.links, pins, allowed, batching=False)
+    program = plan_region(region, target, engine.counts)
     program = replace(program, late=_held(program.late, case, models))
     gates = [shelf.hold(models.loras[number]) for number in case.held]
 
@@ -199,5 +198,5 @@ def test_what_is_batched_before_the_loop_has_one_weight_set(
     region, cluster = drawn(models, case), engine.cluster
     pins = {one.id: (cluster.devices[0].name,) for one in region.operations}
     target = Target(cluster.devices, cluster.links, pins, batching=True)
-    made = cluster.run(plan_region(region, target), bare_context(engine)).samples
+    made = cluster.run(plan_region(region, target, engine.counts), bare_context(engine)).samples
     assert difference(made, sample(alone, region)) <= 1e-5

@@ -90,9 +90,8 @@ def scattered(engine: DeviceEngine, region: Region, seed: int) -> Program:
         for operation in region.operations
         if operation.stage in COSTED
     }
-    return plan_region(
-        region, Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
-    )
+    target = Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
+    return plan_region(region, target, engine.counts)
 
 
 def made(engine: DeviceEngine, program: Program) -> Tensor:
