@@ -32,11 +32,11 @@ def wait_for(kind: str) -> tuple[Any, ...]:
             return item
 
 
-def supervise(cluster: RayCluster) -> Supervisor:
+def supervise(cluster: RayCluster, workers: int, spares: bool) -> Supervisor:
     return Supervisor(
         {
             f"ray:{number}": cluster.launcher(place)
-            for number, place in enumerate(cluster.places(2))
+            for number, place in enumerate(cluster.places(workers))
         },
         on_message=lambda name, message: told.put((message[0], name, message[1], time.monotonic())),
         on_lost=lambda name, reason: told.put(("lost", name, reason, time.monotonic())),
@@ -44,6 +44,7 @@ def supervise(cluster: RayCluster) -> Supervisor:
             ("replaced", name, connection, time.monotonic())
         ),
         on_abandoned=lambda name, error: told.put(("abandoned", name, error, time.monotonic())),
+        spares=spares,
     )
 
 
@@ -89,7 +90,7 @@ with RayCluster() as cluster:
     except KatzError as error:
         seen["too many"] = str(error)
     began = time.monotonic()
-    with supervise(cluster) as supervisor:
+    with supervise(cluster, workers=2, spares=True) as supervisor:
         connections = supervisor.start()
         seen["start"] = time.monotonic() - began
         connections["ray:1"].send(("echo", torch.arange(5, dtype=torch.float16)))
@@ -97,6 +98,7 @@ with RayCluster() as cluster:
         seen["echo"] = [name, content.tolist()]
         connections["ray:0"].send(("environment", ["OMP_NUM_THREADS"]))
         seen["environment"] = wait_for("environment")[2]
+        eventually(lambda: "spare 0" in supervisor.pids(), 60)
         connection, *seen["killed"] = lose(connections["ray:0"], signal.SIGKILL)
         connection, *seen["frozen"] = lose(connection, signal.SIGSTOP)
         connection.send(("echo", "still here"))
@@ -105,7 +107,7 @@ with RayCluster() as cluster:
     seen["close"] = time.monotonic() - began
     cluster.entry = "fake_worker:broken"
     try:
-        supervise(cluster).start()
+        supervise(cluster, workers=1, spares=False).start()
     except KatzError as error:
         seen["broken"] = str(error)
     began = time.monotonic()
