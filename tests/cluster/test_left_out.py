@@ -18,6 +18,7 @@ from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.devices import check_present, parse_devices
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -75,7 +76,9 @@ def test_devices_that_are_absent_are_all_named() -> None:
     assert error.value.devices == ("cuda:77", "cuda:78#0", "cuda:78#1")
 
 
-def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(tmp_path: Path) -> None:
+def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(
+    tmp_path: Path, fork_server: ForkServer
+) -> None:
     options = ServeOptions(
         data=tmp_path / "data",
         output=tmp_path / "output",
@@ -85,7 +88,7 @@ def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(tmp_pa
     )
 
     async def start() -> None:
-        child = await RunnerProcess.spawn(lambda message: None)
+        child = await RunnerProcess.spawn(lambda message: None, workers=fork_server.begin())
         child.begin(RunnerStart(options, ("cuda:78",)))
         facts = await child.ready
         await child.close()

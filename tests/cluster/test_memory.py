@@ -20,6 +20,8 @@ from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import OutOfMemory
 from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink
@@ -36,8 +38,9 @@ def models(sd1: Models) -> Models:
 
 
 @pytest.fixture
-def engine(costs: Path) -> Iterator[DeviceEngine]:
-    with DeviceEngine([WorkerConfig("cpu:0")], cache=costs) as engine:
+def engine(costs: Path, fork_server: ForkServer) -> Iterator[DeviceEngine]:
+    launchers = {"cpu:0": Spawn(fork_server)}
+    with DeviceEngine([WorkerConfig("cpu:0")], cache=costs, launchers=launchers) as engine:
         yield engine
 
 
