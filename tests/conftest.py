@@ -1,10 +1,11 @@
 """Fixtures of all tests: what this machine was measured to do, and random-weight models, made once
-however many processes run tests.
+however many processes run tests; and what each of these forks real workers from.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import pytest
 from command import Katz, command
 from filelock import FileLock
 
+from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.files.settings import WAITING
 from katz_graph.host.garbage import expect_imports, imports_are_done
 
 if TYPE_CHECKING:
@@ -64,6 +67,27 @@ def made_once(folder: Path, family: str, layers: int) -> Models:
 
     with FileLock(folder / f"{family}.lock"):
         return random_models(folder / family, family, layers)
+
+
+@pytest.fixture(scope="session")
+def fork_server_output() -> list[str]:
+    """The lines that the server of real workers prints while it loads."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def fork_server(fork_server_output: list[str]) -> Iterator[ForkServer]:
+    """What real workers are forked from; they can run entries of tests as well."""
+    with pytest.MonkeyPatch.context() as environment:
+        for variable in WAITING:
+            environment.delenv(variable, raising=False)
+        # OpenMP says what it read when torch loaded it
+        environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+        prefix = ("env", f"PYTHONPATH={Path(__file__).parent / 'cluster'}")
+        server = ForkServer(prefix=prefix, echo=fork_server_output.append)
+        server.begin()
+    with server:
+        yield server
 
 
 @pytest.fixture

@@ -12,28 +12,6 @@ from lora_shelf import Shelf
 from katz_graph.executor import start as starting
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.weights import adapters
-from katz_graph.files.settings import WAITING
-
-
-@pytest.fixture(scope="session")
-def fork_server_output() -> list[str]:
-    """The lines that the server of real workers prints while it loads."""
-    return []
-
-
-@pytest.fixture(scope="session")
-def fork_server(fork_server_output: list[str]) -> Iterator[ForkServer]:
-    """What real workers are forked from; they can run entries of tests as well."""
-    with pytest.MonkeyPatch.context() as environment:
-        for variable in WAITING:
-            environment.delenv(variable, raising=False)
-        # OpenMP says what it read when torch loaded it
-        environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")
-        prefix = ("env", f"PYTHONPATH={Path(__file__).parent}")
-        server = ForkServer(prefix=prefix, echo=fork_server_output.append)
-        server.begin()
-    with server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def node(kind: str, **inputs: Any) -> dict[str, Any]:
 class Driver:
     """A runner on an event loop in a thread, and what it told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: ForkServer) -> None:
         (folder / "packs").mkdir(parents=True)
         shutil.copy(PACK, folder / "packs")
         (folder / "packs" / "broken.py").write_text("import no_such_module\n")
@@ -69,7 +69,7 @@ class Driver:
             output=self.output,
             threads=1,
         )
-        self.workers = ForkServer()
+        self.workers = workers
         self.runner = Runner(
             options,
             self.told.append,
@@ -84,7 +84,6 @@ class Driver:
 
     def close(self) -> None:
         self.wait(self.runner.close())
-        self.workers.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -130,10 +129,12 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Driver]:
+def driver(
+    tmp_path_factory: pytest.TempPathFactory, costs: Path, fork_server: ForkServer
+) -> Iterator[Driver]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KATZ_CACHE", str(costs))
-        driver = Driver(tmp_path_factory.mktemp("runner"))
+        driver = Driver(tmp_path_factory.mktemp("runner"), fork_server)
         yield driver
         driver.close()
 
