@@ -22,7 +22,9 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,38 @@ class Aspect:
     own: bool = False
     said: bool = True
     grows: bool = False  # additions that come with imports stay
+
+
+class OwnChanges:
+    """Counts what this program itself changes while packs' code may run in other threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: Counter[Aspect] = Counter()
+        self._going_on: Counter[Aspect] = Counter()
+
+    @contextmanager
+    def changing(self, aspect: Aspect) -> Iterator[None]:
+        """Says that what changes of an aspect inside of the `with` statement is no pack's doing."""
+        with self._lock:
+            self._begun[aspect] += 1
+            self._going_on[aspect] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._going_on[aspect] -= 1
+
+    def seen(self) -> Mapping[Aspect, int]:
+        """Returns the number of changes that have begun, and been finished, of each aspect."""
+        with self._lock:
+            return {
+                aspect: -1 if self._going_on[aspect] else begun
+                for aspect, begun in self._begun.items()
+            }
+
+
+own_changes = OwnChanges()
 
 
 def _folder() -> str:
@@ -366,6 +400,12 @@ def _set_temporary(wanted: State) -> None:
 
 
 MODULES = Aspect("sys.modules", ImportedModules().read, _set_modules, grows=True)
+FILTERS = Aspect(
+    "the filters of warnings", lambda: list(warnings.filters), _set_filters, grows=True
+)
+THREADS = Aspect(
+    "torch's threads", _threads, lambda count: _torch().set_num_threads(count), "torch"
+)
 ASPECTS = (
     Aspect("the working folder", _folder, os.chdir),
     Aspect("the umask", _umask, os.umask),
@@ -374,7 +414,7 @@ ASPECTS = (
     Aspect("handlers of signals", _handlers, _set_handlers),
     Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), _set_locale),
     Aspect("sys.path", lambda: list(sys.path), _set_path, grows=True),
-    Aspect("the filters of warnings", lambda: list(warnings.filters), _set_filters, grows=True),
+    FILTERS,
     Aspect("the time-out of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
     Aspect("the limit of recursion", sys.getrecursionlimit, sys.setrecursionlimit),
     Aspect("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
@@ -407,7 +447,7 @@ ASPECTS = (
     Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", said=False),
     Aspect("torch's random numbers", _torch_random, _jump_torch, "torch", said=False),
     Aspect("torch's default dtype", _dtype, lambda kind: _torch().set_default_dtype(kind), "torch"),
-    Aspect("torch's threads", _threads, lambda count: _torch().set_num_threads(count), "torch"),
+    THREADS,
     Aspect("torch's deterministic algorithms", _determinism, _set_determinism, "torch"),
     Aspect("torch's backends", _backends, _set_backends, "torch"),
     Aspect("the precision of torch's products", _precision, _set_precision, "torch"),

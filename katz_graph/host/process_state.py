@@ -12,7 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State, is_importing
+from katz_graph.host.process_aspects import (
+    ASPECTS,
+    MODULES,
+    Aspect,
+    State,
+    is_importing,
+    own_changes,
+)
 from katz_graph.messages import one_line, shorten, show
 
 UNREADABLE = object()  # in place of a state that cannot be read
@@ -27,6 +34,7 @@ class ProcessState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[Aspect, State] = {}
+        self._own: Mapping[Aspect, int] = {}
         self._inside = 0
         self._names: dict[str, Warn] = {}  # of those that may have changed it
         self._reported: set[tuple[str, str]] = set()
@@ -58,11 +66,15 @@ class ProcessState:
             if self._inside:
                 return
             names, self._names = self._names, {}
+            own = own_changes.seen()
             for aspect, before in list(self._shared.items()):
-                self._look(aspect, before, names)
+                since = own.get(aspect, 0)
+                if since == self._own.get(aspect, 0) and since >= 0:
+                    self._look(aspect, before, names)
 
     def _begin(self) -> None:
         """Takes in the state, of which code that is no pack's may have changed anything."""
+        self._own = own_changes.seen()
         self._shared = {
             aspect: _state_of(aspect) for aspect in ASPECTS if not aspect.own and _loaded(aspect)
         }

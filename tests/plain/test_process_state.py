@@ -27,6 +27,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from PIL import Image, ImageFile  # noqa: F401
 from katz_graph.host import process_state
 from katz_graph.host.process_aspects import ASPECTS, Aspect
 from katz_graph.host.process_state import ProcessState
+from katz_graph.models.loading.quiet import quiet
 
 pytestmark = pytest.mark.defect(24)
 
@@ -207,6 +209,27 @@ def test_what_other_threads_import_meanwhile_stays(monkeypatch: pytest.MonkeyPat
         for name in names:
             sys.modules.pop(name, None)
             os.environ.pop(name.upper(), None)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "afterwards"])
+def test_a_library_of_another_thread_is_quiet_meanwhile(when: str) -> None:
+    """Which changes the filters of warnings, for a while, for all: no node's doing. Loading starts
+    `before` the node and ends in it, or goes on `afterwards`.
+    """
+    lines, filters = list[str](), list(warnings.filters)
+    with ExitStack() as loading:
+        if when == "before":
+            loading.enter_context(quiet())
+        with ProcessState().guarded("a node", lines.append):
+            if when != "before":
+                loading.enter_context(quiet())
+            if when != "afterwards":
+                loading.close()
+        assert (list(warnings.filters) == filters) == (when != "afterwards")
+    assert list(warnings.filters) == filters and not lines
+    with ProcessState().guarded("a node", lines.append):
+        warnings.simplefilter("error")
+    assert list(warnings.filters) == filters and len(lines) == 1
 
 
 def test_an_import_of_another_thread_may_fail_meanwhile(

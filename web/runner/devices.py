@@ -22,6 +22,7 @@ from katz_graph.executor.start import start_workers
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings
+from katz_graph.host.process_aspects import THREADS, own_changes
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry
@@ -60,7 +61,8 @@ class Devices:
         threads = threads_for(asked, options.threads)
         if any(choice.device == "cpu" for choice in devices.choices):
             # here jobs have a thread each; the processors are for the devices
-            torch.set_num_threads(1)
+            with own_changes.changing(THREADS):
+                torch.set_num_threads(1)
         at_once = options.jobs_at_once or max(1, len(devices.choices))
         self._caches = Caches(ResultCache.parse(options.cache or "classic", at_once))
         packs = tuple(str(folder.absolute()) for folder in settings.packs)

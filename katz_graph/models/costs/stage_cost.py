@@ -6,7 +6,6 @@ Runs modules without memory (torch's meta device) through the very functions tha
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +34,7 @@ from katz_graph.models.costs.formula import (
 )
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.convert import text_module
+from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.stages import Sized
 from katz_graph.models.stages import stage as declared
 from katz_graph.models.text.kinds import kind_named
@@ -182,8 +182,7 @@ def module_on_meta(config: str) -> Any:
     loads meanwhile, for libraries set torch's format for all; not to be changed.
     """
     values = json.loads(config)
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of libraries, of their own names
+    with torch.device("meta"), quiet():
         if "_class_name" not in values:
             return text_module(values, kind_named(values)).float().eval()
         module = getattr(diffusers, values["_class_name"]).from_config(values).float().eval()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+from katz_graph.host.process_aspects import FILTERS, own_changes
+
 
 @contextmanager
 def quiet(*libraries: ModuleType) -> Iterator[None]:
@@ -22,7 +24,7 @@ def quiet(*libraries: ModuleType) -> Iterator[None]:
         library.set_verbosity(logging.CRITICAL)
         library.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
+        with own_changes.changing(FILTERS), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
