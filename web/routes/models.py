@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence, Set
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,19 @@ from katz_graph.files.folders import PRESENT, SAME_AS, Folders
 from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.web.files.paths import file_state
 from katz_graph.web.http.file_responses import stored_file
-from katz_graph.web.http.responses import Refusal, json_answer
+from katz_graph.web.http.responses import Refusal, json_answer, json_text
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
 PRESENT_NAMES = {kind: name for name, kind in PRESENT.items()}
+KEPT_S = 10.0  # that a list of files may be older than the files
 PREVIEW_ENDINGS = (*(f".preview{ending}" for ending in PICTURE_ENDINGS), *PICTURE_ENDINGS)
 
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["models"])
     folders = state.folders
+    lists = FileLists(folders)
 
     @routes.get("/embeddings", responses=answers("names without endings") | refusals())
     async def embeddings() -> Response:
@@ -57,9 +61,8 @@ def router(state: State) -> APIRouter:
         "/experiment/models/{folder}", responses=answers("files of one kind") | refusals(404)
     )
     async def files(folder: str) -> Response:
-        return json_answer(
-            await asyncio.to_thread(lambda: list(_files(folders, known_kind(folders, folder))))
-        )
+        content = await asyncio.to_thread(lambda: lists.of(known_kind(folders, folder)))
+        return Response(content, media_type="application/json")
 
     @routes.get(
         "/experiment/models/preview/{folder}/{index}/{name:path}",
@@ -72,6 +75,31 @@ def router(state: State) -> APIRouter:
         )
 
     return routes
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    files: Mapping[str, Path]
+    taken: float
+    content: bytes
+
+
+class FileLists:
+    """Writes the files of kinds of models as JSON. Keeps each list while its folders stay as they
+    are, but no longer than KEPT_S, since files also grow where they are.
+    """
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._kept: dict[str, _Kept] = {}
+
+    def of(self, kind: str) -> bytes:
+        files, now = self._folders.files(kind), time.monotonic()
+        kept = self._kept.get(kind)
+        if kept is None or kept.files is not files or now - kept.taken > KEPT_S:
+            content = json_text(list(_described_files(self._folders, kind, files))).encode()
+            kept = self._kept[kind] = _Kept(files, now, content)
+        return kept.content
 
 
 def known_kind(folders: Folders, name: str) -> str:
@@ -92,10 +120,12 @@ def _described(folders: Folders, kind: str) -> dict[str, Any]:
     return {"name": kind, "folders": [path.name for path in folders.searched(kind)]}
 
 
-def _files(folders: Folders, kind: str) -> Iterator[dict[str, Any]]:
+def _described_files(
+    folders: Folders, kind: str, files: Mapping[str, Path]
+) -> Iterator[dict[str, Any]]:
     searched = folders.searched(kind)
     known: dict[Path, tuple[int, Set[str]]] = {}  # by folder: its index, and who has a picture
-    for name, path in sorted(folders.files(kind).items()):
+    for name, path in sorted(files.items()):
         try:
             state = path.stat()
         except OSError:  # gone since it was listed
