@@ -71,6 +71,7 @@ class FolderIndex:
         self._root, self._without = root, without
         self._folders: dict[str, _Listed] = {}
         self._files: list[Found] = []
+        self._top: tuple[str, ...] | None = None
         self._lock = threading.Lock()
 
     def newest(self, count: int, after: str = "") -> list[Entry]:
@@ -89,11 +90,14 @@ class FolderIndex:
                 page = self._page(match, count)
         return [Entry(*found) for found in page]
 
-    def top(self) -> list[str]:
+    def top(self) -> tuple[str, ...]:
         """Lists the names of all files that lie in the folder itself if they can be printed."""
         with self._lock:
             self._renew()
-            return [name for _, name, _ in self._files if "/" not in name and name.isprintable()]
+            if self._top is None:
+                names = (name for _, name, _ in self._files)
+                self._top = tuple(name for name in names if "/" not in name and name.isprintable())
+            return self._top
 
     def _forget(self, names: Iterable[str]) -> None:
         """Has files looked at again."""
@@ -119,6 +123,7 @@ class FolderIndex:
             below = (f"{name}/{folder}" if name else folder for folder in now.folders)
             pending += [folder for folder in below if folder != self._without]
         if changed or current.keys() != self._folders.keys():
+            self._top = None
             self._files = sorted(
                 found for folder in current.values() for _, found in folder.files.values()
             )
