@@ -254,7 +254,7 @@ def _import_file(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        for loaded in [known for known in sys.modules if f"{known}.".startswith(f"{name}.")]:
+        for loaded in [known for known in tuple(sys.modules) if f"{known}.".startswith(f"{name}.")]:
             del sys.modules[loaded]
         raise
     return module
