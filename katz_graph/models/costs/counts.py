@@ -5,7 +5,6 @@ no model library to count nothing.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -56,13 +55,12 @@ def less(whole: Work, parts: Sequence[Work]) -> Work:
 
 class Counts:
     """Counts the work of stages by configuration. Keeps the formulas in this object and, if given,
-    in `kept`. Any thread may ask; what several ask for at once is counted by one of them.
+    in `kept`. Any thread may ask; none waits for another one, whose priority may be low.
     """
 
     def __init__(self, kept: FormulaStore | None = None) -> None:
         self._kept = kept
         self._known: dict[str, Formula] = {}
-        self._counting = threading.Lock()
 
     def work(
         self,
@@ -116,12 +114,10 @@ class Counts:
 
     def _formula(self, *asked: Any) -> Formula:
         key = digest((*asked, _software()))
-        with self._counting:
-            if key not in self._known:
-                text = self._kept.formula(key) if self._kept else None
-                known = Formula.read(text) if text else None
-                self._known[key] = known or self._counted(key, *asked)
-            return self._known[key]
+        if key not in self._known:
+            text = self._kept.formula(key) if self._kept else None
+            self._known[key] = (Formula.read(text) if text else None) or self._counted(key, *asked)
+        return self._known[key]
 
     def _counted(self, key: str, *asked: Any) -> Formula:
         from katz_graph.models.costs.stage_cost import stage_formula
