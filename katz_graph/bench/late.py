@@ -115,25 +115,26 @@ def run(
     styles: Sequence[str] = STYLES,
     bounds: Sequence[int] = BOUNDS,
     profiled: int = PROFILED,
+    seeds: int = SEEDS,
 ) -> BenchResult:
     """Makes `number` pictures of each style and K. K of a profile is found with `profiled`
-    captions.
+    captions, `seeds` of each.
     """
     torch.set_num_threads(1)
     scenes = held_out_scenes(number, 1, JUDGED_SCENES)
-    captions, seeds = [caption(scene) for scene in scenes], list(range(number))
+    captions, numbers = [caption(scene) for scene in scenes], list(range(number))
     with quiet():
         with local_engine(threads=os.cpu_count()) as engine:
-            found = {style: steps_without(engine, style, profiled) for style in styles}
+            found = {style: steps_without(engine, style, profiled, seeds) for style in styles}
         with PunctualEngine() as engine:
             paint = EnginePaint(engine)
-            never = paint(captions, seeds, steps=STEPS)
+            never = paint(captions, numbers, steps=STEPS)
             painted, punctual = [], True
             for style in styles:
                 pictures: dict[int | str, Tensor] = {}
                 for steps in sorted({0, *bounds, found[style]}):
                     engine.arrive_before(steps)
-                    pictures[steps] = paint(captions, seeds, None, [(style, 1.0)], STEPS)
+                    pictures[steps] = paint(captions, numbers, None, [(style, 1.0)], STEPS)
                     wanted = [steps] if steps else []
                     punctual &= all(
                         [*sampler.arrivals.values()] == wanted
@@ -143,9 +144,9 @@ def run(
         return _result(painted, load_judge(MINI / "judge"), bounds, punctual)
 
 
-def steps_without(engine: DeviceEngine, style: str, captions: int) -> int:
+def steps_without(engine: DeviceEngine, style: str, captions: int, seeds: int) -> int:
     """Returns K of a style's profile: the mean over captions that are not judged."""
-    profiler = LoraProfiler(engine, SEEDS)
+    profiler = LoraProfiler(engine, seeds)
     texts = [caption(scene) for scene in held_out_scenes(captions, 1, PROFILED_SCENES)]
     EnginePaint(profiler)(texts, list(range(captions)), None, [(style, 1.0)], STEPS)
     (profile,) = profiler.profiles

@@ -129,10 +129,10 @@ def run(scale: Scale | None = None, workers: Sequence[int] = (1, 2)) -> BenchRes
 
 
 def _settings(folder: Path, scale: Scale, workers: Sequence[int]) -> Iterator[Setting]:
-    make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
+    make_pipeline(folder / "pipeline", usual_kind(), seed=1, **scale.sizes)
     own = tuple(folder / f"own-{number}.safetensors" for number in range(2))
     for number, path in enumerate(own):
-        make_lora(path, usual_kind(), RANK, RANK, "kohya", 20 + number, False, scale.channels)
+        make_lora(path, usual_kind(), RANK, RANK, "kohya", 20 + number, False, **scale.sizes)
     mini = mini_models()
     for number, loras in itertools.product(workers, (1, 2)):
         words = f"{number}_worker{'s' * (number > 1)}_{loras}_lora{'s' * (loras > 1)}"

@@ -86,7 +86,8 @@ class Look:
     files: int
 
 
-def run(scale: Scale | None = None) -> BenchResult:
+def run(scale: Scale | None = None, cache: Path | None = None) -> BenchResult:
+    """`cache`: the folder of what the machine was measured to do, if it was measured before."""
     scale = scale or Scale()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -103,6 +104,7 @@ def run(scale: Scale | None = None) -> BenchResult:
                 *("--devices", "cpu*2"),
                 *(word for place in PLACES for word in ("--place", place)),
                 *("--fetch", f"http://127.0.0.1:{port}/", "--lora-gb", str(in_memory / GB)),
+                cache=cache,
             ) as server,
         ):
             began = time.perf_counter()

@@ -61,7 +61,7 @@ def run(scale: Scale | None = None) -> BenchResult:
     scale = scale or Scale(runs=15)
     with tempfile.TemporaryDirectory() as name, quiet(), torch.inference_mode():
         folder = Path(name)
-        make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
+        make_pipeline(folder / "pipeline", usual_kind(), seed=1, **scale.sizes)
         found = {
             (rank, torch.float32): _costs(
                 folder, scale, rank, torch.float32, with_peft=rank == RANK
@@ -110,7 +110,7 @@ def _costs(
 ) -> Costs:
     paths = [folder / f"{rank}-{number}.safetensors" for number in range(2)]
     for number, path in enumerate(paths):
-        make_lora(path, usual_kind(), rank, rank, "peft", 20 + number, False, scale.channels)
+        make_lora(path, usual_kind(), rank, rank, "peft", 20 + number, False, **scale.sizes)
     files = [file_identity(path) for path in paths]
     recipe = pipeline_recipes(folder / "pipeline")[0]
     module = ModelStore().network(recipe.network, "cpu", dtype)

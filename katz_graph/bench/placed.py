@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,14 +36,20 @@ Pins = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Sets the size of a bench: channels of a network's blocks, cells of a latent's side, steps of
-    a request, and runs.
+    """Sets the size of a bench: channels of a network's blocks and layers of each, cells of a
+    latent's side, steps of a request, and runs.
     """
 
     channels: tuple[int, ...] = (64, 128, 256)  # 31 M parameters, 15 M in a ControlNet
     side: int = 32
     steps: int = 10
     runs: int = 9
+    layers: int = 2
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Returns the sizes of a network, as `random_models` takes them."""
+        return {"channels": self.channels, "layers": self.layers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,10 @@ class Models:
 
     @classmethod
     def make(cls, folder: Path, scale: Scale, controls: int = 1) -> Models:
-        make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
+        make_pipeline(folder / "pipeline", usual_kind(), seed=1, **scale.sizes)
         paths = tuple(folder / f"control{number}" for number in range(controls))
         for number, path in enumerate(paths):
-            make_controlnet(path, usual_kind(), seed=2 + number, channels=scale.channels)
+            make_controlnet(path, usual_kind(), seed=2 + number, **scale.sizes)
         return cls(folder / "pipeline", paths)
 
     def profiled(self, scale: Scale, guidance: float, controls: int = 1) -> Region:

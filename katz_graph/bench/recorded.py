@@ -40,7 +40,7 @@ def run(scale: Scale | None = None, switches: int = SWITCHES) -> BenchResult:
     mini = mini_models()
     with tempfile.TemporaryDirectory() as name, quiet(), library_products():
         larger = Path(name) / "pipeline"
-        make_pipeline(larger, usual_kind(), seed=1, channels=scale.channels)
+        make_pipeline(larger, usual_kind(), seed=1, **scale.sizes)
         metrics = _switched(mini, switches)
         latent = torch.zeros(1, 4, scale.side, scale.side)
         control = ControlCase(mini.controls[0], 0.8, 0.0, 1.0)

@@ -106,11 +106,11 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _regions(folder: Path, scale: Scale) -> list[Region]:
-    make_pipeline(folder / "pipeline", usual_kind(), seed=1, channels=scale.channels)
+    make_pipeline(folder / "pipeline", usual_kind(), seed=1, **scale.sizes)
     regions = []
     for number in range(2):
         path = folder / f"{number}.safetensors"
-        make_lora(path, usual_kind(), RANK, RANK, "kohya", 20 + number, False, scale.channels)
+        make_lora(path, usual_kind(), RANK, RANK, "kohya", 20 + number, False, **scale.sizes)
         case = Case("", folder / "pipeline", "euler", scale.steps, loras=((path, 0.8),))
         regions.append(
             sampler_region(

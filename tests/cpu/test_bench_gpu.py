@@ -54,7 +54,7 @@ def small() -> Setting:
     return replace(
         full_size(CPU),
         dtype=torch.float32,
-        network=kinds()["sdxl"].configuration((32, 32, 64)),
+        network=kinds()["sdxl"].configuration((32, 32, 64), layers=1),
         vae=VAE,
         texts=(first, second),
         hints=(4, 8, 8, 12),

@@ -17,7 +17,7 @@ def test_a_style_survives_a_lora_that_is_as_late_as_its_profile_allows() -> None
     """The bound of the bench for few pictures: none of them may lose its style. Stripes keep it,
     dusk does not (docs/log.md).
     """
-    result = late.run(1, ("stripes",), (0, 2), profiled=1)
+    result = late.run(1, ("stripes",), (0, 2), profiled=1, seeds=1)
     assert result.metrics["punctual"]
     figures = result.metrics["stripes"]
     assert {"0", "2", late.NEVER, str(figures["profile"])} == figures["by_steps"].keys()

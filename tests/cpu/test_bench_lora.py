@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import use_threads
 
 from katz_graph.bench import loading, longtail, lora, switching
 from katz_graph.bench.parity import mini_models
 from katz_graph.bench.placed import Scale
+from katz_graph.executor.measure.store import FILE
 
-SMALL = Scale(channels=(32, 32, 64), side=8, steps=4, runs=2)
+SMALL = Scale(channels=(32, 32, 64), side=8, steps=4, runs=2, layers=1)
 
 
 def test_patching_is_measured_against_a_copy_and_against_peft() -> None:
@@ -29,9 +31,10 @@ def test_two_requests_that_switch_give_the_pictures_that_they_give_alone() -> No
 
 
 def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.set_num_threads(1)
+    use_threads(monkeypatch, loading, costs)
     mini = mini_models()
     setting = loading.Setting("mini", mini.pipeline, mini.loras[:1], 16, 1)
     pairs = loading._pairs(tmp_path, setting, Scale(side=16, steps=6, runs=2), 8)
@@ -41,10 +44,14 @@ def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
         assert pair.with_them > pair.without
 
 
-def test_a_server_reads_as_many_loras_as_a_replay_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_reads_as_many_loras_as_a_replay_says(
+    tmp_path: Path, costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The memory of so few requests says nothing."""
-    monkeypatch.setattr(longtail, "ROUND", 3)
-    metrics = longtail.run(longtail.Scale(requests=6, warm_up=6, loras=40)).metrics
+    monkeypatch.setattr(longtail, "ROUND", 1)
+    (tmp_path / FILE).symlink_to(costs / FILE)  # what is fetched stays apart
+    scale = longtail.Scale(requests=6, warm_up=6, loras=40)
+    metrics = longtail.run(scale, cache=tmp_path).metrics
     assert metrics["uses_told"] == 1
     assert metrics["different"] > 3
     assert metrics["misses_off"] <= 1 / metrics["uses"]

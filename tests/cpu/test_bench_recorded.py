@@ -7,7 +7,9 @@ from katz_graph.bench.placed import Scale
 
 
 def test_switching_records_nothing_anew_and_changes_no_byte() -> None:
-    result = recorded.run(Scale(channels=(32, 32, 64), side=8, steps=2, runs=2), switches=4)
+    result = recorded.run(
+        Scale(channels=(32, 32, 64), side=8, steps=2, runs=2, layers=1), switches=4
+    )
     assert result.ok, result.metrics
     assert result.metrics["captures"] > 0 and result.metrics["miniature_recordings"] > 0
     assert min(row[1] for row in result.table) > 0
