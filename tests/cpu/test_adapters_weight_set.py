@@ -82,15 +82,18 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     assert changed == 3 * len(files[0][0])
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_a_hundred_switches_leave_no_trace(dtype):
-    module = load_unet("sdxl", dtype)
+# each format once: what it rounds does not depend on the kinds of layers
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("sdxl", torch.float16), ("sd2", torch.bfloat16), ("sd1", torch.float32)]
+)
+def test_a_hundred_switches_leave_no_trace(family, dtype):
+    module = load_unet(family, dtype)
     sets, before = WeightSets(module), snapshot(module)
     addresses = {name: weight.data_ptr() for name, weight in module.named_parameters()}
     choice = random.Random(0)
     reached: dict[tuple, dict] = {}
     for _ in range(100):
-        chosen = tuple(choice.sample(loras("sdxl", 0.5, 1.0, -2.0), choice.randint(0, 3)))
+        chosen = tuple(choice.sample(loras(family, 0.5, 1.0, -2.0), choice.randint(0, 3)))
         sets.use(chosen)
         assert sets.resident == tuple((one, ()) for one in chosen)
         if chosen in reached:

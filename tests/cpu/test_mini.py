@@ -195,23 +195,23 @@ def test_the_judge_is_right_about_drawn_pictures(judge: Judge) -> None:
 
 
 def test_captions_are_obeyed(paint: EnginePaint, judge: Judge) -> None:
-    scenes = held_out_scenes(6, 1, 1)
-    verdicts = painted(paint, judge, scenes, steps=20)
+    scenes = held_out_scenes(4, 1, 1)
+    verdicts = painted(paint, judge, scenes, steps=12)
     for name in ("shape", "colour", "place"):
         right = sum(
             getattr(v.things[0], name) == getattr(s.things[0], name)
             for v, s in zip(verdicts, scenes, strict=True)
         )
-        assert right >= 5, name  # at the bench's 0.95, fewer than 5 of 6 has a chance of 3 %
-    assert sum(v.background == s.background for v, s in zip(verdicts, scenes, strict=True)) >= 5
+        assert right >= 3, name  # at the bench's 0.95, fewer than 3 of 4 has a chance of 1.4 %
+    assert sum(v.background == s.background for v, s in zip(verdicts, scenes, strict=True)) >= 3
 
 
 def test_a_silhouette_is_followed(paint: EnginePaint, judge: Judge) -> None:
-    assert with_hints(paint, judge, 3, 12)["silhouette_overlap"] >= 0.7  # 0.8 over 50 in the bench
+    assert with_hints(paint, judge, 2, 12)["silhouette_overlap"] >= 0.7  # 0.8 over 50 in the bench
 
 
 def test_styles_are_seen_when_asked_for(paint: EnginePaint, judge: Judge) -> None:
-    figures = in_styles(paint, judge, 2, 12, paint.miniature.styles)
+    figures = in_styles(paint, judge, 1, 12, paint.miniature.styles)
     assert all(value == 1 for name, value in figures.items() if name.count("_") == 1), figures
 
 

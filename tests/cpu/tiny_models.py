@@ -18,6 +18,7 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
 
 FAMILIES: tuple[Kind, ...] = ("sd1", "sd2", "sdxl")
+ONE_LAYER = ("sd1", "sd2")  # in each block: half the work, and SDXL has two
 
 torch.set_num_threads(1)
 
@@ -29,9 +30,13 @@ def folder() -> Path:
     return path
 
 
+def sizes(family: Kind) -> dict[str, int]:
+    return {"layers": 1} if family in ONE_LAYER else {}
+
+
 @cache
 def pipeline_folder(family: Kind) -> Path:
-    make_pipeline(folder() / family, family, seed=1)
+    make_pipeline(folder() / family, family, seed=1, **sizes(family))
     return folder() / family
 
 
@@ -39,7 +44,7 @@ def controlnet_folder(family: Kind, seed: int = 10) -> Path:
     path = folder() / f"{family}-controlnet-{seed}"
     # however it was asked for before: a file that is written again is another one to recipes
     if not path.exists():
-        make_controlnet(path, family, seed)
+        make_controlnet(path, family, seed, **sizes(family))
     return path
 
 
@@ -53,7 +58,7 @@ def lora_file(
 ) -> Path:
     path = folder() / f"{family}-{rank}-{alpha}-{naming}-{seed}-{text_encoder}.safetensors"
     if not path.exists():
-        make_lora(path, family, rank, alpha, naming, seed, text_encoder)
+        make_lora(path, family, rank, alpha, naming, seed, text_encoder, **sizes(family))
     return path
 
 

@@ -169,14 +169,14 @@ def test_nan_stays_where_it_was_made() -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_weight_set_is_written_at_once_and_taken_out_again(
-    dtype: torch.dtype, sdxl: Models, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, sd1: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a module as it is on a GPU: convolutions channels-last, projections in one storage."""
-    module = ModelStore().network(pipeline_recipes(sdxl.pipeline)[0].network, "cpu", dtype)
+    module = ModelStore().network(pipeline_recipes(sd1.pipeline)[0].network, "cpu", dtype)
     assert any(hasattr(one, FUSED) for one in module.modules())
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
     sets = WeightSets(module)
-    chosen = tuple(Lora(file_identity(path), 0.7) for path in sdxl.loras)
+    chosen = tuple(Lora(file_identity(path), 0.7) for path in sd1.loras)
     launches: list[Any] = []
     launch = triton_lora_patch.lora_patch
     monkeypatch.setattr(WeightSets, "_write", None)  # layer by layer
