@@ -16,6 +16,7 @@ from katz_graph.ir.region import Operation
 from katz_graph.models.configuration import config
 from katz_graph.models.costs import stage_cost as shapes
 from katz_graph.models.costs.counts import Counts
+from katz_graph.models.costs.meta_results import result_on_meta
 from katz_graph.models.costs.stage_cost import stage_work
 from katz_graph.planner.passes.cost import count_work
 from katz_graph.planner.passes.expand import expand_sampling
@@ -128,7 +129,7 @@ STAGES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "shift"), zip(FAMILIES, range(0, 6, 2), strict=True))
+@pytest.mark.parametrize(("family", "shift"), [*zip(FAMILIES, range(0, 6, 2), strict=True)])
 def test_one_count_tells_the_work_of_all_sizes(family, shift):
     """Even and odd sides, one picture and several, one row of text and several; and a latent whose
     deepest resolution is one cell high. Each stage at three of the sizes, each in another family.
@@ -154,6 +155,29 @@ def test_one_count_tells_the_work_of_all_sizes(family, shift):
             assert counts.work(settings, "text_encoder", batch, 0, 0, tokens) == stage_work(
                 settings, "text_encoder", batch, 0, 0, tokens
             )
+
+
+def test_an_operation_is_computed_once_for_arguments_of_the_same_shapes():
+    calls = []
+
+    def called(*args, **kwargs):
+        calls.append(args)
+        return add(*args, **kwargs)
+
+    add = torch.ops.aten.add.Tensor
+    called._schema = add._schema
+    given = torch.empty(2, 3, 4, device="meta").transpose(0, 2)
+    for other, alpha in ((given, 1), (given, 1), (given, 2), (given.half(), 1), (given[0], 1)):
+        made = result_on_meta(called, (given, other), {"alpha": alpha})
+        expected = add(given, other, alpha=alpha)
+        assert (made.shape, made.stride(), made.dtype, made.device) == (
+            (expected.shape, expected.stride(), expected.dtype, expected.device)
+        )
+    assert len(calls) == 4
+    numbers = torch.ones(2)  # have values
+    assert torch.equal(result_on_meta(called, (numbers, numbers), {}), torch.full((2,), 2.0))
+    view = result_on_meta(torch.ops.aten.view.default, (torch.empty(6, device="meta"), [2, 3]), {})
+    assert view._base is not None
 
 
 def test_full_size_sdxl_is_counted_once_for_all_sizes():

@@ -32,6 +32,7 @@ from katz_graph.models.costs.formula import (
     Terms,
     terms,
 )
+from katz_graph.models.costs.meta_results import result_on_meta
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.convert import text_module
 from katz_graph.models.loading.quiet import quiet
@@ -226,7 +227,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        result = function(*args, **(kwargs or {}))
+        result = result_on_meta(function, args, kwargs or {})
         if function._overloadpacket in flop_registry:
             self.flops.append(
                 flop_registry[function._overloadpacket](*args, **(kwargs or {}), out_val=result)
