@@ -36,20 +36,37 @@ def tell(connection):
 Make = Callable[..., ForkServer]
 
 
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def server_of(folder: Path, loaded: str) -> ForkServer:
     """A server of a module that does something when it is loaded."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (folder / "made_for_a_test.py").write_text(CODE.format(loaded=loaded))
+    return ForkServer(3, "made_for_a_test", ("env", f"PYTHONPATH={folder}"))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes servers that end with the test."""
     made: list[ForkServer] = []
 
     def server(loaded: str = "") -> ForkServer:
-        (tmp_path / "made_for_a_test.py").write_text(CODE.format(loaded=loaded))
-        made.append(ForkServer(3, "made_for_a_test"))
+        made.append(server_of(tmp_path, loaded))
         return made[-1]
 
     yield server
     for one in made:
         one.close()
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `server` notes that it loads its module."""
+    return tmp_path_factory.mktemp("server") / "loads"
+
+
+@pytest.fixture(scope="module")
+def server(loads: Path) -> Iterator[ForkServer]:
+    """One for tests that need nothing special loaded."""
+    with server_of(loads.parent, f"Path({str(loads)!r}).open('a').write('once ')") as server:
+        yield server
 
 
 def told(forked: Forked) -> tuple[Connection, Any]:
@@ -70,38 +87,42 @@ CUDA's runtime, which starts threads.
 """
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
 def began_anew(command: list[str]) -> bool:
     return "katz_graph.executor.launch.worker_main" in command
 
 
-def test_all_are_alike_and_none_holds_what_is_of_another(make: Make, tmp_path: Path) -> None:
-    loads = tmp_path / "loads"
-    server = make(f"Path({str(loads)!r}).open('a').write('once ')")
+def test_all_are_alike_and_none_holds_what_is_of_another(server: ForkServer, loads: Path) -> None:
+    first, _ = told(server.fork("made_for_a_test:tell"))
+    loaded = loads.read_text()
     forked = [server.fork("made_for_a_test:tell") for _ in range(3)]
     connections, said = zip(*map(told, forked), strict=True)
     last, (_, _, descriptors, _) = told(server.fork("made_for_a_test:tell"))
-    assert loads.read_text() == "once "
+    assert loads.read_text() == loaded  # nothing is loaded again
     assert len({pid for pid, _, _, _ in said}) == 3
     assert {descriptors} == {count for _, _, count, _ in said}
     assert {threads for _, _, _, threads in said} == {"3"}
     assert not any(began_anew(command) for _, command, _, _ in said)
-    for connection in (*connections, last):
+    for connection in (first, *connections, last):
         connection.close()
 
 
 @pytest.mark.defect(20)
-@pytest.mark.parametrize("visible", ["0,1", None])
 def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_forked(
-    make: Make, monkeypatch: pytest.MonkeyPatch, visible: str | None
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK"):
-        monkeypatch.delenv(name, raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    """Of the two variables that hide GPUs meanwhile, one had a value and gets it back; the other is
+    gone again.
+    """
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
     forked = make(ASKS_FOR_GPUS).fork("made_for_a_test:tell")
     connection, (_, command, *_) = told(forked)
     connection.send(("gpus", None))
-    assert connection.receive()[1] == [visible, None]
+    assert connection.receive()[1] == ["0,1", None]
     assert not began_anew(command)
     forked.let_go()
     connection.close()
@@ -146,8 +167,10 @@ def test_who_cannot_be_forked_begins_anew(
     connection.close()
 
 
-def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(make: Make) -> None:
-    forked = make().fork("made_for_a_test:tell")
+def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(
+    server: ForkServer,
+) -> None:
+    forked = server.fork("made_for_a_test:tell")
     connection, (pid, *_) = told(forked)
     connection.send(("child", None))
     child = connection.receive()[1]
@@ -162,8 +185,8 @@ def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(m
     connection.close()
 
 
-def test_it_is_killed_with_what_it_started(make: Make) -> None:
-    forked = make().fork("made_for_a_test:tell")
+def test_it_is_killed_with_what_it_started(server: ForkServer) -> None:
+    forked = server.fork("made_for_a_test:tell")
     connection, _ = told(forked)
     connection.send(("child", None))
     child = connection.receive()[1]
@@ -187,13 +210,11 @@ def test_it_is_killed_before_it_is_made(make: Make) -> None:
 
 
 def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place(
-    make: Make,
+    server: ForkServer,
 ) -> None:
-    server = make()
-    before = below(os.getpid())
     first = server.fork("made_for_a_test:tell")
     connection, (pid, *_) = told(first)
-    (lost,) = below(os.getpid()) - before - {pid}
+    lost = parent(pid)
     os.kill(lost, signal.SIGKILL)
     eventually(lambda: not runs(lost), 10)
     connection.send(("child", None))
@@ -201,7 +222,7 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
     eventually(lambda: first.is_over, 10)
     assert first.code is None  # nobody can tell
     second, (other, *_) = told(server.fork("made_for_a_test:tell"))
-    assert other != pid
+    assert other != pid and parent(other) != lost
     connection.send(("end", None))
     eventually(lambda: not runs(pid), 10)
     second.close()
