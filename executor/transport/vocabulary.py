@@ -17,9 +17,8 @@ from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker import config, timing
 from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.device_program import DeviceProgram
-from katz_graph.ir import device, program, region, values
+from katz_graph.ir import device, program, region, tree, values
 from katz_graph.models.loading import residency
-from katz_graph.planner.passes import decompose
 from katz_graph.sampling import names, noise_table, spec
 
 _CLASSES: tuple[type, ...] = (
@@ -79,7 +78,7 @@ _CLASSES: tuple[type, ...] = (
     region.Part,
     region.Operation,
     region.Region,
-    decompose.Tree,
+    tree.Tree,
     program.Variant,
     device.Work,
     device.Device,

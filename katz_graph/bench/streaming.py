@@ -43,7 +43,8 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Region
-from katz_graph.planner.passes.decompose import Tree, dependencies
+from katz_graph.ir.tree import Tree
+from katz_graph.planner.passes.decompose import dependencies
 from katz_graph.planner.queries import commonest_variant
 
 NETWORK = ("transformer_embed", "transformer_blocks", "transformer_head")

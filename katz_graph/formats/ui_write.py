@@ -8,8 +8,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import networkx as nx
-
 from katz_graph.errors import InputError
 from katz_graph.formats.front_end.browser_nodes import NOTES
 from katz_graph.formats.front_end.file_names import WIDGET
@@ -137,6 +135,8 @@ def columns(graph: Graph) -> dict[str, int]:
     """Returns each node's column, counted from the left: behind all that it reads. Nodes of a cycle
     share one.
     """
+    import networkx as nx  # loads for longer than all else here
+
     links = nx.DiGraph()
     links.add_nodes_from(graph.nodes)
     links.add_edges_from(

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from katz_graph.ir.device import Target, Work
 from katz_graph.ir.region import Operation, Previous, Ref, Region
+from katz_graph.ir.tree import Tree
 
 
 class EvaluationPoint(Protocol):
@@ -176,7 +177,7 @@ class Program:
     before: tuple[Operation, ...] = ()  # hoist: computed once per request, in topological order
     late: LateLoras | None = None  # late
     variants: tuple[Variant, ...] = ()  # variants
-    trees: tuple[Any, ...] = ()  # decompose: one Tree per variant
+    trees: tuple[Tree, ...] = ()  # decompose: one per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
     # cost: what an operation's measured times are kept under
     keys: Mapping[str, str] = field(default_factory=dict)

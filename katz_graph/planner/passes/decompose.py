@@ -9,55 +9,15 @@ prime node (Valdes, Tarjan, Lawler 1982).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import networkx
 
 from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.tree import Tree
 from katz_graph.planner.region import stage_of
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """Holds a leaf (one operation), or children in series (S), in parallel (P), or in an order that
-    is neither (prime), such as the ladder of a ControlNet's blocks beside a network's. `edges`: of
-    a prime, which child reads which, by number, after transitive reduction.
-    """
-
-    kind: Literal["leaf", "S", "P", "prime"]
-    leaf: str = ""
-    children: tuple[Tree, ...] = ()
-    edges: tuple[tuple[int, int], ...] = ()
-
-    def __str__(self) -> str:
-        return (
-            self.leaf
-            if self.kind == "leaf"
-            else f"{self.kind}({', '.join(map(str, self.children))})"
-        )
-
-    def leaves(self) -> Iterator[str]:
-        if self.kind == "leaf":
-            yield self.leaf
-        for child in self.children:
-            yield from child.leaves()
-
-    def fold(self, seconds: Callable[[str], float]) -> float:
-        """Returns the time with endless devices and free communication: sum over S, maximum over P,
-        the longest path through a prime.
-        """
-        if self.kind == "leaf":
-            return seconds(self.leaf)
-        parts = [child.fold(seconds) for child in self.children]
-        if self.kind != "prime":
-            return max(parts) if self.kind == "P" else sum(parts)
-        ends: list[float] = []  # of the children, which stand in topological order
-        for number, part in enumerate(parts):
-            before = [ends[first] for first, second in self.edges if second == number]
-            ends.append(max(before, default=0.0) + part)
-        return max(ends)
 
 
 def decompose(program: Program) -> Program:

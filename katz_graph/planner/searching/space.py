@@ -13,7 +13,7 @@ import networkx
 
 from katz_graph.ir.program import Program
 from katz_graph.ir.provenance import STALE_CONTROLNET
-from katz_graph.planner.passes.decompose import Tree
+from katz_graph.ir.tree import Tree
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.bound import MAX_OPERATIONS_FOR_PAIRS, Bounds
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
