@@ -51,14 +51,14 @@ from katz_graph.ir.region import Region
 from katz_graph.models.stages import stages
 
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
-STEPS = 6
+STEPS = 4
 BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 
 
 @pytest.fixture(scope="module")
-def models(sdxl: Models) -> Models:
+def models(sd1: Models) -> Models:
     torch.set_num_threads(1)
-    return sdxl
+    return sd1
 
 
 @pytest.fixture(scope="module")
