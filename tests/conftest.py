@@ -39,13 +39,18 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def costs(shared_folder: Path) -> Path:
+def costs(shared_folder: Path) -> Iterator[Path]:
     """A cache folder for rates, contention and links: the first engine that opens measures, later
-    ones read.
+    ones read, also what was measured beside other programs: test processes are never left alone.
     """
+    from katz_graph.executor.measure import store
+    from katz_graph.host.schedule import Scheduled
+
     folder = shared_folder / "costs"
     folder.mkdir(exist_ok=True)
-    return folder
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "scheduled", lambda: Scheduled(waited=1.0))
+        yield folder
 
 
 @pytest.fixture(scope="session")

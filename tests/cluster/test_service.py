@@ -30,9 +30,9 @@ UNET = ("unet_encoder", "unet_mid", "unet_decoder")
 
 
 @pytest.fixture(scope="module")
-def models(sdxl: Models) -> Models:
+def models(sd1: Models) -> Models:
     torch.set_num_threads(1)
-    return sdxl
+    return sd1
 
 
 def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:

@@ -41,9 +41,9 @@ SOON = 20.0  # seconds in which whoever waits has to be told
 
 
 @pytest.fixture(scope="module")
-def region(sdxl: Models) -> Region:
+def region(sd1: Models) -> Region:
     torch.set_num_threads(1)
-    return sampler_region(Case("plain", sdxl.pipeline, "euler", 4))
+    return sampler_region(Case("plain", sd1.pipeline, "euler", 4))
 
 
 @dataclass(frozen=True)
