@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from processes import eventually
+
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 
-OTHER_SIDE = Path(__file__).with_name("other_side.py")
-
 
 class Other:
-    """A process that answers what a Peer sends it."""
+    """A process that answers what a Peer sends it, forked from `server`."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(OTHER_SIDE), str(theirs.fileno())]
-        self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
-        )
-        theirs.close()
-        self.control = Connection(ours)
-        assert self.control.receive() == ("ready", self.process.pid)
+    def __init__(self, server: ForkServer) -> None:
+        self._process = server.fork("other_side:serve")
+        self.control = Connection(self._process.connected)
+        ready, self.pid = self.control.receive()
+        assert ready == "ready" and self.pid == self._process.pid
 
     def connect(self, kind: str, body: Any, make_bulk: Callable[[Connection], Any]) -> End:
         """A peer here and one there."""
@@ -43,8 +36,10 @@ class Other:
         return End(connection, make_bulk(connection))
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._process.kill()
+        eventually(lambda: self._process.is_over, 20)
+        self._process.let_go()
+        self._process.output.close()
         self.control.close()
 
 

@@ -1,4 +1,4 @@
-"""The other process of the transport tests: answers values until its connection ends. Started by
+"""The other process of the transport tests: answers values until its connection ends. Forked by
 `other_process.py`.
 """
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 from typing import Any
 
@@ -20,9 +19,8 @@ from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.shared_memory import SharedMemory
 
 
-def main() -> None:
+def serve(control: Connection) -> None:
     torch.set_num_threads(1)
-    control = Connection(socket.socket(fileno=int(sys.argv[1])))
     control.send(("ready", os.getpid()))
     came, ended = threading.Condition(), threading.Event()
     addresses: list[Address] = []
@@ -68,7 +66,3 @@ def answer(peer: Peer, address: Address, value: Any) -> None:
         peer.send(address, value)
     elif address.operation == "size":
         peer.send(address, value.numel() * value.element_size())
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 import torch
 from other_process import End, Other, descriptors_open, ended_by_the_other
 
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.transport.bulk import Inline
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
@@ -35,9 +36,15 @@ def pair_with(other: Other, generation: int, timeout: float = 10.0) -> End:
 
 
 @pytest.fixture
-def others() -> Iterator[list[Other]]:
+def start(fake_server: ForkServer) -> Iterator[Callable[[], Other]]:
+    """Starts other processes, which end with the test."""
     started: list[Other] = []
-    yield started
+
+    def start() -> Other:
+        started.append(Other(fake_server))
+        return started[-1]
+
+    yield start
     for other in started:
         other.close()
 
@@ -61,48 +68,48 @@ def echo(end: End, count: int) -> None:
         assert (residuals.down[1].dtype, residuals.mid.shape) == (torch.float16, (0,))
 
 
-def test_the_next_generation_comes_up_beside_a_dead_one(others: list[Other]) -> None:
-    others.append(Other())
+def test_the_next_generation_comes_up_beside_a_dead_one(start: Callable[[], Other]) -> None:
+    other = start()
     descriptors = len(descriptors_open())
-    first = pair_with(others[0], 1)
+    first = pair_with(other, 1)
     echo(first, 30)
     started = time.monotonic()
-    os.kill(others[0].process.pid, signal.SIGKILL)
+    os.kill(other.pid, signal.SIGKILL)
     assert first.lost_within(5) and ended_by_the_other(first)
     print(f"noticed after {first.lost[0] - started:.3f} s")
     with pytest.raises(Closed):
         first.send("echo", torch.ones(10))
-    others.append(Other())
-    second = pair_with(others[1], 2)
+    another = start()
+    second = pair_with(another, 2)
     first.peer.close()
     echo(second, 30)
     assert len(first.lost) == 1
     assert second.lost == []
     second.peer.close()
-    others[1].control.close()
+    another.close()
     del first, second
     gc.collect()  # the ends hold themselves
     assert len(descriptors_open()) <= descriptors + 2  # the pipe that libuv makes once
 
 
-def test_a_kill_within_a_transfer_is_noticed(others: list[Other]) -> None:
-    others.append(Other())
-    end = pair_with(others[0], 1)
+def test_a_kill_within_a_transfer_is_noticed(start: Callable[[], Other]) -> None:
+    other = start()
+    end = pair_with(other, 1)
     echo(end, 1)
-    os.kill(others[0].process.pid, signal.SIGSTOP)
+    os.kill(other.pid, signal.SIGSTOP)
     end.send("keep", torch.zeros(25_000_000))
     time.sleep(0.2)
     assert end.lost == []
-    os.kill(others[0].process.pid, signal.SIGKILL)
+    os.kill(other.pid, signal.SIGKILL)
     assert end.lost_within(5) and ended_by_the_other(end)
     end.peer.close()
 
 
-def test_a_frozen_process_is_lost_after_the_timeout(others: list[Other]) -> None:
-    others.append(Other())
-    end = pair_with(others[0], 1, timeout=1.0)
+def test_a_frozen_process_is_lost_after_the_timeout(start: Callable[[], Other]) -> None:
+    other = start()
+    end = pair_with(other, 1, timeout=1.0)
     echo(end, 1)
-    os.kill(others[0].process.pid, signal.SIGSTOP)
+    os.kill(other.pid, signal.SIGSTOP)
     began = time.monotonic()
     end.send("keep", torch.zeros(25_000_000))
     assert end.lost_within(20) and not ended_by_the_other(end)

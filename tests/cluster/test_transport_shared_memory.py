@@ -16,6 +16,7 @@ import torch
 from other_process import End, Other, descriptors_open, ended_by_the_other, memory_files
 
 from katz_graph.errors import RunError
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
@@ -36,9 +37,9 @@ DTYPES = [
 
 
 @pytest.fixture(scope="module")
-def other() -> Iterator[Other]:
+def other(fake_server: ForkServer) -> Iterator[Other]:
     """One process for the tests that do not hurt it; a peer of it can be connected once."""
-    other = Other()
+    other = Other(fake_server)
     yield other
     other.close()
 
@@ -139,16 +140,16 @@ def test_a_full_pool_is_an_error_and_not_a_wait() -> None:
     reader.close()
 
 
-def test_a_killed_process_is_noticed_and_leaves_nothing() -> None:
+def test_a_killed_process_is_noticed_and_leaves_nothing(fake_server: ForkServer) -> None:
     files, descriptors = memory_files(), len(descriptors_open())
-    other = Other()
+    other = Other(fake_server)
     end = other.connect("shared_memory", None, lambda connection: SharedMemory())
     end.send("echo", torch.ones(300_000))
     kept = end.wait("echo")
     for number in range(3):
         end.send("keep", torch.ones(300_000), number)
     started = time.monotonic()
-    os.kill(other.process.pid, signal.SIGKILL)
+    os.kill(other.pid, signal.SIGKILL)
     assert end.lost_within(5) and ended_by_the_other(end)
     print(f"noticed after {end.lost[0] - started:.3f} s")
     with pytest.raises(Closed):
@@ -163,12 +164,12 @@ def test_a_killed_process_is_noticed_and_leaves_nothing() -> None:
     assert not list(Path("/dev/shm").glob("*katz*"))
 
 
-def test_a_frozen_process_does_not_hold_up_closing() -> None:
-    other = Other()
+def test_a_frozen_process_does_not_hold_up_closing(fake_server: ForkServer) -> None:
+    other = Other(fake_server)
     end = other.connect("shared_memory", None, lambda connection: SharedMemory())
     end.send("echo", torch.ones(10))
     end.wait("echo")
-    os.kill(other.process.pid, signal.SIGSTOP)
+    os.kill(other.pid, signal.SIGSTOP)
     end.send("echo", torch.ones(10), 1)
     started = time.monotonic()
     end.peer.close()
