@@ -1,10 +1,11 @@
-"""Loads a transformer's file in a process of its own and prints how many bytes beyond the module's
-own weights it took at most, and the bytes of its largest weight. Arguments: a small file of the
-same kind, which loads the libraries, the file, the number format.
+"""Loads transformers' files in a process of its own and prints, a line each, how many bytes beyond
+the module's own weights it took at most, and the bytes of its largest weight. Arguments: a small
+file of the same kind, which loads the libraries; each file and its number format.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -21,9 +22,16 @@ def own_memory() -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
-def main(small: str, file: str, name: str) -> None:
-    store, dtype = ModelStore(), getattr(torch, name)
-    store.network(network_recipe(small).network, "cpu", dtype)
+def main(small: str, *given: str) -> None:
+    for file, name in zip(given[::2], given[1::2], strict=True):
+        dtype = getattr(torch, name)
+        ModelStore().network(network_recipe(small).network, "cpu", dtype)
+        print(*taken(file, dtype))
+
+
+def taken(file: str, dtype: torch.dtype) -> tuple[int, int]:
+    gc.collect()  # modules of before, or what they free later would hide what is taken
+    store = ModelStore()
     before, most, ended = own_memory(), [0], threading.Event()
 
     def watch() -> None:
@@ -36,7 +44,7 @@ def main(small: str, file: str, name: str) -> None:
     ended.set()
     watcher.join()
     weights = [one.nbytes for one in (*module.parameters(), *module.buffers())]
-    print(max(most[0], own_memory()) - before - sum(weights), max(weights))
+    return max(most[0], own_memory()) - before - sum(weights), max(weights)
 
 
 if __name__ == "__main__":
