@@ -45,7 +45,7 @@ def test_families(family):
         4,
         3,
         3,
-        2,
+        2 if family == "sdxl" else 1,
     )
     assert prediction_type(model) == ("v_prediction" if family == "sd2" else "epsilon")
     assert scheduler_config(model)["beta_schedule"] == "scaled_linear"

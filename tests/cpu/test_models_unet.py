@@ -166,7 +166,7 @@ def test_hook_sees_hidden_and_skip_of_every_layer():
 
 @torch.no_grad()
 def test_ranges_that_do_not_fit_are_refused():
-    model = unet("sd1")
+    model = unet("sdxl")
     step, text = random_step(1, 8, 8), random_text(model, 1)
     shallow = stages.encode(model, step, text, last_block=0)
     with pytest.raises(InputError, match="blocks 0 to 7 do not exist"):

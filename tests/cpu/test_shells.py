@@ -20,7 +20,15 @@ import single_files
 import torch
 from safetensors.torch import load_file, save_file
 from test_recorded import case, strict
-from tiny_models import control_recipe, controlnet_folder, folder, lora, pipeline_folder, recipes
+from tiny_models import (
+    control_recipe,
+    controlnet_folder,
+    folder,
+    lora,
+    pipeline_folder,
+    recipes,
+    sizes,
+)
 
 from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import ControlCase
@@ -61,7 +69,7 @@ def model(seed: int) -> ModelRecipe:
     """A network like that of `recipes("sd1")` with other weights."""
     path = folder() / f"like-{seed}"
     if not path.exists():
-        make_pipeline(path, "sd1", seed=seed)
+        make_pipeline(path, "sd1", seed=seed, **sizes("sd1"))
     return pipeline_recipes(path)[0]
 
 
