@@ -313,17 +313,17 @@ class ImportedModules:
         self._seen: dict[str, Any] = {}
         self._importing: tuple[str, ...] = ()
 
-    def read(self) -> dict[str, Any]:
-        modules = sys.modules.copy()
-        if self._importing or modules != self._seen:
+    def read(self) -> Mapping[str, Any]:
+        if self._importing or sys.modules != self._seen:
+            modules = sys.modules.copy()
             new = (name for name, module in modules.items() if self._seen.get(name) is not module)
             self._importing = tuple(
                 name for name in {*new, *self._importing} if is_importing(modules.get(name))
             )
-            self._seen = modules.copy()
-        for name in self._importing:
-            del modules[name]
-        return modules
+            self._seen = modules
+        if not self._importing:
+            return self._seen
+        return {name: one for name, one in self._seen.items() if name not in self._importing}
 
 
 def is_importing(module: Any) -> bool:

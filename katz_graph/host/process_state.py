@@ -82,7 +82,7 @@ class ProcessState:
     def _look(self, aspect: Aspect, before: State, names: Mapping[str, Warn]) -> None:
         """Restores an aspect where it has changed, and reports that."""
         now = _state_of(aspect)
-        if before is UNREADABLE or now == before:
+        if before is UNREADABLE or now is before or now == before:
             return
         if aspect.grows and sys.modules.keys() - self._shared[MODULES].keys():
             before = _with_additions(before, now)

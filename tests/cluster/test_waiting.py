@@ -63,6 +63,7 @@ class Starting:
 def engine(
     costs: Path, patience: WorkerPatience = FORGIVING, entry: Callable[[Connection], None] = work
 ) -> Iterator[DeviceEngine]:
+    before = set(threading.enumerate())
     launchers = dict.fromkeys((FIRST, SECOND), WorkerThreads(entry))
     assignments = [WorkerConfig(name) for name in launchers]
     with DeviceEngine(
@@ -70,7 +71,12 @@ def engine(
     ) as opened:
         yield opened
     eventually(
-        lambda: not any(thread.name.startswith("katz-") for thread in threading.enumerate()), 5
+        lambda: (
+            not any(
+                thread.name.startswith("katz-") for thread in set(threading.enumerate()) - before
+            )
+        ),
+        5,
     )
 
 
