@@ -41,7 +41,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def costs(shared_folder: Path) -> Iterator[Path]:
     """A cache folder for rates, contention and links: the first engine that opens measures, later
-    ones read, also what was measured beside other programs: test processes are never left alone.
+    ones read, also what was measured while other programs ran: test processes never run alone.
     """
     from katz_graph.executor.measure import store
     from katz_graph.host.schedule import Scheduled

@@ -22,9 +22,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,38 +53,6 @@ class Aspect:
     own: bool = False
     said: bool = True
     grows: bool = False  # additions that come with imports stay
-
-
-class OwnChanges:
-    """Counts what this program itself changes while packs' code may run in other threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun: Counter[Aspect] = Counter()
-        self._going_on: Counter[Aspect] = Counter()
-
-    @contextmanager
-    def changing(self, aspect: Aspect) -> Iterator[None]:
-        """Says that what changes of an aspect inside of the `with` statement is no pack's doing."""
-        with self._lock:
-            self._begun[aspect] += 1
-            self._going_on[aspect] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._going_on[aspect] -= 1
-
-    def seen(self) -> Mapping[Aspect, int]:
-        """Returns the number of changes that have begun, and been finished, of each aspect."""
-        with self._lock:
-            return {
-                aspect: -1 if self._going_on[aspect] else begun
-                for aspect, begun in self._begun.items()
-            }
-
-
-own_changes = OwnChanges()
 
 
 def _folder() -> str:

@@ -12,14 +12,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from katz_graph.host.process_aspects import (
-    ASPECTS,
-    MODULES,
-    Aspect,
-    State,
-    is_importing,
-    own_changes,
-)
+from katz_graph.host.own_changes import own_changes
+from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State, is_importing
 from katz_graph.messages import one_line, shorten, show
 
 UNREADABLE = object()  # in place of a state that cannot be read
@@ -34,7 +28,7 @@ class ProcessState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[Aspect, State] = {}
-        self._own: Mapping[Aspect, int] = {}
+        self._ended: Mapping[Aspect, int] = {}  # changes of this program
         self._inside = 0
         self._names: dict[str, Warn] = {}  # of those that may have changed it
         self._reported: set[tuple[str, str]] = set()
@@ -66,15 +60,14 @@ class ProcessState:
             if self._inside:
                 return
             names, self._names = self._names, {}
-            own = own_changes.seen()
+            own = own_changes.since(self._ended)
             for aspect, before in list(self._shared.items()):
-                since = own.get(aspect, 0)
-                if since == self._own.get(aspect, 0) and since >= 0:
+                if aspect not in own:
                     self._look(aspect, before, names)
 
     def _begin(self) -> None:
         """Takes in the state, of which code that is no pack's may have changed anything."""
-        self._own = own_changes.seen()
+        self._ended = own_changes.ended()
         self._shared = {
             aspect: _state_of(aspect) for aspect in ASPECTS if not aspect.own and _loaded(aspect)
         }

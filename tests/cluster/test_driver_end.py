@@ -72,7 +72,11 @@ def start_driver(
         known.update(below(driver.pid))  # which misses some where another one just ends
         return len(known) >= 2
 
-    eventually(are_there, 20)
+    try:
+        eventually(are_there, 20)
+    except AssertionError:
+        driver.kill()
+        raise AssertionError(driver.communicate()) from None
     return driver, lambda: {pid for pid in known if runs(pid)}
 
 

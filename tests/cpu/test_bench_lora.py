@@ -13,18 +13,18 @@ from katz_graph.bench.parity import mini_models
 from katz_graph.bench.placed import Scale
 from katz_graph.executor.measure.store import FILE
 
-SMALL = Scale(channels=(32, 32, 64), side=8, steps=4, runs=2, layers=1)
+SMALL_SCALE = Scale(channels=(32, 32, 64), side=8, steps=4, runs=2, layers=1)
 
 
 def test_patching_is_measured_against_a_copy_and_against_peft() -> None:
-    result = lora.run(SMALL)
+    result = lora.run(SMALL_SCALE)
     assert set(result.bounds) <= set(result.metrics)
     assert min(result.metrics.values()) > 0
     assert len(result.table) == len(lora.RANKS) + len(lora.FORMATS) - 1
 
 
 def test_two_requests_that_switch_give_the_pictures_that_they_give_alone() -> None:
-    result = switching.run(SMALL)
+    result = switching.run(SMALL_SCALE)
     assert result.metrics["switches"] >= 2
     assert result.metrics["difference"] <= 1e-5
     assert 0 < result.metrics["switching_share"] < 5

@@ -142,7 +142,7 @@ def driver(
 def picture(driver: Driver, name: str) -> bytes:
     """The pixels that a job paints."""
     document = json.loads(TEXT_TO_IMAGE.read_text())
-    prompt = driver.wait(driver.runner.check(document, None)).prompt
+    prompt = driver.wait(driver.runner.check(document, None, "")).prompt
     assert prompt is not None
     (sampler,) = [call for call in prompt.values() if call["class_type"] == "KSampler"]
     sampler["inputs"]["steps"] = 2
@@ -173,7 +173,7 @@ def test_it_tells_what_it_has(driver: Driver) -> None:
 
 
 def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
-    checked = driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None))
+    checked = driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None, ""))
     assert checked.error is None and checked.prompt is not None
     job = Job(
         "p",
@@ -231,7 +231,7 @@ def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
 def test_a_client_can_do_without_previews(driver: Driver) -> None:
     prompt = json.loads(
         json.dumps(
-            driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None)).prompt
+            driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None, "")).prompt
         )
     )
     (sampler,) = [call for call in prompt.values() if call["class_type"] == "KSampler"]
@@ -352,7 +352,7 @@ def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, An
                 "mark": str(mark),
                 "times": times,
             }
-    checked = driver.wait(driver.runner.check(document, None))
+    checked = driver.wait(driver.runner.check(document, None, ""))
     assert checked.prompt is not None, checked
     return checked.prompt
 

@@ -270,12 +270,12 @@ def test_a_prepared_process_that_is_not_needed_ends(
 def test_a_check_waits_for_the_next_runner_and_two_that_it_ends_are_enough() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "stay"))
-        checked = await seen.runner.check({"dies": 1}, None)
+        checked = await seen.runner.check({"dies": 1}, None, "")
         assert checked.notes == ("checked by the next one",)
         await seen.until(lambda: bool(seen.lost))
         assert not seen.lost[0][2], "the check may be why it ended: no job is blamed"
         with pytest.raises(RunnerDown, match="the runner has ended"):
-            await seen.runner.check({"dies": 9}, None)
+            await seen.runner.check({"dies": 9}, None, "")
         Path(tempfile.gettempdir(), f"katz-fake-{os.getpid()}-9").unlink()
 
     with_runner(test)

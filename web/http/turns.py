@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from katz_graph.web.rounds import Rounds
 
 
 class Turns:
@@ -16,12 +18,12 @@ class Turns:
     def __init__(self, places: int) -> None:
         self._free, self._of_one = places, max(1, places - 1)
         self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address, in order of turns
+        self._waiting = Rounds[asyncio.Future[None]]()
 
     async def enter(self, address: str) -> None:
         """Waits for a place, which `leave` gives back."""
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(address, deque()).append(turn)
+        self._waiting.add(address, turn)
         self._pass_on()
         try:
             await turn
@@ -47,21 +49,12 @@ class Turns:
             self.leave(address)
 
     def _pass_on(self) -> None:
-        while self._free and (address := self._next()) is not None:
-            turns = self._waiting.pop(address)
-            turns.popleft().set_result(None)
-            if turns:
-                self._waiting[address] = turns  # behind the others
-            self._free -= 1
-            self._held[address] += 1
+        while self._free and (next_one := self._waiting.take(self._may_have_one)) is not None:
+            address, turn = next_one
+            if not turn.cancelled():
+                turn.set_result(None)
+                self._free -= 1
+                self._held[address] += 1
 
-    def _next(self) -> str | None:
-        """Returns the first address that may have one more place."""
-        for address, turns in list(self._waiting.items()):
-            while turns and turns[0].done():  # it was cancelled
-                turns.popleft()
-            if not turns:
-                del self._waiting[address]
-            elif self._held[address] < self._of_one:
-                return address
-        return None
+    def _may_have_one(self, address: str) -> bool:
+        return self._held[address] < self._of_one

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from katz_graph.web.rounds import Rounds
 
 MAX_THREADS = 48
 MAX_STUCK = 16  # calls beyond their deadline, from which on the process needs to be replaced
@@ -44,7 +45,7 @@ class Answering:
         self._slow_s, self._deadline_s = slow_s, deadline_s
         self._stuck, self._prepare = stuck, prepare
         self._changed = threading.Condition()
-        self._waiting: dict[str, deque[_Call]] = {}  # by client, in the order of turns
+        self._waiting = Rounds[_Call]()
         self._running: list[_Call] = []
         self._closed = self._reported = False
         threading.Thread(target=self._supervise, name=name, daemon=True).start()
@@ -54,7 +55,7 @@ class Answering:
     ) -> None:
         """Calls `work` in a thread; `expire` gets the reason if it takes too long."""
         with self._changed:
-            self._waiting.setdefault(client, deque()).append(_Call(work, expire))
+            self._waiting.add(client, _Call(work, expire))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -69,8 +70,8 @@ class Answering:
             with self._changed:
                 now = time.monotonic()
                 expired = self._age(now)
-                while self._waiting and self._has_room():
-                    self._begin(self._next(), now)
+                while self._has_room() and (taken := self._waiting.take()) is not None:
+                    self._begin(taken[1], now)
                 if not expired:
                     if self._closed:
                         return
@@ -78,15 +79,6 @@ class Answering:
             for call in expired:
                 call.expire(f"it took longer than {self._deadline_s:g} s")
             self._report_stuck()
-
-    def _next(self) -> _Call:
-        """Takes the next call, and passes the turn on."""
-        client = next(iter(self._waiting))
-        calls = self._waiting.pop(client)
-        call = calls.popleft()
-        if calls:
-            self._waiting[client] = calls
-        return call
 
     def _age(self, now: float) -> list[_Call]:
         """Marks calls that have become slow, and returns those that have just expired."""

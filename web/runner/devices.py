@@ -22,7 +22,8 @@ from katz_graph.executor.start import start_workers
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings
-from katz_graph.host.process_aspects import THREADS, own_changes
+from katz_graph.host.own_changes import own_changes
+from katz_graph.host.process_aspects import THREADS
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry

@@ -240,7 +240,7 @@ class Runner:
             self._child.send(Keep(job_id))
 
     async def check(
-        self, document: Any, targets: Sequence[str] | None, origin: str = ""
+        self, document: Any, targets: Sequence[str] | None, origin: str
     ) -> CheckedPrompt:
         """Checks a prompt in the runner; see `web.runner.checking`. Addresses take turns."""
         checked: CheckedPrompt = await self._ask(Check(document, targets, origin=origin))

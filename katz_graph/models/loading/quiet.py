@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from katz_graph.host.process_aspects import FILTERS, own_changes
+from katz_graph.host.own_changes import own_changes
+from katz_graph.host.process_aspects import FILTERS
 
 
 @contextmanager
