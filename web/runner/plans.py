@@ -37,7 +37,9 @@ from katz_graph.web.runner_client.messages import MakePlan
 PROCESSOR_SECONDS, SECONDS = 10.0, 30.0
 KEPT = 64  # plans, or as many as the last request that was answered has
 WAITING, WAITING_OF_ONE = 16, 12  # requests, and of one address
-NICENESS = 15
+# with more, on busy processors, the thread holds Python's lock while it does not run: threads of
+# this process that drive jobs wait for it
+NICENESS = 5
 LOOK = 0.05  # seconds between two looks at the clocks, at least
 
 
