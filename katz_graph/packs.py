@@ -119,37 +119,64 @@ def load_registry(
     folders: Iterable[Path] = (), models: Folders | None = None
 ) -> tuple[Registry, list[PackProblem]]:
     """Loads every node type of the installed packs and of those in `folders`. Of two of one name
-    the first wins; built-in ones are first.
+    the first wins; built-in ones are first, and described once in a process.
 
     ComfyUI packs see `models` as their model, input and output folders.
     """
-    types: dict[str, NodeType] = {}
-    problems: list[PackProblem] = []
-    seen: dict[int, Found] = {}  # a package may show what its modules define
-    web: dict[str, Path] = {}
-    foreign = partial(_foreign, types, models or Folders(), problems)
-    for pack, load in chain(_installed(foreign), _loose(folders, foreign, problems)):
-        module = _guarded(pack, load, problems)
-        found = (
-            []
-            if module is None
-            else [node for node in _found(pack, module, problems) if id(node) not in seen]
-        )
-        seen.update((id(node), node) for node in found)
-        if module is not None and (scripts := web_directory(module)) is not None:
-            web[pack] = scripts
-        for node in _described_nodes(pack, found, problems):
-            if node.name in types:
-                problems.append(
+    loaded = builtin_nodes().copy()
+    foreign = partial(_foreign, loaded.types, models or Folders(), loaded.problems)
+    for pack, load in chain(_installed(foreign), _loose(folders, foreign, loaded.problems)):
+        loaded.add(pack, load)
+    return Registry(loaded.types, loaded.web), loaded.problems
+
+
+@cache
+def builtin_nodes() -> _Loaded:
+    """Loads the built-in nodes. To describe them takes 0.3 s, so what workers are forked from does
+    it before.
+    """
+    loaded = _Loaded()
+    for point in entry_points(group=GROUP, name=BUILTIN):
+        for load in _modules(point.module, partial(importlib.import_module, point.module)):
+            loaded.add(BUILTIN, load)
+    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Collects node types, scripts and problems while packs are loaded, one after the other."""
+
+    types: dict[str, NodeType] = field(default_factory=dict)
+    web: dict[str, Path] = field(default_factory=dict)
+    problems: list[PackProblem] = field(default_factory=list)
+    seen: dict[int, Found] = field(default_factory=dict)
+    """A package may show what its modules define."""
+
+    def copy(self) -> _Loaded:
+        return _Loaded(dict(self.types), dict(self.web), list(self.problems), dict(self.seen))
+
+    def add(self, pack: str, load: Load) -> None:
+        """Loads a module of a pack and adds its nodes, except those whose names are taken."""
+        module = _guarded(pack, load, self.problems)
+        if module is None:
+            return
+        found = [
+            node for node in _found(pack, module, self.problems) if id(node) not in self.seen
+        ]
+        self.seen.update((id(node), node) for node in found)
+        if (scripts := web_directory(module)) is not None:
+            self.web[pack] = scripts
+        for node in _described_nodes(pack, found, self.problems):
+            if node.name in self.types:
+                self.problems.append(
                     PackProblem(
                         pack,
-                        f"node {node.name} is already there from pack {types[node.name].pack}; it "
-                        "was left out",
+                        f"node {node.name} is already there from pack "
+                        f"{self.types[node.name].pack}; it was left out",
                     )
                 )
             else:
-                types[node.name] = node
-    return Registry(types, web), problems
+                self.types[node.name] = node
 
 
 Foreign = Callable[[str, Path, Load], Load]
@@ -157,23 +184,27 @@ Foreign = Callable[[str, Path, Load], Load]
 
 
 def _installed(foreign: Foreign) -> Iterator[tuple[str, Load]]:
-    """Yields the modules of the entry points. A package gives each of its modules, so that one that
-    fails leaves the others; a ComfyUI pack names its nodes in its first module.
-    """
-    for point in sorted(
-        entry_points(group=GROUP), key=lambda point: (point.name != BUILTIN, point.name)
-    ):
+    """Yields the modules of the entry points but our own."""
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        if point.name == BUILTIN:
+            continue
         load = partial(importlib.import_module, point.module)
         start = _source(point.module)
-        yield (
-            point.name,
-            load if start is None or point.name == BUILTIN else foreign(point.name, start, load),
-        )
-        imported = sys.modules.get(point.module)
-        if imported is None or any(hasattr(imported, sign) for sign in ENTRANCES):
-            continue
-        for inner in pkgutil.iter_modules(getattr(imported, "__path__", ())):
-            yield point.name, partial(importlib.import_module, f"{point.module}.{inner.name}")
+        first = load if start is None else foreign(point.name, start, load)
+        for module in _modules(point.module, first):
+            yield point.name, module
+
+
+def _modules(name: str, first: Load) -> Iterator[Load]:
+    """Yields the imports of a package and, once it was imported, of each of its modules, so that
+    one that fails leaves the others; a ComfyUI pack names its nodes in its first module.
+    """
+    yield first
+    imported = sys.modules.get(name)
+    if imported is None or any(hasattr(imported, sign) for sign in ENTRANCES):
+        return
+    for inner in pkgutil.iter_modules(getattr(imported, "__path__", ())):
+        yield partial(importlib.import_module, f"{name}.{inner.name}")
 
 
 def _source(module: str) -> Path | None:

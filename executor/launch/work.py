@@ -11,7 +11,7 @@ from diffusers.utils import torch_utils
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker.main import serve
 from katz_graph.models.family import families
-from katz_graph.packs import load_registry
+from katz_graph.packs import builtin_nodes, load_registry
 
 NETWORKS = (
     diffusers.AutoencoderKL,
@@ -20,6 +20,7 @@ NETWORKS = (
 """Needed by nearly all jobs. To name them is to load their modules, which takes seconds: here, and
 not in the first job.
 """
+builtin_nodes()  # kept by all that is forked from here
 
 
 def work(connection: Connection) -> None:

@@ -18,6 +18,7 @@ from katz_graph.executor.launch.base import hello
 from katz_graph.executor.messages import Ping, Pong, Stop
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
+from katz_graph.packs import builtin_nodes
 
 
 def serve(connection: Connection) -> None:
@@ -36,6 +37,8 @@ def serve(connection: Connection) -> None:
                     connection.send(("environment", {name: os.environ.get(name) for name in names}))
                 case "process", _:
                     connection.send(("process", os.getpid()))
+                case "described", _:
+                    connection.send(("described", bool(builtin_nodes.cache_info().currsize)))
                 case "hold", seconds:
                     ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # with the interpreter lock held
                 case "child", _:

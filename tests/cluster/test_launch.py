@@ -92,6 +92,15 @@ def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(
 
 
 @pytest.mark.defect(20)
+def test_a_worker_inherits_the_descriptions_of_the_built_in_nodes(fork_server: ForkServer) -> None:
+    process = Spawn(fork_server, "fake_worker:serve").launch("a")
+    assert process.connection.receive() == replace(hello(), pid=process.pid)
+    process.connection.send(("described", None))
+    assert process.connection.receive() == ("described", True)
+    process.connection.close()
+
+
+@pytest.mark.defect(20)
 def test_gpus_that_were_hidden_from_libraries_are_found_in_a_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from foreign_packs import forgetting_shims
 
-from katz_graph.packs import PackProblem, Registry, load_registry
+from katz_graph.packs import BUILTIN, PackProblem, Registry, load_registry
 
 GOOD = '''
 from katz_graph.node import Node
@@ -42,6 +42,18 @@ def entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> N
         folder, "thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n"
     )
     monkeypatch.syspath_prepend(str(folder))
+
+
+def test_built_in_nodes_are_described_once_and_packs_stay_in_their_registry(
+    tmp_path: Path,
+) -> None:
+    pack(tmp_path, "single.py", GOOD.format(name="Single"))
+    with_pack, _ = load(tmp_path)
+    without = load_registry()[0]
+    assert "Single" in with_pack and "Single" not in without
+    assert {name: id(node) for name, node in without.items() if node.pack == BUILTIN} == {
+        name: id(node) for name, node in with_pack.items() if node.pack == BUILTIN
+    }
 
 
 def test_files_and_packages(tmp_path: Path) -> None:
